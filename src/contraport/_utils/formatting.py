@@ -69,12 +69,12 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Quote a value for a shell; an ellipsis is a placeholder for any value."""
+    """Quote a value for a shell; an ellipsis, which stands for any value, becomes three dots."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _literal(value: Any) -> str:
-    """Format a value as a Python literal; an ellipsis is a placeholder for any value."""
+    """Format a value as a Python literal; an ellipsis, which stands for any value, becomes three dots."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
     return "..." if value is ... else repr(value)

@@ -1,6 +1,7 @@
-"""Audits in rounds, by cross-fitted encoders or frozen vectors: each round leaves out the suspects of the round before.
+"""Audit in rounds: cross-fitted encoders score pairs, and each round leaves out the suspects of the last one.
 
-An encoder of a cross-fit scores only pairs that it was not trained on, so it has not memorized them.
+A cross-fitted encoder scores only pairs that it was not trained on, so it has not memorized them. Frozen vectors are
+scored without training.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class CorruptionSpec(NamedTuple):
 
 
 class DomainSpec(NamedTuple):
-    """Parsed option for rotated or styled domains: their kind, and the domain held out for testing, if any."""
+    """Parsed `domains` option: the kind of domain shift (rotation or style), and the held-out domain, if any."""
 
     name: str
     held_out: str | None = None

@@ -53,7 +53,7 @@ def command_summaries() -> dict[str, dict[str, str]]:
 
 
 def find_command(name: str) -> Command[...]:
-    """Find a command by name; that of another package is imported.
+    """Find a command by name; import it if another package provides it.
 
     Raises:
         UsageError: there is no such command (the message offers the nearest name), or its package cannot be imported.

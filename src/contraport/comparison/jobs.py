@@ -120,7 +120,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
-    """Build the job that trains and evaluates a cell."""
+    """Build the job that trains and evaluates one cell (row, column and seed) of the comparison."""
     evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_rows
     path = grid.out / "cells" / cell.folder_name
     return CellJob(

@@ -111,7 +111,7 @@ def to_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
 
 
 def from_record(kind: type[T], record: Mapping[str, Any]) -> T:
-    """Convert a JSON record of `results.json` to an entry or a mean by epoch."""
+    """Convert a record of `results.json` to a named tuple: an entry of the table, or a mean at one epoch."""
     fields = {name: record[_RECORD_KEYS.get(name, name)] for name in kind._fields}
     for name, interval in (("interval", Interval), ("difference", Difference)):
         if fields.get(name) is not None:

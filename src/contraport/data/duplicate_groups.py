@@ -177,7 +177,7 @@ def permute_partners(items: Tensor, ids: Tensor | None, random: np.random.Genera
 
 
 def reduce_duplicate_pairs(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
-    """Reduce the pairs whose two items share content, by random exchanges of second items, in place.
+    """Exchange second items at random, in place, so that fewer pairs consist of two items with the same content.
 
     Args:
         first: items, int64 ``(m,)``.

@@ -99,7 +99,7 @@ def max_held_out_group_size(length: int, fraction: float | None) -> float:
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:
-    """Return the number of held-out items, given the number of all items and the positions of one split."""
+    """Return the number of test items, from the number of all items and the positions of the split `split`."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 

@@ -38,7 +38,7 @@ class Store(ABC):
 
     @cached_property
     def digests(self) -> Tensor | None:
-        """Content digests of each item in each view, int64 ``(n, views)``; None if items differ at each fetch.
+        """One content digest per item and view, int64 ``(n, views)``; None if items differ at each fetch.
 
         The first access reads all items.
         """

@@ -144,7 +144,7 @@ class EncoderWeights:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Initial weights of the encoders of a model.
+    """Weights from which the encoders of a model start training, read from a file, folder or run.
 
     Attributes:
         source: file, folder or run that the weights are from, for messages.

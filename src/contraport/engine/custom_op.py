@@ -103,7 +103,7 @@ class Operation(ABC):
     def double_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradients with respect to the tensors of the operation; the gradients are differentiable."""
+        """Return the gradients in the tensors of the operation, by a computation that is itself differentiable."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -208,7 +208,7 @@ def _solve_densely(
 
 
 def _is_balanced(s: Tensor, t: Tensor) -> bool:
-    """Return whether all given derivatives are 1, which holds if the marginals are not relaxed."""
+    """Return whether the derivatives of all half-steps are 1: they are if both marginals are strict (not relaxed)."""
     return bool((s == 1).all() and (t == 1).all())
 
 

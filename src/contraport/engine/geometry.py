@@ -156,7 +156,7 @@ class SimilarityMask(PairMask):
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Compared pairs: a log-kernel between N rows and M columns, without the pairs that a mask excludes.
+    """Compared pairs of N rows and M columns: their log-kernel, and masks that exclude pairs.
 
     Attributes:
         log_kernel: Log-kernel between the rows and the columns, (N, M).
@@ -203,7 +203,7 @@ class Geometry:
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the geometry with another link function h in the kernel, h(scale T_ij + bias_i)."""
+        """Return the geometry with another link function h: log K_ij = h(scale T_ij + bias_i), T the similarities."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_rows
         )

@@ -118,7 +118,7 @@ class Relaxation(NamedTuple):
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
     def _is_clamped(self, k: int, step: Tensor) -> Tensor:
-        """Return a mask of the entries that the bound of step k clamps."""
+        """Return a mask of the potentials that half-step k clamps to its bound; their gradient is zero."""
         assert self.max_shifts is not None
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
 
@@ -188,7 +188,7 @@ def _run_in_log_domain(
 
 
 class _StepsOnKernel(torch.autograd.Function):
-    """Autograd function of strict half-steps on a matrix S, (N, M): each is a product of K = e^S with a vector.
+    """Autograd function of half-steps on a matrix S, (N, M), without relaxation: products of K = e^S with vectors.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """

@@ -153,7 +153,10 @@ class LogKernel(ABC):
         """
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        """Return exp(log K without biases) on one tile, written to `out` if given; the exponents must be bounded."""
+        """Return the kernel K without its biases on one tile, written to `out` if given.
+
+        Its logarithm must be bounded, as no maximum is subtracted before the exponential.
+        """
         return self.tile(rows, columns, out)[0].exp_()
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""`embed`: writes the frozen features of a dataset to a file."""
+"""The `embed` command: writes the frozen features of a dataset to a file."""
 
 from __future__ import annotations
 

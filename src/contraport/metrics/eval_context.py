@@ -210,7 +210,7 @@ class EvalContext:
         return rank_links(rows, columns, train_pairs, test_pairs)
 
     def _embed_entities(self, view: int) -> Tensor:
-        """Return the embedding of each row or column of a coupling that is in a pair of either split, `(R, d)`.
+        """Return the embeddings of a coupling's rows (or columns) that occur in a training or test pair, `(R, d)`.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """

@@ -63,7 +63,7 @@ class PairPattern:
 
     @property
     def items(self) -> tuple[Tensor, Tensor]:
-        """Items of the rows, (N,), and of the columns, (M,)."""
+        """Index of the item of each row, (N,), and of each column, (M,)."""
         return self.row_items, self.column_items
 
     def compute_once(self, key: Hashable, function: Callable[[], Value]) -> Value:
@@ -191,7 +191,7 @@ class PairPattern:
         return self.compute_once("compared", lambda: PairIndicator.from_exclusion_masks(self.masks, self.items))
 
     def negative_pairs(self) -> PairIndicator:
-        """Return the set of compared pairs of different items."""
+        """Return the set of negatives: compared pairs of two different items."""
         return self.compute_once(
             "negatives", lambda: self.compared_pairs().without(PairIndicator.from_equal_labels(self.items))
         )

@@ -218,22 +218,22 @@ class Loss(nn.Module, ABC):
         return total
 
     def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
-        """Return the weighted terms of the loss by name, as numbers; views and options as in a call."""
+        """Return the weighted terms of the loss by name, as numbers; takes the same arguments as the loss."""
         with torch.no_grad():
             return {name: value.item() for name, value in self.compute_terms(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the solved plan of the first block as a matrix, (N, M); views and options as in a call."""
+        """Return the solved plan of the first block as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.solve_blocks(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the target plan of the first block as a matrix, (N, M); views and options as in a call."""
+        """Return the target plan of the first block as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.solve_blocks(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOption) -> Figure:
-        """Plot the solved plan beside the target plan, both of the first block; views and options as in a call.
+        """Plot the solved and the target plan of the first block side by side; takes the same arguments as the loss.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.
@@ -256,7 +256,7 @@ class Loss(nn.Module, ABC):
         )
 
     def explain(self) -> str:
-        """Describe the loss as text: each component with the question that it answers, and the citation.
+        """Describe the loss as text: its components, what each of them decides, and the paper to cite.
 
         >>> import contraport
         >>> print(contraport.gca_ince(iterations=3).explain())

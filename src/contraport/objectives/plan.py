@@ -73,12 +73,12 @@ class Plan:
     # Zeros are made when they are read, as most losses never do.
     @property
     def f(self) -> Tensor:
-        """Log potential of each row, (N,)."""
+        """Log potential f of each row, (N,), as in log P_ij = log K_ij + f_i + g_j."""
         return self._zeros(0) if self.row_potential is None else self.row_potential
 
     @property
     def g(self) -> Tensor:
-        """Log potential of each column, (M,)."""
+        """Log potential g of each column, (M,), as in log P_ij = log K_ij + f_i + g_j."""
         return self._zeros(1) if self.column_potential is None else self.column_potential
 
     def _zeros(self, side: int) -> Tensor:

@@ -263,7 +263,7 @@ def convert_target(target: object) -> Target:
 
 
 def describe_form(value: object) -> str:
-    """Describe the form of an option as text: for a tensor, its dtype and its shape without the number of rows.
+    """Describe the type of an option's value as text: for a tensor, its dtype and the shape of one row.
 
     >>> describe_form(torch.zeros(5, 3)), describe_form(None), describe_form(0.5)
     ('torch.float32 (n, 3)', 'none', 'float')
@@ -332,7 +332,7 @@ def _build_placeholder_views(
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error for views that a target cannot match: a single one, or views of different items."""
+    """Build the exception for views that a target cannot match: only one view, or views of different items."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."

@@ -33,7 +33,7 @@ class ReportRun:
         metrics_rows: rows of `metrics.jsonl`, one per logged step; empty if nothing is logged yet.
         evaluation: content of `evaluation.json`; empty if the run is not evaluated.
         figure_arrays: arrays that the evaluation stored for figures; empty if the run is not evaluated.
-        audit_arrays: arrays of the online audit of training pairs; empty without an audit.
+        audit_arrays: arrays of the online audit of training pairs; empty without one.
     """
 
     name: str

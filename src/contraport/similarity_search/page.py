@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """Card of one item on the page, below its picture.
+    """Item on the page: its picture, with the text below.
 
     Attributes:
         item: row of the item among the features, or the path of its file.

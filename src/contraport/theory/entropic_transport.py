@@ -152,7 +152,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
 
 
 def _check_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return positions on the line, (n, 1), evenly spaced if None; raise `UsageError` for a wrong shape."""
+    """Return the given positions on a line as (n, 1), or n evenly spaced ones for None; raise `UsageError`."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = positions.shape == masses.shape

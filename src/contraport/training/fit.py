@@ -1,4 +1,4 @@
-"""Runs the training loop in a run folder, from its last checkpoint on and with all callbacks."""
+"""Runs the training loop in a run folder with all callbacks; resumes from the last checkpoint."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MONITOR_ITEMS = 2_000
 
 
 class OnlineMetrics(Callback):
-    """Callback that computes metrics after some epochs, in the first process, for the last row of the epoch.
+    """Callback that computes metrics after some epochs and adds them to the epoch's last row of the training log.
 
     It precedes the meter in the list of callbacks, so that the row is not yet written. Weights, buffers and random
     state do not change.

@@ -179,7 +179,7 @@ def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
 def suggest_more_steps(
     items: int, batch_size: int, epochs: int, options: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Suggest options with at least `ENOUGH_STEPS` optimizer steps; return the options and their number of steps.
+    """Suggest options for at least `ENOUGH_STEPS` optimizer steps; return them and the resulting number of steps.
 
     They are smaller batches and more epochs.
 

@@ -216,9 +216,9 @@ def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def sum_standardized(statistics: Sequence[Tensor], number: int) -> Tensor:
-    """Sum several statistics of the same pairs, ``(p,)``, each standardized by the first `number` pairs.
+    """Sum statistics of the same pairs, ``(p,)``, each standardized to mean 0 and standard deviation 1.
 
-    A constant statistic is left out.
+    Mean and standard deviation are those of the first `number` pairs. A constant statistic is left out.
 
     >>> sum_standardized([torch.tensor([1.0, 3.0, 5.0]), torch.tensor([4.0, 4.0, 4.0])], number=2)
     tensor([-0.7071,  0.7071,  2.1213])

@@ -1,4 +1,4 @@
-"""Datasets from the rows of an Arrow table or of a Hugging Face dataset; images and vectors in files stay there."""
+"""Datasets from an Arrow table or a Hugging Face dataset; images and vectors in files are read when fetched."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
 
 
 class _KernelInputs(NamedTuple):
-    """First arguments of every Triton kernel: rows of this process, all columns, masks and the link.
+    """First arguments of every Triton kernel: rows of this process, all columns, masks and the link function.
 
     Attributes:
         exception_bits: Bit field; bit k is set if mask k has exception labels.
@@ -251,7 +251,10 @@ class _WeightForms(NamedTuple):
         return _WeightForms(self.separate.take_rows(rows), self.shared.take_rows(rows), self.can_share)
 
     def kernel_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
-        """Yield the tensors and compile-time constants of a kernel launch for each form of the weights."""
+        """Yield the arguments of each kernel launch: the weights as tensors, and compile-time constants.
+
+        With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
+        """
         terms = len(self.can_share)
         yield (*self.separate, self.can_share), {"GROUPS": terms, "RANK": 1}
         if terms > 1:

@@ -116,7 +116,7 @@ def weights_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of the weights W, (n, m), one tile per program."""
+    """Triton kernel that computes the weights W of all pairs for the gradient, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return

@@ -26,7 +26,9 @@ from contraport.objectives.plan import BlockResult, generalized_kl
 
 @dataclass(frozen=True, repr=False)
 class KL(Divergence):
-    """Kullback-Leibler divergence KL(t | P) = sum t log(t / P) - sum t + sum P; with `Rows`, the cross-entropy.
+    """Kullback-Leibler divergence of the target t from the plan P: KL(t | P) = sum t log(t / P) - sum t + sum P.
+
+    With row-normalized plans (`Rows`) it is the cross-entropy, up to the entropy of the target, a constant.
 
     Positives that the layout excludes from the compared pairs count with the mass they would have had.
 

@@ -186,7 +186,7 @@ class SparseTarget(TargetPlan):
         return self.row_negative_entropy() - self._sum_by_row(self.values * entries)
 
     def log_entries(self, log_kernel: LogKernel) -> Tensor:
-        """Return the log-kernel at the nonzero entries of the plan, (k,)."""
+        """Return log K at the pairs where the target plan is not zero, (k,)."""
         if self.one_entry_per_row:
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)

@@ -115,7 +115,7 @@ def build_components(
 
 
 def check_component_settings(settings: Settings) -> nn.Module | None:
-    """Check the settings that depend on components or on this machine, before any data are read.
+    """Check, before any data are read, the settings of components and those that this machine must support.
 
     Returns:
         The objective, or None for predictive learning.

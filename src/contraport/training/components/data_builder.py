@@ -85,7 +85,7 @@ def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Modu
 
 
 def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
-    """Return settings in which `freeze` is true if it is set for each view, so that features can be cached."""
+    """Return the settings with `freeze` set to true if it freezes each view, so that features can be cached."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)

@@ -41,7 +41,7 @@ class EmbeddingMemory(nn.Module, ABC):
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def after_step(self) -> None:
-        """Write the staged embeddings after an optimizer step."""
+        """Write the embeddings staged during an optimizer step to the memory, after the step."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()

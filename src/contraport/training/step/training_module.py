@@ -71,7 +71,7 @@ class TrainingModule(nn.Module):
 
     @property
     def objective(self) -> nn.Module | None:
-        """Objective of the loss; None for predictive learning."""
+        """The objective that compares embeddings; None for predictive learning, which decodes views."""
         return self.comparison.objective
 
     def encoding_models(self) -> tuple[Model, ...]:
