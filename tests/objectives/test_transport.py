@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport import Balanced, Gibbs, Rows, Simplex, Unbalanced, sinkhorn_divergence, transport
+from contraport import Balanced, Exact, Gibbs, Rows, Simplex, Unbalanced, sinkhorn_divergence, transport
 
 BACKENDS = ["dense", "stored", "streamed"]
 STRICT = Balanced(5000, 1e-13)
@@ -379,3 +379,23 @@ def test_deprecated_name_of_the_marginal_error_warns():
     result = transport(torch.zeros(2, 1), torch.ones(3, 1), Gibbs("sqeuclidean", 0.8))
     with pytest.warns(FutureWarning, match="marginal.error"):
         assert result.error == result.marginal_error
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_exact_transport_equals_pot(weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (
+        torch.randn(n, 3, dtype=torch.float64, generator=generator).requires_grad_() for n in (7, 5 if weighted else 7)
+    )
+    a, b = (torch.rand(len(z), dtype=torch.float64, generator=generator) + 0.2 for z in (x, y))
+    masses = {"a": a / a.sum(), "b": b / b.sum()} if weighted else {}
+    result = contraport.transport(x, y, Gibbs("sqeuclidean", 0.3), Exact(), **masses)
+    uniform = [torch.full((len(z),), 1 / len(z)).double() for z in (x, y)]
+    cost = torch.cdist(x, y).square()
+    expected = ot.emd2(*(masses.values() if weighted else uniform), cost)
+    torch.testing.assert_close(result.value, expected)
+    gradients = torch.autograd.grad(result.value, (x, y)), torch.autograd.grad(expected, (x, y))
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other)
+    with raises_usage_error("potentials.exact"):
+        _ = result.potentials

@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.distributed import gather, use_local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
 from contraport.errors import UsageError, check, describe_value, is_number
-from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
+from contraport.objectives.constraints import Balanced, Constraint, Exact, Marginals, PlanRequest
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
@@ -35,7 +35,7 @@ class Transport:
     """
 
     plan: Plan
-    constraint: SinkhornConstraint
+    constraint: Constraint
     marginals: Marginals
     kernel: Kernel
 
@@ -49,16 +49,17 @@ class Transport:
 
         With ``reference="counting"`` the second term is temperature times sum P (log P - 1).
         """
-        plan = self.plan
+        plan, constraint = self.plan, self.constraint
+        assert isinstance(constraint, SinkhornConstraint)
         rows, columns = plan.log_row_mass().exp(), plan.log_column_mass().exp()
         log_a, log_b = self.marginals
         # From potentials and masses, as log P = log K + f + g: no pass that would sum P log P.
-        if self.constraint.reference == "counting":
+        if constraint.reference == "counting":
             entropy = rows @ plan.f + columns @ plan.g - columns.sum()
         else:
             entropy = rows @ (plan.f - log_a) + columns @ (plan.g - log_b) - columns.sum()
             entropy = entropy + log_a.exp().sum() * log_b.exp().sum()
-        return self._temperature * entropy + self.constraint.marginal_price(plan)
+        return self._temperature * entropy + constraint.marginal_price(plan)
 
     @cached_property
     def cost(self) -> Tensor:
@@ -95,11 +96,39 @@ class Transport:
         return f"Transport({n} x {m}, {self.constraint!r}, value={self.value.item():.6g}, iterations={self.iterations})"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExactTransport(Transport):
+    """Solution of an unregularized transport problem: the value is the cost, whose gradient holds the plan fixed.
+
+    That is the gradient of the value itself wherever the optimal plan is unique. There are no dual potentials.
+
+    Attributes:
+        geometry: Points under the kernel.
+    """
+
+    geometry: Geometry
+
+    @cached_property
+    def cost(self) -> Tensor:
+        log_kernel = self.geometry.log_kernel
+        with without_autocast(log_kernel.inputs[0]):
+            cost: Tensor = -log_kernel.cost_scale * log_kernel.with_link(None).dense()
+            return (self.plan.dense().detach() * cost).sum()
+
+    @cached_property
+    def value(self) -> Tensor:
+        return self.cost
+
+    @property
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        raise UsageError("potentials: not computed for Exact; use Balanced with a small temperature.", kind="exact")
+
+
 def transport(
     x: Tensor,
     y: Tensor,
     kernel: Kernel,
-    constraint: SinkhornConstraint | None = None,
+    constraint: SinkhornConstraint | Exact | None = None,
     *,
     a: Tensor | None = None,
     b: Tensor | None = None,
@@ -113,7 +142,8 @@ def transport(
         x: points, (N, d), of any floating-point type.
         y: points, (M, d).
         kernel: cost and temperature (the epsilon of the entropy, in units of the cost), usually `Gibbs`.
-        constraint: `Balanced`, `Unbalanced`, `Rows` or `Columns`; default: ``Balanced(1000, tolerance=1e-6)``.
+        constraint: `Balanced`, `Unbalanced`, `Rows` or `Columns`; default: ``Balanced(1000, tolerance=1e-6)``. `Exact`
+            solves the problem without entropy, by SciPy on the whole matrix; only the cost of the kernel counts.
         a: masses of the points x, (N,), positive; default: 1/N each.
         b: masses of the points y, (M,), likewise; with the same total as a unless the constraint is unbalanced.
 
@@ -138,8 +168,10 @@ def transport(
             f"kernel: must be a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.", kind="type"
         )
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
-    if not isinstance(constraint, SinkhornConstraint):
-        raise UsageError(f"constraint: must be Balanced, Unbalanced, Rows or Columns, got {constraint!r}.", kind="type")
+    if not isinstance(constraint, SinkhornConstraint | Exact):
+        raise UsageError(
+            f"constraint: must be Balanced, Unbalanced, Rows, Columns or Exact, got {constraint!r}.", kind="type"
+        )
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
@@ -149,12 +181,15 @@ def transport(
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
-        if constraint.meets_both_marginals:
+        if isinstance(constraint, Exact) or constraint.meets_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."
             check(close, message, "total")
-        (plan,) = constraint(geometry, PlanRequest((log_a, log_b)))
+        is_uniform = isinstance(constraint, Exact) and a is None and b is None
+        (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))
+    if isinstance(constraint, Exact):
+        return ExactTransport(plan, constraint, (log_a, log_b), kernel, geometry=geometry)
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 
