@@ -36,7 +36,7 @@ class Case(NamedTuple):
         make: Builds the function that computes the loss from two views.
         layout: ``"joint"``, each view has half of the rows; or ``"cross"``, each view has all rows.
         most: Largest number of rows to measure.
-        reason: Reason for this limit.
+        reason: Suggestion for this limit.
         package: Package that must be installed; None for none.
     """
 

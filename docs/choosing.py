@@ -9,7 +9,7 @@ from pathlib import Path
 from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, together, verdict_on, words_table
 
 from contraport._utils.files import format_csv
-from contraport.catalog.recommendations import USE_CASES, ClaimReference, Recommendation
+from contraport.catalog.recommendations import USE_CASES, ClaimReference, ObjectiveRecommendation
 from contraport.comparison.grid import find_suite_paths, load_suite
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
 
@@ -95,7 +95,7 @@ def _certainty(evidence: tuple[ClaimReference, ...], runs: dict[str, list[Measur
     return CERTAINTY.get(together(verdicts), "not measured")
 
 
-def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
+def _with_claims(one: ObjectiveRecommendation, runs: dict[str, list[Measured]]) -> str:
     """Return a recommendation with its claims, grouped by verdict and linked to their rows."""
     by_verdict: dict[str, list[str]] = {}
     for item in one.evidence:

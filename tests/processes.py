@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 FORKS = multiprocessing.get_context("forkserver")
 """Its server imports once what would take each process some seconds."""
 
-FORKS.set_forkserver_preload(["contraport.training.fit"])
+FORKS.set_forkserver_preload(["contraport.training.resumable_fit"])
 
 Report = Callable[[object], None]
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_shape, join_names
+from contraport._utils.formatting import describe_items, join_names
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, build_loader
@@ -240,7 +240,7 @@ def embed_dataset(
     views = views or Views(dataset, augment="none")
     check_view_shapes(model, dataset, views)
     loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
-    return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
+    return Embeddings(extract_feature_tensor(model, dataset, views, loader_config), dataset.labels)
 
 
 def iter_embedded_batches(
@@ -262,7 +262,7 @@ def iter_embedded_batches(
 
 
 @torch.random.fork_rng(devices=[])  # a loader draws a seed for its workers from the caller's generator
-def extract_features(
+def extract_feature_tensor(
     encoder: nn.Module,
     dataset: Dataset,
     views: Views,
@@ -320,7 +320,7 @@ def embed_views(
 def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views have the shapes that the model takes and no item lacks a view."""
     expected, actual = (
-        join_names([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
+        join_names([*map(describe_items, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
     )
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:

@@ -299,7 +299,7 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
 
 @contextmanager
-def require_extra(extra: str, purpose: str) -> Iterator[None]:
+def report_missing_extra(extra: str, purpose: str) -> Iterator[None]:
     """Context manager: convert a failed import in the block to a `UsageError` with the extra to install.
 
     Raises:

@@ -47,7 +47,7 @@ def to_config_value(value: Any) -> Any:
         return [to_config_value(item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    return get_value_name(value) if isinstance(value, Path) else f"<{get_value_name(value)}>"
+    return get_display_name(value) if isinstance(value, Path) else f"<{get_display_name(value)}>"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def has_object_placeholder(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
-def get_value_name(value: Any) -> str:
+def get_display_name(value: Any) -> str:
     """Return the name of a value for messages and file names: its text, its `name` or its type."""
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 

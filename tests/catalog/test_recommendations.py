@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from contraport.catalog import OBJECTIVES
-from contraport.catalog.recommendations import USE_CASES, Recommendation, list_use_cases
+from contraport.catalog.recommendations import USE_CASES, ObjectiveRecommendation, list_use_cases
 from contraport.comparison.grid_builder import build_grid
 
 ALL = [one for use_case in USE_CASES for one in use_case.recommendations]
 
 
 @pytest.mark.parametrize("recommendation", ALL, ids=[f"{number}" for number in range(len(ALL))])
-def test_names_existing_objectives_and_claims(recommendation: Recommendation) -> None:
+def test_names_existing_objectives_and_claims(recommendation: ObjectiveRecommendation) -> None:
     assert set(recommendation.objectives) <= OBJECTIVES.keys()
     assert recommendation.text.endswith(".")
     for evidence in recommendation.evidence:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contraport.cli.commands import BUILTIN_COMMANDS
-from contraport.cli.completion import SCRIPTS, complete
+from contraport.cli.completion import SCRIPTS, list_completions
 
 from .conftest import Outcome
 
@@ -32,7 +32,7 @@ from .conftest import Outcome
     ],
 )
 def test_what_is_offered(words: list[str], offered: list[str]) -> None:
-    assert complete(words) == offered
+    assert list_completions(words) == offered
 
 
 def test_an_unknown_shell(command) -> None:

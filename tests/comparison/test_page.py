@@ -11,7 +11,7 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.comparison.comparison_tables import Comparison
-from contraport.comparison.page import build_panels, plot_comparison, render_comparison_page, save_figure
+from contraport.comparison.page import build_panels, plot_first_metric, render_comparison_page, save_figure
 from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.colors import SERIES
@@ -80,7 +80,7 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     rows, columns = ["base", "more", "unsure", "failed"], [f"data, {place}" for place in range(5)]
     known = {"base": (0.9, Interval(0.88, 0.92)), "more": (0.95, Interval(0.94, 0.97)), "unsure": (0.8, None)}
     cells = [cell(row, column, *known.get(row, (None,))) for row in rows for column in columns]
-    figure = plot_comparison(Comparison("", tmp_path, "base", rows, columns, cells))
+    figure = plot_first_metric(Comparison("", tmp_path, "base", rows, columns, cells))
     assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
     assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
     drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
@@ -140,7 +140,7 @@ def test_figure_shows_full_names(tmp_path: Path) -> None:
         for row in rows
         for column in columns
     ]
-    figure = plot_comparison(Comparison("", tmp_path, rows[0], rows, columns, cells))
+    figure = plot_first_metric(Comparison("", tmp_path, rows[0], rows, columns, cells))
     figure.savefig(tmp_path / "plot.png")
     names = [*figure.axes[0].get_yticklabels(), *(panel.title for panel in figure.axes)]
     told = [name.get_text().replace("\n", "").replace(" ", "").replace("\\$", "$") for name in names]

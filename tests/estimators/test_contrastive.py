@@ -75,7 +75,7 @@ def test_accepts_arrays_of_every_kind(X, features, tower):
     fitted = quick().fit(X)
     assert fitted.transform(X[:7]).shape == (7, features)
     assert fitted.transform(X[:7]).dtype == np.float32
-    assert type(fitted.pipeline_.model.tower(0).encoder).__name__ == tower
+    assert type(fitted.training_module_.model.tower(0).encoder).__name__ == tower
 
 
 def test_each_given_view_has_its_own_encoder():
@@ -130,15 +130,15 @@ def test_trains_every_recipe(recipe):
 
 def test_parameters_override_the_recipe():
     fitted = quick(recipe="moco", objective="gca-uot").fit(VECTORS)
-    assert fitted.pipeline_.momentum_encoder is not None
-    assert type(fitted.pipeline_.objective.constraint).__name__ == "Unbalanced"
+    assert fitted.training_module_.momentum_encoder is not None
+    assert type(fitted.training_module_.objective.constraint).__name__ == "Unbalanced"
     assert fitted.get_params()["objective"] == "gca-uot"
 
 
 def test_accepts_views_and_augmentations():
     assert quick(views="colour").fit(IMAGES).transform(IMAGES).shape == (40, 512)
     assert quick(views="2+2").fit(IMAGES).transform(IMAGES).shape == (40, 256)
-    assert quick(views=3, augment="mixup").fit(VECTORS).pipeline_.views.shapes == ((6,),) * 3
+    assert quick(views=3, augment="mixup").fit(VECTORS).training_module_.views.shapes == ((6,),) * 3
 
 
 def test_labels_reach_objectives_that_require_them():
@@ -211,7 +211,7 @@ def test_partial_fit_continues_a_fit_and_a_pickle():
     for estimator in (fitted, copied):
         assert estimator.partial_fit(VECTORS).n_iter_ == 4
         assert len(estimator.loss_curve_) == 2
-        assert int(estimator.pipeline_.comparison.memory.written) == 2 * 40
+        assert int(estimator.training_module_.comparison.memory.written) == 2 * 40
     after = fitted.transform(VECTORS)
     assert not np.array_equal(after, before)
     np.testing.assert_array_equal(copied.transform(VECTORS), after)
@@ -286,7 +286,7 @@ def test_objective_module_is_copied():
 
     own = Own()
     fitted = quick(objective=own).fit(VECTORS)
-    assert own.scale.item() == 1.0 != fitted.pipeline_.objective.scale.item()
+    assert own.scale.item() == 1.0 != fitted.training_module_.objective.scale.item()
     clone(fitted)
 
 

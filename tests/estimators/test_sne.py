@@ -17,7 +17,7 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.estimators import SNE, TSNE
-from contraport.objectives.affinities import calibrated_softmax, compute_affinities, find_nearest_neighbors
+from contraport.objectives.perplexity_affinities import calibrated_softmax, compute_affinities, find_nearest_neighbors
 
 ESTIMATORS = [SNE, TSNE]
 
@@ -104,7 +104,7 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 def test_nearest_neighbors_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
     whole = find_nearest_neighbors(x, 7)
-    monkeypatch.setattr("contraport.objectives.affinities.MAX_DISTANCES", 1000)
+    monkeypatch.setattr("contraport.objectives.perplexity_affinities.MAX_DISTANCES", 1000)
     for part, all_at_once in zip(find_nearest_neighbors(x, 7), whole, strict=True):
         assert torch.equal(part, all_at_once)
 

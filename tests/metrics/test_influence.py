@@ -13,7 +13,7 @@ from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
-    bounded_bootstrap_mean,
+    bootstrap_mean_below_one,
     clipped_bootstrap_mean,
 )
 from contraport.metrics.probes import squared_calibration_error_per_item
@@ -166,11 +166,11 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
     found[:wrong] = (found[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, found)
     plain = clustering.ari_influence(labels, found)
-    low, high = bootstrap_interval(MetricResult(plain, bounded_bootstrap_mean))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_mean_below_one))
     assert low <= value <= high <= 1
     assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
-    assert MetricResult(plain, bounded_bootstrap_mean).value == pytest.approx(value)
+    assert MetricResult(plain, bootstrap_mean_below_one).value == pytest.approx(value)
 
 
 def test_nmi_interval_stays_above_zero() -> None:

@@ -8,8 +8,8 @@ from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
     bootstrap_mean,
+    bootstrap_mean_below_one,
     bootstrap_median,
-    bounded_bootstrap_mean,
     clipped_bootstrap_mean,
     draw_bootstrap_values,
     paired_bootstrap_difference,
@@ -138,7 +138,7 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (
         bootstrap_mean,
-        bounded_bootstrap_mean,
+        bootstrap_mean_below_one,
         clipped_bootstrap_mean,
         root_bootstrap_mean,
         bootstrap_median,

@@ -35,8 +35,8 @@ from contraport.reporting.sections.metric_curves import (
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
+    compute_kept_target_mass,
     load_plan_snapshots,
-    mass_kept_per_item,
     quantize_masses,
 )
 from contraport.reporting.sections.results_table import build_results_section
@@ -78,7 +78,7 @@ def test_kept_mass_is_summed_over_the_rows_of_an_item(make_run) -> None:
     half = snapshot._replace(plan=snapshot.target.copy())
     half.plan[2] /= 2
     half.plan[8] = 0
-    assert mass_kept_per_item(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
+    assert compute_kept_target_mass(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
 
 
 def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
@@ -151,7 +151,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
     (snapshot,) = load_plan_snapshots(builder_of(made).runs[0])
-    assert mass_kept_per_item(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
+    assert compute_kept_target_mass(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
 def test_changing_targets_are_stored_per_epoch(make_run) -> None:
@@ -629,7 +629,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     drawn = [builder.script_data["sketches"][place] for place in one["lowest_pairs"][3]["sketches"]]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
-    found = builder.runs[0].audit_arrays
+    found = builder.runs[0].online_audit_arrays
     assert [pair["fdr"] for pair in one["lowest_pairs"]] == pytest.approx(
         estimate_fdr(found["scores"], found["mismatched"], 0.1)[:10]
     )

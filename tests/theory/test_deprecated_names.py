@@ -22,5 +22,5 @@ def test_old_names_of_attributes_warn():
     result = theory.compare_constraints(torch.eye(2), torch.eye(2))
     with pytest.warns(FutureWarning, match="ConstraintComparison.plans_by_constraint"):
         assert result.plans is result.plans_by_constraint
-    with pytest.warns(FutureWarning, match="PlanSummary.column_masses"):
+    with pytest.warns(FutureWarning, match="PlanWithStatistics.column_masses"):
         assert result.plans_by_constraint["rows"].columns.shape == (2,)

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from contraport.errors import require_extra
+from contraport.errors import report_missing_extra
 
 EXTRA_BY_PACKAGE = {
     "auditing": "train",
@@ -159,5 +159,5 @@ def load_public_name(name: str) -> Any:
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":
         return import_module(f"contraport.{name}")
-    with require_extra(EXTRA_BY_PACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
+    with report_missing_extra(EXTRA_BY_PACKAGE.get(module.split(".")[1], ""), f"contraport.{name}"):
         return getattr(import_module(module), name)

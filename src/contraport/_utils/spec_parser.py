@@ -49,7 +49,7 @@ def parse_spec(
         raise unknown_name_error(argument, name, valid)
     names, first = list(valid[name]), (default_setting or {}).get(name)
     settings: dict[str, int | float | str] = {}
-    for position, part in enumerate(split_at_commas(rest)):
+    for position, part in enumerate(split_at_unquoted_commas(rest)):
         key, equals, value = part.partition("=")
         if not equals and position == 0 and first is not None:
             key, value = first, part
@@ -63,10 +63,10 @@ def parse_spec(
     return NameWithSettings(name, settings)
 
 
-def split_at_commas(text: str) -> list[str]:
+def split_at_unquoted_commas(text: str) -> list[str]:
     """Split a text at commas outside quotes; empty parts are left out.
 
-    >>> split_at_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
+    >>> split_at_unquoted_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
     ["gca-ince:target='domains:alpha=0.5,beta=0'", 'info-nce']
     """
     return _PART.findall(text)

@@ -68,7 +68,7 @@ class CorruptionSpec(NamedTuple):
     severity: int
 
 
-class DomainSpec(NamedTuple):
+class DomainShiftSpec(NamedTuple):
     """Parsed `domains` option: the kind of domain shift (rotation or style), and the held-out domain, if any."""
 
     name: str
@@ -149,21 +149,21 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
     return tuple(corruptions)
 
 
-def parse_domains(text: object) -> DomainSpec:
+def parse_domains(text: object) -> DomainShiftSpec:
     """Parse the option `domains`: ``rotate`` or ``style``; ``style:edges`` holds out the domain ``edges``.
 
     Raises:
         UsageError: unknown kind or domain.
 
     >>> parse_domains("style:edges")
-    DomainSpec(name='style', held_out='edges')
+    DomainShiftSpec(name='style', held_out='edges')
     """
     name, _, held_out = str(text).partition(":")
     if name not in DOMAINS:
         raise unknown_name_error("domains", name, DOMAINS)
     if held_out and held_out not in DOMAINS[name]:
         raise unknown_name_error(f"domains: {name}", held_out, DOMAINS[name])
-    return DomainSpec(name, held_out or None)
+    return DomainShiftSpec(name, held_out or None)
 
 
 def _to_float(value: object) -> float:

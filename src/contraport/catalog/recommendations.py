@@ -21,7 +21,7 @@ class ClaimReference(NamedTuple):
     claim_index: int
 
 
-class Recommendation(NamedTuple):
+class ObjectiveRecommendation(NamedTuple):
     """Recommendation of objectives, in one or a few sentences.
 
     Attributes:
@@ -48,7 +48,7 @@ class UseCase(NamedTuple):
     name: str
     starting_point: str
     evidence: tuple[ClaimReference, ...]
-    recommendations: tuple[Recommendation, ...]
+    recommendations: tuple[ObjectiveRecommendation, ...]
 
 
 def _claims(suite: str, *numbers: int) -> tuple[ClaimReference, ...]:
@@ -61,24 +61,24 @@ USE_CASES = (
         "`nt-xent`; `info-nce` if each view has its own encoder. Tune the temperature.",
         (),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("nt-xent", "info-nce"),
                 "Begin with nt-xent, or with info-nce if each view has its own encoder, and tune the temperature.",
                 _claims("sensitivity", 0),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("gca-ince", "iot"),
                 "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed. It gained nothing "
                 "here, even with tuned temperatures.",
                 (*_claims("gca", 0), *_claims("constraint", 0), *_claims("sensitivity", 1)),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("iot-uniform",),
                 "To spread the embeddings, add a penalty for uneven plans: iot-uniform, with uniformity=1. It gained a "
                 "point on Fashion-MNIST, and no clear difference was seen on digits.",
                 _claims("constraint", 4),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("alpha-cl",),
                 "Prefer weighted negatives (alpha-cl) to unweighted ones (quadratic). The rule direct with p of 4 or 6 "
                 "was half a point better than InfoNCE on digits and as good on Fashion-MNIST. The rule entropy was as "
@@ -92,7 +92,7 @@ USE_CASES = (
         "Any objective with `train --audit`. If the views share little, raise the temperature first.",
         _claims("beyond", 0),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
                 "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing. On halves "
@@ -104,46 +104,46 @@ USE_CASES = (
                     *_claims("wrong-texts", 0, 1),
                 ),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("gca-uot", "rince"),
                 "The objective that is trained with the audit matters little: gca-uot gained up to five points more "
                 "than info-nce on one pair of views and nothing on another. Neither difference is certain, nor is the "
                 "gain of a temperature of 0.5 if the views share much.",
                 _claims("beyond", 16, 17, 24),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "Weight the remaining pairs by the plan of the batch (--audit --sample_weight plan). On halves of "
                 "clothes and in one of four settings of the UCI data this gained up to three points more, and it had "
                 "no clear cost if no pair was wrong.",
                 (*_claims("halves", 14, 15), *_claims("mismatch", 1)),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "Without the audit, such weights gain much less than leaving pairs out if a fifth is wrong. On halves "
                 "of clothes they gained two to three points. Soft targets (--target neighbors:k=5) lost points.",
                 (*_claims("beyond", 5, 6, 14), *_claims("halves", 7, 12), *_claims("mismatch", 0)),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "If partners may have been exchanged within a class, look at the flagged pairs before you trust the "
                 "audit. In this case weights from the plan gained two points on halves of clothes.",
                 (*_claims("beyond", 7, 15), *_claims("halves", 11, 13), *_claims("mismatch", 2)),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("info-nce", "rince", "gca-uot"),
                 "If the two views share little, raise the temperature first, with or without wrong pairs: info-nce was "
                 "better at 0.5 than at 0.2, and rince (q 0.5) was no better than info-nce at 0.5. At 0.2 gca-uot is "
                 "better than info-nce. Halves of images share more, and the higher temperature lost points there.",
                 (*_claims("beyond", 19, 20, 11, 12, 13), *_claims("halves", 8)),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("info-nce", "rince"),
                 "If two fifths of the pairs or more may be wrong, add the audit: with the higher temperature, and with "
                 "rince (q 0.5), it gained up to 17 points. With fewer wrong pairs there was no certain difference.",
                 (*_claims("beyond", 21, 22, 23), *_claims("halves", 9, 10)),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("rince", "gca-rince", "gca-uot"),
                 "Apart from this, robust losses and unbalanced plans were not reliably better. Try them on data with "
                 "one view, which the audit does not accept.",
@@ -162,18 +162,18 @@ USE_CASES = (
         "`debiased` or `hard-negative`; compare with `nt-xent`.",
         _claims("needs", 1),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("debiased", "hard-negative"),
                 "Correct for the share of negatives that belong to the item's own class (debiased, hard-negative).",
                 _claims("needs", 1),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("guided",),
                 "Leaving out negatives that a teacher model rates as too similar (guided, a margin, --teacher FILE) "
                 "gained nothing with edges of the images as the teacher.",
                 _claims("teacher", 0),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("x-clr",),
                 "The teacher's similarities of all items as the target (x-clr, --teacher FILE) gained nothing for a "
                 "probe and up to two points for kNN. Evaluate the teacher's own features first: they were six points "
@@ -187,7 +187,7 @@ USE_CASES = (
         "`--sample_weight classes`, or weights of your own.",
         _claims("rare", 3),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("gca-ince", "gca-uot"),
                 "Weights with the same total for each class (--sample_weight classes, or your own) gained two to three "
                 "points for kNN, and nothing for a probe with balanced classes. As the marginals of the plan "
@@ -201,7 +201,7 @@ USE_CASES = (
         "`--target domains:alpha=A,beta=B`; compare with no target.",
         _claims("domains", 0),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("nt-xent",),
                 "--target domains:alpha=A,beta=B sets how much mass goes to other items of the same domain, and to "
                 "items of other domains. First compare with no target on your own data: with one style left out of "
@@ -216,19 +216,19 @@ USE_CASES = (
         "`--recipe cmc`, which compares all pairs of views.",
         _claims("multiview", 0),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("cmc",),
                 "Compare all pairs of views (cmc): with six views this was better than two views, and better than the "
                 "pairs with the first view only.",
                 _claims("multiview", 0, 1, 3),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("mv-dhel",),
                 "mv-dhel compares all views of an item at once, and different items within a view. With six views it "
                 "was five points worse than all pairs.",
                 _claims("multiview", 4),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "Predicting one view from the other (--recipe predictive) needs no negatives, and was better here.",
                 _claims("multiview", 2),
@@ -240,24 +240,24 @@ USE_CASES = (
         "Stay with `nt-xent`, or use `vic-reg`, which needs no negatives.",
         _claims("needs", 2),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("dcl", "dhel", "sog-clr"),
                 "Losses that leave the positive out of the denominator (dcl, dhel), or keep a running average for each "
                 "item (sog-clr), are designed for small batches. With 32 items they did not clearly differ from "
                 "nt-xent.",
                 _claims("needs", 2),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "With few items, small batches are better than large ones for the same number of epochs.",
                 _claims("sensitivity", 3),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "More negatives from a queue (--negatives queue, or the recipe moco) lost points with 1,000 items.",
                 _claims("needs", 3),
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 ("vic-reg", "byol", "barlow-twins"),
                 "Of the objectives without negatives, vic-reg was as good as nt-xent. byol and barlow-twins, which are "
                 "designed for long trainings, were worse.",
@@ -270,11 +270,13 @@ USE_CASES = (
         "`t-simclr` for four dimensions or fewer; otherwise `nt-xent`.",
         _claims("neighbour", 2),
         (
-            Recommendation((), "A projection of 512 dimensions was better than one of 8.", _claims("sensitivity", 4)),
-            Recommendation(
+            ObjectiveRecommendation(
+                (), "A projection of 512 dimensions was better than one of 8.", _claims("sensitivity", 4)
+            ),
+            ObjectiveRecommendation(
                 ("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _claims("neighbour", 2)
             ),
-            Recommendation(
+            ObjectiveRecommendation(
                 (),
                 "With many dimensions heavier tails gained nothing, and they lost points if the views differ by a "
                 "little noise only.",
@@ -287,7 +289,7 @@ USE_CASES = (
         "`sup-con`, or `--target labels`.",
         _claims("needs", 0),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _claims("needs", 0)
             ),
         ),
@@ -297,7 +299,7 @@ USE_CASES = (
         "`info-nce` with one encoder, temperature 0.05 and `--projection 0`.",
         _claims("texts", 0),
         (
-            Recommendation(
+            ObjectiveRecommendation(
                 ("info-nce", "gca-ince"),
                 "For pairs of texts, use one encoder for both (the default), info-nce at a temperature of 0.05, and no "
                 "projection. This found far more partners than two encoders or a usual temperature. A balanced plan "

@@ -79,7 +79,7 @@ def _dispatch(arguments: list[str]) -> None:
         case ["--print_completion", *rest]:
             print(import_object("contraport.cli.completion:completion_script")(rest))
         case ["--complete", *words]:
-            print(*import_object("contraport.cli.completion:complete")(words), sep="\n")
+            print(*import_object("contraport.cli.completion:list_completions")(words), sep="\n")
         case ["--version", *_]:
             print(f"contraport {__version__}")
         case [name, *rest]:

@@ -18,7 +18,14 @@ from typing import Any, cast, get_args
 
 import contraport
 from contraport._utils.lazy_imports import import_object
-from contraport.errors import UsageError, check, hint_on_error, one_line_reason, require_extra, unknown_name_error
+from contraport.errors import (
+    UsageError,
+    check,
+    hint_on_error,
+    one_line_reason,
+    report_missing_extra,
+    unknown_name_error,
+)
 from contraport.options import EXTRA, GROUPS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
@@ -90,7 +97,7 @@ def run_command(name: str, argv: list[str]) -> None:
         return
     options = dict(options)
     as_json = options.pop("json", False)
-    needed = require_extra(command.required_extra, name) if command.required_extra else nullcontext()
+    needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=not options.get("progress", True)):
         for message in _repeated_flags(argv):
             logging.getLogger("contraport").warning(message)
@@ -179,7 +186,9 @@ def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, An
     if _is_positional_only(declared, argv):  # needs no optional package
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
-        with require_extra(command.required_extra or EXTRA, name if command.required_extra else f"{name} with options"):
+        with report_missing_extra(
+            command.required_extra or EXTRA, name if command.required_extra else f"{name} with options"
+        ):
             # Here, not above: `contraport --help` is fast and needs no optional package.
             from contraport.cli.parsing import parse
         options = parse(command, argv, prog=f"contraport {name}")

@@ -66,11 +66,13 @@ def completion_script(arguments: Sequence[str]) -> str:
     return SCRIPTS[arguments[0]]
 
 
-def complete(words: Sequence[str]) -> list[str]:
+def list_completions(words: Sequence[str]) -> list[str]:
     """Return the possible completions of the last word of a command line.
 
-    >>> complete(["tr"]), complete(["train", "--freeze_"]), complete(["train", "--objective", "gca"])
-    (['train'], ['--freeze_epochs'], ['gca-ince', 'gca-rince', 'gca-uot'])
+    >>> list_completions(["tr"]), list_completions(["train", "--freeze_"])
+    (['train'], ['--freeze_epochs'])
+    >>> list_completions(["train", "--objective", "gca"])
+    ['gca-ince', 'gca-rince', 'gca-uot']
     """
     *before, prefix = words or [""]
     return sorted(word for word in _candidates(before, prefix) if word.startswith(prefix))

@@ -101,14 +101,14 @@ class _Parser(ArgumentParser):
     """Argument parser that raises `UsageError` with a message of one line.
 
     Attributes:
-        declared_options: Declared options of the command, by name.
+        options_by_name: Declared options of the command, by name.
         deprecated: Current option name by deprecated name.
         types: Type of each option, restricted to values that can be written on a command line.
         stray_argument_option: Option that a stray argument is most likely meant for, if any.
         arguments: Arguments of the command line.
     """
 
-    declared_options: Mapping[str, Option]
+    options_by_name: Mapping[str, Option]
     deprecated: dict[str, str]
     types: dict[str, Any]
     stray_argument_option: str | None
@@ -127,7 +127,7 @@ class _Parser(ArgumentParser):
         except yaml.YAMLError:  # reported below
             values = None
         if isinstance(values, dict):
-            resolved = replace_deprecated_names(self.declared_options, values)
+            resolved = replace_deprecated_names(self.options_by_name, values)
             for name, value in resolved.items():
                 if get_origin(self.types.get(name)) is list and isinstance(value, _SCALARS):
                     resolved[name] = [value]
@@ -153,7 +153,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r"unrecognized arguments: (.+)", message):
             return self._unexpected(max((word for word in self.arguments if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
-            return UsageError(f"{match[1]}: required, got none. {self.declared_options[match[1]].help}", kind="missing")
+            return UsageError(f"{match[1]}: required, got none. {self.options_by_name[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
@@ -179,7 +179,7 @@ class _Parser(ArgumentParser):
             return UsageError(f"{name}: must be passed without {flag}: {usage}.", kind="positional")
         flags = [one for one in ("config", "print_config", "help", "help_all", *self.types) if one not in positionals]
         phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
-        flag_options = [one for one in self.declared_options.values() if not one.is_cli_positional]
+        flag_options = [one for one in self.options_by_name.values() if not one.is_cli_positional]
         described = [one.name for one in flag_options if phrase.search(one.help)]
         if described and not difflib.get_close_matches(name, flags):
             nearest = min(described, key=len)  # such as --k, "Number of clusters.", for --clusters
@@ -239,7 +239,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         allow_abbrev=False,
         parser_mode=_MODE,
     )
-    parser.declared_options = options
+    parser.options_by_name = options
     parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
     parser.types = {name: _words_type(option) for name, option in options.items()}
     flags = [name for name, option in options.items() if not option.is_cli_positional]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport._utils.spec_parser import parse_number_or_text, split_at_commas, strip_quotes
+from contraport._utils.spec_parser import parse_number_or_text, split_at_unquoted_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.comparison.config import DATA_OPTIONS, CompareOptions
@@ -151,7 +151,7 @@ def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionM
         if not isinstance(value, str) or value in saved:
             entries.append(saved[value] if isinstance(value, str) else value)
             continue
-        for position, part in enumerate(split_at_commas(value)):
+        for position, part in enumerate(split_at_unquoted_commas(value)):
             continues = position > 0 and "=" in part.partition(":")[0]
             if continues and isinstance(entries[-1], str):
                 entries[-1] = f"{entries[-1]},{part}"
@@ -199,7 +199,7 @@ def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
     if name not in RECIPES and name not in OBJECTIVES:
         raise unknown_name_error("objectives", name, {*RECIPES, *OBJECTIVES, *others})
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
-    parts = [part.partition("=") for part in split_at_commas(rest)]
+    parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
     for key, equals, value in parts:
         check(bool(equals), f"objectives: must have the form {name}:setting=value, got {text!r}.", "syntax")
         options[key] = _parse_value(value)
@@ -258,7 +258,7 @@ def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
         copies = []
-        for row, value in itertools.product(expanded, map(_parse_value, split_at_commas(values))):
+        for row, value in itertools.product(expanded, map(_parse_value, split_at_unquoted_commas(values))):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _with_objective_settings(f"over: {row.name}", {**objective, key: value})
             copies.append(Row(f"{row.name}, {key} {value}", merge_options(row.options, option)))

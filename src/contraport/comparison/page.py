@@ -30,7 +30,7 @@ _ACROSS = 4
 """Maximum number of panels beside one another."""
 
 
-def plot_comparison(comparison: Comparison) -> Figure:
+def plot_first_metric(comparison: Comparison) -> Figure:
     """Plot the means of the first metric with their confidence intervals, in one panel for each column of the table."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(_ACROSS, len(comparison.columns))
@@ -83,7 +83,7 @@ def save_figure(comparison: Comparison, path: Path) -> None:
     """Write the comparison figure to a file; write nothing if the comparison has no means."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
-            temporary.write_bytes(encode_png(plot_comparison(comparison), dpi=150, facecolor="white"))
+            temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))
 
 
 def build_panels(comparison: Comparison) -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ class ClaimVerdict(NamedTuple):
     num_seeds_to_decide: int | None = None
 
 
-class MetricTable(NamedTuple):
+class MetricValues(NamedTuple):
     """Values of one metric in all cells of a comparison, with priors of their variances.
 
     Attributes:
@@ -165,7 +165,7 @@ def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, Ce
     return one.select_seeds(shared), other.select_seeds(shared)
 
 
-def build_metric_table(grid: Grid, results: Results, key: str) -> MetricTable:
+def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValues:
     """Collect the values of one metric and estimate the priors of their variances."""
     cells = {
         (row.name, column.name): _cell_values(grid, results, row, column, key)
@@ -180,7 +180,7 @@ def build_metric_table(grid: Grid, results: Results, key: str) -> MetricTable:
     ]
     of_means = (estimate_moderated_variance(cell.seed_values) for cell in cells.values())
     of_differences = (estimate_moderated_variance(one.seed_values - other.seed_values) for one, other in pairs)
-    return MetricTable(
+    return MetricValues(
         cells, estimate_variance_prior(filter(None, of_means)), estimate_variance_prior(filter(None, of_differences))
     )
 
@@ -203,7 +203,7 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
 
     Their intervals do not cover other seeds. The first metric is used.
     """
-    values = build_metric_table(grid, results, select_metrics_keeping_order(grid.compare_options.metrics)[0].key)
+    values = collect_metric_values(grid, results, select_metrics_keeping_order(grid.compare_options.metrics)[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
@@ -219,7 +219,7 @@ def build_entries(grid: Grid, results: Results) -> list[TableEntry]:
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
     for metric in select_metrics_keeping_order(grid.compare_options.metrics):
-        values = build_metric_table(grid, results, metric.key)
+        values = collect_metric_values(grid, results, metric.key)
         for column, row in itertools.product(grid.columns, grid.rows):
             cell = values.cell_values[row.name, column.name]
             is_baseline = row.name == grid.baseline
@@ -284,7 +284,7 @@ def judge_claims(grid: Grid, results: Results) -> list[ClaimVerdict]:
     comparisons = max(1, sum(len(pairs) for _, _, pairs in claims))
     verdicts = []
     for claim, metric, pairs in claims:
-        values = build_metric_table(grid, results, metric.key)
+        values = collect_metric_values(grid, results, metric.key)
         gains = {
             f"{name} on {column.name}": difference if metric.better_direction != "lower" else -difference
             for name, column in pairs

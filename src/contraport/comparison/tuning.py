@@ -106,16 +106,16 @@ def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
     ]
     return [
         grid.build_cell(
-            row, column, 0, trial=number, validation=grid.compare_options.validation, **settings_as_options(settings)
+            row, column, 0, trial=number, validation=grid.compare_options.validation, **to_train_options(settings)
         )
         for number, settings in enumerate(trials)
     ]
 
 
-def settings_as_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_train_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert settings of an objective to options of `contraport.train`.
 
-    >>> settings_as_options({"temperature": 0.1, "q": 0.5})
+    >>> to_train_options({"temperature": 0.1, "q": 0.5})
     {'temperature': 0.1, 'objective_settings': {'q': 0.5}}
     """
     own = {key: value for key, value in settings.items() if key != "temperature"}

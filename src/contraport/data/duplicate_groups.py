@@ -105,11 +105,11 @@ class ContentGroups(NamedTuple):
 
     Attributes:
         group_ids: index of the group of each item, int64 ``(n,)``.
-        views: indices of the views whose content defines the groups.
+        view_indices: indices of the views whose content defines the groups.
     """
 
     group_ids: Codes
-    views: tuple[int, ...]
+    view_indices: tuple[int, ...]
 
 
 def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
@@ -120,7 +120,7 @@ def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
     >>> group_by_content(ids, largest=3).group_ids.tolist(), group_by_content(ids, largest=2)
-    ([0, 0, 0, 1], ContentGroups(group_ids=array([0, 0, 1, 2]), views=(0,)))
+    ([0, 0, 0, 1], ContentGroups(group_ids=array([0, 0, 1, 2]), view_indices=(0,)))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))

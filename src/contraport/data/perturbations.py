@@ -21,7 +21,7 @@ from contraport.catalog.option_parsers import (
     DOMAINS,
     SEVERITIES,
     CorruptionSpec,
-    DomainSpec,
+    DomainShiftSpec,
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
@@ -317,7 +317,7 @@ _CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def apply_domain_shifts(dataset: Dataset, version: DomainSpec) -> Dataset:
+def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
     """Assign images to four domains at random, and rotate or restyle each image by its domain.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.

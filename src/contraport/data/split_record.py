@@ -67,7 +67,9 @@ class SplitRecord:
         digests = torch.cat([part.digests for part in parts if part.digests is not None])
         present = torch.cat([_present(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
-        views = group_by_content(number_contents(digests, present), max_held_out_group_size(len(digests), None)).views
+        views = group_by_content(
+            number_contents(digests, present), max_held_out_group_size(len(digests), None)
+        ).view_indices
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
         train_digests, *test_digests = (_unique(part, views) for part in parts)

@@ -71,11 +71,11 @@ class Operation(ABC):
     The fields of a subclass must be values that `flatten` supports.
 
     Attributes:
-        config: Backend, processes and precision of the operation.
+        backend_config: Backend, processes and precision of the operation.
         geometry: Compared pairs of rows and columns.
     """
 
-    config: BackendConfig
+    backend_config: BackendConfig
     geometry: Geometry
 
     @property
@@ -100,7 +100,7 @@ class Operation(ABC):
         """Return the gradient with respect to each variable, None for variables that need none."""
 
     @abstractmethod
-    def double_backward(
+    def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         """Return the gradients in the tensors of the operation, by a computation that is itself differentiable."""
@@ -118,11 +118,11 @@ class DenseOperation(Operation):
         """Return the differentiable outputs, computed by the chosen backend."""
         return (
             self.dense_outputs()
-            if self.config.passes_class.by_autograd
+            if self.backend_config.passes_class.by_autograd
             else apply_operation(self)[: self.output_counts[1]]
         )
 
-    def double_backward(
+    def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         def outputs(*views: Tensor) -> list[Tensor]:
@@ -147,7 +147,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
 def _forward(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, followed by the tensors saved for the gradient."""
     with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
-        passes = operation.config.create_passes(operation.geometry)
+        passes = operation.backend_config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
@@ -159,7 +159,7 @@ def _backward(structure: TreeStructure, tensors: Sequence[Tensor], args: Backwar
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.variables()]
     with torch.no_grad(), without_autocast(tensors[0]):
-        passes = operation.config.create_passes(operation.geometry, args.outputs[count:])
+        passes = operation.backend_config.create_passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
         own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
         gradients: list[Tensor | None] = [None] * len(tensors)
@@ -192,7 +192,7 @@ class _EagerOperation(torch.autograd.Function):
         if torch.is_grad_enabled():
             operation: Operation = unflatten(ctx.structure, tensors)
             with without_autocast(tensors[0]):
-                return None, None, *operation.double_backward(ctx.structure, tensors, args)
+                return None, None, *operation.differentiable_backward(ctx.structure, tensors, args)
         return None, None, *_backward(ctx.structure, tensors, args)
 
 
@@ -253,7 +253,7 @@ def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 @_apply.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
-    config = operation.config
+    config = operation.backend_config
     return [*operation.allocate_outputs(), *config.passes_class.allocate_saved(operation.geometry, config.processes)]
 
 

@@ -97,7 +97,7 @@ class FixedPointOperation(Operation):
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
         return _implicit_gradient(passes, self._point(args), self._cotangents(args), args.needs_grad)
 
-    def double_backward(
+    def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)

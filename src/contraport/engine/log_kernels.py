@@ -152,7 +152,7 @@ class LogKernel(ABC):
         Core and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
 
-    def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
+    def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         """Return the kernel K without its biases on one tile, written to `out` if given.
 
         Its logarithm must be bounded, as no maximum is subtracted before the exponential.
@@ -258,7 +258,7 @@ class InnerProductLogKernel(LogKernel):
         """Row embeddings divided by log 2, so that `exp2` can replace `exp`, which is several times slower on a CPU."""
         return self.x.detach() * math.log2(math.e)
 
-    def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
+    def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         return torch.mm(self._x_base2[rows], self.y.detach()[columns].T, out=out).exp2_()
 
     def biases(self) -> tuple[Tensor, Tensor] | None:

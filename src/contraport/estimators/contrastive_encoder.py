@@ -27,12 +27,12 @@ from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.data.arrays import as_array, check_equal_shapes, parse_weights
-from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
+from contraport.embedding import LoaderConfig, evaluation_mode, extract_feature_tensor, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
 from contraport.options import warn_renamed
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components import build_training_module, check_component_settings
+from contraport.training.components import build_training_module, check_settings_before_loading
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
@@ -125,7 +125,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         opt: deprecated name of `optimizer`.
 
     Attributes:
-        pipeline_: trained module; its attribute model is the encoder, which has a method save_pretrained.
+        training_module_: trained module; its attribute model is the encoder, which has a method save_pretrained.
         loss_curve_: mean training loss of each epoch.
         n_iter_: number of training steps.
         audit_: result of the audit, a `contraport.auditing.Audit`, if the parameter audit is true.
@@ -140,7 +140,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
     (3, 256)
     """
 
-    pipeline_: TrainingModule
+    training_module_: TrainingModule
     loss_curve_: list[float]
     n_iter_: int
     audit_: Audit
@@ -202,7 +202,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
         self._build(dataset)
         if self.audit:
-            dataset = add_decoys(dataset, seed=self.pipeline_.seed)
+            dataset = add_decoys(dataset, seed=self.training_module_.seed)
         return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP)
 
     def partial_fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
@@ -219,7 +219,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             ValueError: X fails scikit-learn's checks.
         """
         check(not self.audit, "audit: needs several epochs of the same pairs; use fit.", "partial_fit")
-        first = not hasattr(self, "pipeline_")
+        first = not hasattr(self, "training_module_")
         dataset = self._build_dataset(X, y, sample_weight, reset=first, min_items=2)
         if first:
             self._build(dataset)
@@ -252,7 +252,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         dataset = self._build_dataset(X, reset=False, views=views)
         encoder = self._model if views is None else FeatureExtractor(self._model, views)
         with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
-            return extract_features(encoder, dataset, self.pipeline_.views, self._loader_config).numpy()
+            return extract_feature_tensor(encoder, dataset, self.training_module_.views, self._loader_config).numpy()
 
     def score(self, X: _Arrays, y: object = None) -> float:
         """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.
@@ -273,14 +273,16 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5.
         """
         check_is_fitted(self)
-        check(self.pipeline_.objective is not None, "predict: has no score, as it compares no items.", "no_score")
+        check(
+            self.training_module_.objective is not None, "predict: has no score, as it compares no items.", "no_score"
+        )
         dataset, model = self._build_dataset(X, reset=False), self._model
 
         def embed(*views: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(views)), dim=1)
 
         with fixed_seed(0, self._loader_config.device), evaluation_mode(model):
-            z = self._loader_config.map_views(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
+            z = self._loader_config.map_views(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
                 for one, other in combinations(z, 2)
@@ -295,7 +297,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     @property
     def _model(self) -> Model:
-        return self.pipeline_.model
+        return self.training_module_.model
 
     @property
     def _n_features_out(self) -> int:
@@ -364,17 +366,17 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             options["optimizer"] = self.opt
         seed = int(check_random_state(self.random_state).randint(2**31))
         settings = Settings(**apply_recipe(options), seed=seed)
-        objective = copy.deepcopy(check_component_settings(settings))
+        objective = copy.deepcopy(check_settings_before_loading(settings))
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         steps_per_epoch = self._num_batches(len(dataset))
-        self.pipeline_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
-        self.pipeline_.to(self.device).views.release_data()
+        self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
+        self.training_module_.to(self.device).views.release_data()
         self.loss_curve_ = []
         self.n_iter_ = 0
         self._negatives = settings.negatives
         self._shapes = dataset.shapes
         self._optimizer: Optimizer = create_optimizer(
-            self.pipeline_, optimizer=settings.optimizer, lr=self.lr, weight_decay=self.weight_decay
+            self.training_module_, optimizer=settings.optimizer, lr=self.lr, weight_decay=self.weight_decay
         )
 
     def _num_batches(self, items: int) -> int:
@@ -383,7 +385,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
         """Train for `number` epochs; the learning rate rises over the fraction `warmup` of the steps."""
-        pipeline, steps_per_epoch = self.pipeline_, self._num_batches(len(dataset))
+        pipeline, steps_per_epoch = self.training_module_, self._num_batches(len(dataset))
         steps = number * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup * steps)
         schedule = build_lr_schedule(optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=warmup_steps)

@@ -23,8 +23,8 @@ from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 from contraport.estimators.array_input import as_tensor
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
-from contraport.objectives.affinities import compute_affinities
 from contraport.objectives.divergences import Divergence
+from contraport.objectives.perplexity_affinities import compute_affinities
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 

@@ -73,7 +73,7 @@ def embed(given: dict[str, Any]) -> Path:
         check_new_file("out", file, overwrite=options.overwrite)
     run = options.run if isinstance(options.run, Run) else Run(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-    if warning := run.outdated_model_warning():
+    if warning := run.earlier_epoch_warning():
         log.warning("%s", warning)
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
     is_one_split = isinstance(options.data, AnyDataset) or is_stream(options.data)

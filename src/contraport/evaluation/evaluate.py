@@ -220,7 +220,8 @@ def _page_samples(
 ) -> tuple[Arrays, list[str]]:
     """Return the arrays drawn on the report page, and notes that give the reason if the plan is missing."""
     samples = collect_page_data(trained, probed=probed) | (collect_misclassified_items(trained) if probed else {})
-    if is_training_data(loaded.training_settings, loaded.options.data):  # scored pairs are pairs of the training data
+    # Scored pairs are pairs of the training data.
+    if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
         samples |= collect_worst_pairs(loaded.run_folder, loaded.train)
     if isinstance(loaded.final_objective, str):
         return samples, [loaded.final_objective]

@@ -58,7 +58,7 @@ def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iter
         yield epoch, loaded
 
 
-def build_initial_objective(settings: Settings) -> Loss | str:
+def build_objective_or_reason(settings: Settings) -> Loss | str:
     """Build the objective of a run as at the start of training, or return the reason why its plan cannot be drawn."""
     if settings.objective is None:
         return "No plan is drawn: the run decodes views and compares no items."
@@ -105,7 +105,7 @@ class LoadedRun:
 
     Attributes:
         run_folder: the run folder.
-        options: options of `contraport.evaluate`.
+        evaluate_options: options of `contraport.evaluate`.
         training_settings: training settings of the run.
         model: the trained encoder.
         trained_epochs: number of epochs that the model was trained for, or None if unknown.
@@ -119,7 +119,7 @@ class LoadedRun:
     """
 
     run_folder: Run
-    options: EvaluateOptions
+    evaluate_options: EvaluateOptions
     training_settings: Settings
     model: Model
     trained_epochs: int | None
@@ -146,7 +146,7 @@ class LoadedRun:
         train, test, notes = load_splits(run, settings, model, options)
         views = build_views(settings, train)
         check_view_shapes(model, train, views)
-        initial = build_initial_objective(settings)
+        initial = build_objective_or_reason(settings)
         objective = initial if isinstance(initial, str) else build_objective_at_epoch(initial, run, settings, epochs)
         return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)
 
@@ -159,17 +159,17 @@ class LoadedRun:
             self.views,
             self.loader_config,
             name=name,
-            neighbors=self.options.neighbors,
+            neighbors=self.evaluate_options.neighbors,
             objective=None if isinstance(self.final_objective, str) else self.final_objective,
-            classes=self.options.classes,
-            templates=self.options.templates,
+            classes=self.evaluate_options.classes,
+            templates=self.evaluate_options.templates,
         )
 
     def load_baselines(self) -> dict[str, Model | RawInputEncoder]:
         """Load the baseline encoders (raw inputs, encoder before training) by name; empty with the option `alone`."""
-        if self.options.alone:
+        if self.evaluate_options.alone:
             return {}
-        initial = self.run_folder.initial_model(trust_remote_code=self.options.trust_remote_code)
+        initial = self.run_folder.initial_model(trust_remote_code=self.evaluate_options.trust_remote_code)
         if initial is None:
             before = {"untrained": build_untrained_copy(self.training_settings, self.model, self.run_folder.encoder)}
         else:

@@ -74,7 +74,7 @@ def export(given: dict[str, Any]) -> Path:
     else:
         run = options.run if isinstance(options.run, Run) else Run(options.run)
         model = run.model(trust_remote_code=options.trust_remote_code)
-        if warning := run.outdated_model_warning():
+        if warning := run.earlier_epoch_warning():
             log.warning("%s", warning)
     model = model if options.view is None else model.single_view(options.view)
     has_tokenizer = any(isinstance(encoder, TransformersTextEncoder) for encoder in model.encoders)

@@ -62,8 +62,8 @@ def note_skipped_metrics(
 def note_caveats(loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: Results) -> list[str]:
     """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
     run, raw = loaded.run_folder, baselines.get("raw")
-    notes = [*loaded.data_notes, *filter(None, [run.outdated_model_warning()])]
-    if loaded.options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
+    notes = [*loaded.data_notes, *filter(None, [run.earlier_epoch_warning()])]
+    if loaded.evaluate_options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
         notes.append(

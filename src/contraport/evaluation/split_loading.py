@@ -244,7 +244,7 @@ class SplitLoader:
                 "missing",
             )
             # A column of sample weights must be read as such, or it would count as a feature.
-            weights = settings.sample_weight if settings.has_column_weights else None
+            weights = settings.sample_weight if settings.reads_weights_from_column else None
             return adapted.replace_unchecked(columns=columns or settings.columns, sample_weight=weights)
         # The same name is another data frame with the same roles.
         if columns is None and RECORDED_OPTIONS["data"].serialize(data) == settings.data:

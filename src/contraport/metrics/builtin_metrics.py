@@ -322,7 +322,7 @@ def nmi(context: EvalContext) -> MetricResult:
 def ari(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
     values = clustering.ari_influence(context.test_y, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bounded_bootstrap_mean)
+    return intervals.MetricResult(values, intervals.bootstrap_mean_below_one)
 
 
 def _register_robustness(kind: str, title: str, images: str, *requires: Requirement) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import corrupt
-from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
+from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_feature_tensor, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.metrics.link_prediction import LinkRanking, rank_links
@@ -147,12 +147,12 @@ class EvalContext:
     @cached_property
     def train_x(self) -> Tensor:
         """Features of the training items, `(n, F)` on the CPU."""
-        return extract_features(self.encoder, self.train, self.views, self.loader_config, self.name)
+        return extract_feature_tensor(self.encoder, self.train, self.views, self.loader_config, self.name)
 
     @cached_property
     def test_x(self) -> Tensor:
         """Features of the test items, `(m, F)` on the CPU."""
-        return extract_features(self.encoder, self.test, self.views, self.loader_config, self.name)
+        return extract_feature_tensor(self.encoder, self.test, self.views, self.loader_config, self.name)
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:
@@ -246,7 +246,7 @@ class EvalContext:
 
     def _view_projections(self, view: int, items: Dataset) -> Tensor:
         encoder = self.model.single_view(str(view))
-        return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
+        return extract_feature_tensor(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
     @cached_property
     def fitted_probe(self) -> Pipeline:
@@ -266,7 +266,9 @@ class EvalContext:
 
         with fixed_seed(0, self.device):
             name = f"{self.name}: {kind}, severity {severity}"
-            return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
+            return extract_feature_tensor(
+                self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare
+            )
 
 
 def _available(values: Tensor | None) -> Tensor:

@@ -53,13 +53,13 @@ def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
     return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
-def bounded_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_mean_below_one(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the bootstrap means, `(b,)`, of item values `(n,)` for a metric that cannot exceed 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
-    >>> bootstrap_mean(items, counts).round(3).tolist(), bounded_bootstrap_mean(items, counts).round(3).tolist()
+    >>> bootstrap_mean(items, counts).round(3).tolist(), bootstrap_mean_below_one(items, counts).round(3).tolist()
     ([0.9, 1.033, 0.767], [0.9, 0.974, 0.621])
     """
     value = items.mean(dtype=np.float64)
@@ -68,12 +68,12 @@ def bounded_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap mean for a metric from 0 to 1: `bounded_bootstrap_mean`, clipped at 0.
+    """Return the bootstrap mean for a metric from 0 to 1: `bootstrap_mean_below_one`, clipped at 0.
 
     >>> clipped_bootstrap_mean(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
     """
-    return bounded_bootstrap_mean(items, counts).clip(min=0)
+    return bootstrap_mean_below_one(items, counts).clip(min=0)
 
 
 def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
@@ -125,7 +125,7 @@ class MetricResult:
     @property
     def is_mean_of_items(self) -> bool:
         """Whether the value of the metric is the mean of the item values."""
-        return self.statistic in (bootstrap_mean, bounded_bootstrap_mean, clipped_bootstrap_mean)
+        return self.statistic in (bootstrap_mean, bootstrap_mean_below_one, clipped_bootstrap_mean)
 
     def results_by_column(self) -> dict[str, MetricResult]:
         """Return a separate result for each named column, such as a retrieval direction, by name."""

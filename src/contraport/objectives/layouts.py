@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport._utils.html_repr import ReprMixin
 from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached
 from contraport.errors import UsageError, check, unknown_name_error
-from contraport.objectives.pair_masks import PairIndicator
+from contraport.objectives.pair_sets import PairIndicator
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 

@@ -25,7 +25,7 @@ from contraport.objectives.constraints import (
 )
 from contraport.objectives.loss import Loss
 from contraport.objectives.transport import PlanWeights
-from contraport.schedules import RampSchedule, parse_schedule, parse_temperature_schedule
+from contraport.schedules import RampSchedule, parse_schedule_parts, parse_temperature_schedule
 
 
 class LossSchedule(Protocol):
@@ -216,7 +216,7 @@ def parse_plan_weights_schedule(text: str, steps: int) -> PlanWeightsSchedule:
     settings = parse_spec(
         "sample_weight", text, {"plan": ("strength", "iterations")}, default_setting={"plan": "strength"}
     ).settings
-    start, end, shape = parse_schedule("sample_weight: strength", settings.get("strength", PlanWeights.strength))
+    start, end, shape = parse_schedule_parts("sample_weight: strength", settings.get("strength", PlanWeights.strength))
     iterations = settings.get("iterations", PlanWeights.iterations)
     if not isinstance(iterations, int):
         raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")

@@ -67,7 +67,7 @@ class MatchingProblem:
         target: Target of the call: the rule that gives the target plan of a block.
         inputs: Views and attributes of the items of all processes.
         negatives: Additional negatives of all processes, or None.
-        column_embeddings: Embeddings of columns that are not items, such as prototypes.
+        non_item_embeddings: Embeddings of columns that are not items, such as prototypes.
         similarities: Similarity matrix in place of embeddings, or None.
         temperature: Temperature of the kernel in this call; None is the kernel's own.
         pairs_require_features: Whether the choice of compared pairs depends on features of the items.
@@ -79,7 +79,7 @@ class MatchingProblem:
     target: Target
     inputs: CallInputs
     negatives: Negatives | None
-    column_embeddings: tuple[Tensor, ...]
+    non_item_embeddings: tuple[Tensor, ...]
     similarities: Tensor | None
     temperature: float | Tensor | None
     pairs_require_features: bool
@@ -89,7 +89,7 @@ class MatchingProblem:
     def blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
-        blocks = self.layout(*inputs.views, *self.column_embeddings)
+        blocks = self.layout(*inputs.views, *self.non_item_embeddings)
         if inputs.present is not None:
             # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
             marks = inputs.present.to(inputs.views[0].dtype).T[:, :, None]
@@ -129,7 +129,7 @@ class MatchingProblem:
 class LocalCall(NamedTuple):
     """Checked inputs of a call on this process; see `MatchingProblem`.
 
-    ``columns`` are its `column_embeddings`, none or one tensor; ``plan_weights`` weight the items by the batch's plan.
+    ``columns`` are its `non_item_embeddings`, none or one tensor; ``plan_weights`` weight items by the batch's plan.
     """
 
     layout: Layout

@@ -59,7 +59,7 @@ class Transport:
         else:
             entropy = rows @ (plan.f - log_a) + columns @ (plan.g - log_b) - columns.sum()
             entropy = entropy + log_a.exp().sum() * log_b.exp().sum()
-        return self._temperature * entropy + constraint.marginal_price(plan)
+        return self._temperature * entropy + constraint.marginal_penalty(plan)
 
     @cached_property
     def cost(self) -> Tensor:

@@ -18,13 +18,13 @@ from contraport.plots.figure_setup import (
     RunFolder,
     Values,
     add_legend_above,
-    as_labels,
     as_plot_array,
     create_figure,
     create_panels,
     escape_dollars,
     has_dark_background,
     is_run_folder,
+    labels_to_numpy,
     load_evaluation_samples,
     load_run,
     sources_by_name,
@@ -76,7 +76,7 @@ def embedding(
     check(points.shape[1] >= 2, f"features: must have at least two columns, got {points.shape[1]}.", "shape")
     if points.shape[1] > 2:
         points, method = _principal_components(points), "two principal components"
-    classes = as_labels(labels, len(points))
+    classes = labels_to_numpy(labels, len(points))
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
     figure, (ax,) = create_panels(1, width=width, ratio=ratio)
@@ -160,7 +160,7 @@ def neighbors(
         check(items is not None, "items: is required to draw the neighbors of features.", "missing")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
         _check_count(count, len(rows) - 1)
-        nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), as_labels(labels, len(rows))
+        nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
     has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest)
     check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
     positions = _query_positions(queries, len(nearest))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from contraport.errors import UsageError, check, import_optional, require_extra
+from contraport.errors import UsageError, check, import_optional, report_missing_extra
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = 
     return result
 
 
-def as_labels(values: object, items: int) -> Array | None:
+def labels_to_numpy(values: object, items: int) -> Array | None:
     """Convert labels, numbers or strings, to a NumPy array (items,); None stays None."""
     if values is None:
         return None
@@ -169,7 +169,7 @@ def is_run_folder(value: object) -> bool:
 
 def load_run(folder: object) -> Run:
     """Return the `Run` of a run folder; a `Run` is returned as it is."""
-    with require_extra("report", "To read a run"):
+    with report_missing_extra("report", "To read a run"):
         from contraport.runs import Run
 
         return folder if isinstance(folder, Run) else Run(str(folder))

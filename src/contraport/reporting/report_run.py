@@ -33,7 +33,7 @@ class ReportRun:
         metrics_rows: rows of `metrics.jsonl`, one per logged step; empty if nothing is logged yet.
         evaluation: content of `evaluation.json`; empty if the run is not evaluated.
         figure_arrays: arrays that the evaluation stored for figures; empty if the run is not evaluated.
-        audit_arrays: arrays of the online audit of training pairs; empty without one.
+        online_audit_arrays: arrays of the online audit of training pairs; empty without one.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ReportRun:
     metrics_rows: list[MetricsRow]
     evaluation: dict[str, Any]
     figure_arrays: dict[str, np.ndarray]
-    audit_arrays: dict[str, np.ndarray]
+    online_audit_arrays: dict[str, np.ndarray]
 
     @property
     def color(self) -> str:
@@ -134,7 +134,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
             metrics_rows=run.metrics() if run.metrics_path.exists() else [],
             evaluation=run.evaluation() if run.evaluation_path.exists() else {},
             figure_arrays=run.page_arrays() if run.samples_path.exists() else {},
-            audit_arrays=run.pair_scores() if run.pairs_path.exists() else {},
+            online_audit_arrays=run.pair_scores() if run.pairs_path.exists() else {},
         )
         for position, run in enumerate(opened)
     ]

@@ -38,7 +38,7 @@ def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
     sentences = write_run_comparisons(runs)
     if len(runs) > 1:
         sentences.append(_describe_differing_settings(runs))
-    sentences += [_describe_mismatch_rate(run) for run in runs if run.audit_arrays]
+    sentences += [_describe_mismatch_rate(run) for run in runs if run.online_audit_arrays]
     if any("mistaken" in run.figure_arrays for run in runs):
         sentences.append("The most confident errors of the linear probe are listed under Confusion.")
     return sentences
@@ -229,9 +229,9 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
 
 
 def _describe_mismatch_rate(run: ReportRun) -> str:
-    assert run.audit_arrays
-    rate, low, high = (100 * float(run.audit_arrays[name]) for name in ("rate", "low", "high"))
-    pairs = len(run.audit_arrays["scores"])
+    assert run.online_audit_arrays
+    rate, low, high = (100 * float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
+    pairs = len(run.online_audit_arrays["scores"])
     return (
         f"An estimated {rate:.1f}% ({low:.1f} to {high:.1f}) of the {pairs:,} pairs of {run.name} are mismatched; "
         "the audit below lists the 10 with the lowest scores."

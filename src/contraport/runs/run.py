@@ -42,7 +42,7 @@ _DEPRECATED_METHODS = {
     "items": "item_metric_values",
     "item_values": "item_metric_values",
     "model_epochs": "num_trained_epochs",
-    "model_warning": "outdated_model_warning",
+    "model_warning": "earlier_epoch_warning",
     "pairs": "pair_scores",
     "partners": "mismatched_partners",
     "samples": "page_arrays",
@@ -236,7 +236,7 @@ class Run(RunFolder):
             return None
         return read_run_file(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
 
-    def outdated_model_warning(self) -> str | None:
+    def earlier_epoch_warning(self) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None."""
         epochs, planned = self.num_trained_epochs(), self.settings().epochs
         if epochs is None:

@@ -163,7 +163,7 @@ def _check_positions(name: str, positions: Tensor | None, masses: Tensor) -> Ten
 @keep_deprecated_attributes(
     partner_share="true_pair_share", columns="column_masses", columns_used="effective_num_columns"
 )
-class PlanSummary(NamedTuple):
+class PlanWithStatistics(NamedTuple):
     """Transport plan between two sets of embeddings, with statistics of its masses.
 
     Attributes:
@@ -194,7 +194,7 @@ class ConstraintComparison:
     """
 
     true_pairs: Tensor
-    plans_by_constraint: Mapping[str, PlanSummary]
+    plans_by_constraint: Mapping[str, PlanWithStatistics]
 
     def figure(self) -> Figure:
         """Draw each plan as lines whose width is the mass, blue to partners and orange to others.
@@ -252,10 +252,10 @@ def compare_constraints(
     return ConstraintComparison(partners, {name: _summarize(plan, partners) for name, plan in plans.items()})
 
 
-def _summarize(plan: Tensor, partners: Tensor) -> PlanSummary:
+def _summarize(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
     mass = plan.sum()
     columns = plan.sum(0) / mass
-    return PlanSummary(
+    return PlanWithStatistics(
         plan,
         float(mass),
         float(plan[partners].sum() / mass),

@@ -20,7 +20,7 @@ IMBALANCE = 10.0
 """Ratio of the largest to the smallest class from which weights of the classes are recommended."""
 
 
-class Reason(NamedTuple):
+class Suggestion(NamedTuple):
     """Recommended options with the reason for them.
 
     Attributes:
@@ -45,14 +45,14 @@ class Advice:
     """
 
     command: str
-    reasons: tuple[Reason, ...]
-    alternatives: tuple[Reason, ...] = ()
+    reasons: tuple[Suggestion, ...]
+    alternatives: tuple[Suggestion, ...] = ()
 
     def __str__(self) -> str:
         lines = [self.command, ""]
-        lines += [_format_reason(reason) for reason in self.reasons]
+        lines += [_format_suggestion(one) for one in self.reasons]
         if self.alternatives:
-            lines += ["", "Worth comparing:", *(_format_reason(reason) for reason in self.alternatives)]
+            lines += ["", "Worth comparing:", *(_format_suggestion(one) for one in self.alternatives)]
         return "\n".join(lines)
 
 
@@ -74,7 +74,7 @@ def advise(options: dict[str, Any]) -> Advice:
     given = AdviseOptions(**options)
     dataset = load(given.data, "train", columns=given.columns, image_size=given.image_size)
     reasons = [recommend_objective(dataset, use_labels=given.use_labels, dimensions=given.dimensions)]
-    alternatives: list[Reason] = []
+    alternatives: list[Suggestion] = []
     if given.wrong_pairs:
         (reasons if len(dataset.shapes) == 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
     alternatives += _list_alternatives(dataset, use_labels=given.use_labels)
@@ -87,7 +87,7 @@ def advise(options: dict[str, Any]) -> Advice:
     return Advice(" ".join(words), tuple(reasons), tuple(alternatives))
 
 
-def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> Reason:
+def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> Suggestion:
     """Recommend an objective or a recipe for a dataset, by the number and the kind of its views.
 
     Args:
@@ -102,55 +102,57 @@ def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimension
     if use_labels:
         message = f"use_labels: requires data with labels, but {dataset.name!r} has none."
         check(dataset.labels is not None, message, "no_labels")
-        return Reason("--objective sup-con", "items of the same class are the positives.", "labels")
+        return Suggestion("--objective sup-con", "items of the same class are the positives.", "labels")
     if views > 2:
         text = f"{views} given views, compared in all pairs."
-        return Reason("--recipe cmc", text, "more than two views")
+        return Suggestion("--recipe cmc", text, "more than two views")
     if all(texts):
         options = "--objective info-nce --temperature 0.05 --projection 0" if views == 2 else "--recipe simcse"
         kind = "pairs of texts, with one encoder" if views == 2 else "single texts, encoded with two dropout masks"
-        return Reason(options, f"{kind}, at the low temperature that texts need.", "texts, or texts and images")
+        return Suggestion(options, f"{kind}, at the low temperature that texts need.", "texts, or texts and images")
     if any(texts):
-        return Reason("--recipe clip", "a text and another view, each with its encoder.", "texts, or texts and images")
+        return Suggestion(
+            "--recipe clip", "a text and another view, each with its encoder.", "texts, or texts and images"
+        )
     if dimensions is not None and dimensions <= FEW_DIMENSIONS:
         text = f"heavy tails help in {pluralize(dimensions, 'dimension')}."
-        return Reason("--objective t-simclr", text, "embeddings of few dimensions")
+        return Suggestion("--objective t-simclr", text, "embeddings of few dimensions")
     if views == 2:
         text = "two given views of each item, compared with each other."
-        return Reason("--objective info-nce", text, "pairs that belong together")
+        return Suggestion("--objective info-nce", text, "pairs that belong together")
     text = "one view per item, of which each step makes two random ones."
-    return Reason("--objective nt-xent", text, "pairs that belong together")
+    return Suggestion("--objective nt-xent", text, "pairs that belong together")
 
 
-def _recommend_for_wrong_pairs(dataset: Dataset) -> Reason:
+def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
     use_case = "pairs, some of them wrong"
     if len(dataset.shapes) == 2:
-        return Reason("--audit", "leaves out the pairs that look wrong during the training.", use_case)
+        return Suggestion("--audit", "leaves out the pairs that look wrong during the training.", use_case)
     text = "the audit compares two given views; a robust loss needs none, but was not reliably better."
-    return Reason("--objective rince", text, use_case)
+    return Suggestion("--objective rince", text, use_case)
 
 
-def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Reason]:
+def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
     """Return options that the labels and domains of the data suggest."""
-    alternatives: list[Reason] = []
+    alternatives: list[Suggestion] = []
     if dataset.labels is not None and not use_labels:
         text = f"trains on the labels ({pluralize(len(dataset.class_names or ()), 'class', 'classes')})."
-        alternatives.append(Reason("--objective sup-con", text, "labels"))
+        alternatives.append(Suggestion("--objective sup-con", text, "labels"))
     if dataset.labels is not None:
         counts = dataset.labels.bincount()
         counts = counts[counts > 0]
         ratio = float(counts.max() / counts.min())
         if ratio >= IMBALANCE:
             text = f"the largest class has {ratio:.0f} times the items of the smallest."
-            alternatives.append(Reason("--sample_weight classes", text, "rare classes or items"))
+            alternatives.append(Suggestion("--sample_weight classes", text, "rare classes or items"))
     if dataset.domains is not None:
         text = "moves mass within or between domains; its gain depends on the data."
-        alternatives.append(Reason("--target domains:alpha=0.1,beta=0", text, "several domains"))
+        alternatives.append(Suggestion("--target domains:alpha=0.1,beta=0", text, "several domains"))
     return alternatives
 
 
-def _format_reason(reason: Reason) -> str:
-    return f"- {reason.options}: {reason.text}"
+def _format_suggestion(suggestion: Suggestion) -> str:
+    return f"- {suggestion.options}: {suggestion.text}"
 
 
 def print_advice(advice: Advice) -> None:

@@ -66,7 +66,7 @@ class Loop:
         callbacks: callbacks, called in this order.
 
     Attributes:
-        loss_module: callable that returns the loss: the module, or `DistributedDataParallel` around it.
+        loss_callable: callable that returns the loss: the module, or `DistributedDataParallel` around it.
         completed_epochs: number of complete epochs of the training.
         completed_batches: number of complete batches of the current epoch.
         step: number of optimizer steps done since the start of the training.
@@ -94,7 +94,7 @@ class Loop:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.module = module
-        self.loss_module: Any = module
+        self.loss_callable: Any = module
         self.batches = batches
         self.optimizer = optimizer
         self.schedule = schedule
@@ -151,7 +151,7 @@ class Loop:
         with self._gradients_exchanged(completes_step):
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
-                loss: Tensor = self.loss_module(batch, self.step, self.completed_micro_batches, self.share)
+                loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.share)
             with record_function(BACKWARD):  # scaled before the sum, so that the step is the mean over its batches
                 (loss / self.grad_accum_steps).backward()
         # Detached: a callback that keeps the loss must not keep the graph and its activations.
@@ -181,9 +181,9 @@ class Loop:
 
     def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
         """Return a context that averages gradients over processes only for the last micro-batch of a step."""
-        if completes_step or not hasattr(self.loss_module, "no_sync"):
+        if completes_step or not hasattr(self.loss_callable, "no_sync"):
             return nullcontext()
-        context: AbstractContextManager[Any] = self.loss_module.no_sync()
+        context: AbstractContextManager[Any] = self.loss_callable.no_sync()
         return context
 
     def _timed(self) -> Iterator[Batch]:

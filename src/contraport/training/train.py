@@ -33,7 +33,7 @@ from contraport.training.components import (
     build_components,
     build_dataset,
     build_held_out_dataset,
-    check_component_settings,
+    check_settings_before_loading,
     count_cached_draws,
     infer_encoder_settings,
     load_initial_weights,
@@ -42,10 +42,10 @@ from contraport.training.components import (
 )
 from contraport.training.config import TRAIN, Settings
 from contraport.training.feature_cache import use_cached_features
-from contraport.training.fit import fit
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
 from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
+from contraport.training.resumable_fit import fit
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
 from contraport.training.step_timing import choose_thread_count, measure_training_steps, thread_limit
@@ -77,7 +77,7 @@ def train(options: dict[str, Any]) -> Run:
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
             settings = resolve_settings(options)
-            objective = check_component_settings(settings)
+            objective = check_settings_before_loading(settings)
             resumed = Run(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
             settings = infer_encoder_settings(settings, initial_weights)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, extract_features
+from contraport.embedding import LoaderConfig, extract_feature_tensor
 from contraport.encoders import Model
 from contraport.errors import check
 
@@ -310,7 +310,7 @@ def encode_pairs(
     The mode and device of the model stay as they are.
     """
     loader_config = loader_config._replace(device=next(model.parameters()).device)
-    values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
+    values = extract_feature_tensor(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
     widths = [getattr(model.tower(view), size) for size in ("num_features", "projection_width") for view in (0, 1)]
     first, second, *projections = values.split(widths, dim=1)
     comparable = widths[2] == widths[3]

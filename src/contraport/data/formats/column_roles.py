@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from contraport._utils.formatting import format_options
-from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
+from contraport.data.formats.columns import can_hold_encoded_images, holds_lists, holds_strings
 from contraport.errors import UsageError, check, unknown_name_error
 
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -198,7 +198,7 @@ def _infer_views(
 
 
 def _is_own_view(column: pa.Field) -> bool:
-    return holds_lists(column) or holds_images(column) or holds_strings(column)
+    return holds_lists(column) or can_hold_encoded_images(column) or holds_strings(column)
 
 
 def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:

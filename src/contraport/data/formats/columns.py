@@ -20,7 +20,7 @@ _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.t
 _STRINGS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
-def holds_images(field: pa.Field) -> bool:
+def can_hold_encoded_images(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
     kind = _value_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
@@ -146,7 +146,7 @@ def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
     return texts
 
 
-def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
+def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     """Read a column of names of image files.
 
     Raises:

@@ -10,7 +10,7 @@ from contraport.data.coupling import from_coupling, positions_by_key
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.tables import SUFFIXES, load_table, read_table
-from contraport.data.splits import split_masks
+from contraport.data.splits import mask_test_and_unused
 from contraport.errors import check
 
 PARTS = ("rows", "columns", "pairs")
@@ -51,7 +51,8 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     weights = table.column("weight").to_numpy() if "weight" in table.column_names else None
     is_test = None
     if "split" in table.column_names:
-        is_test, left_out = split_masks(np.array(table.column("split").to_pylist(), dtype=str), str(files["pairs"]))
+        splits = np.array(table.column("split").to_pylist(), dtype=str)
+        is_test, left_out = mask_test_and_unused(splits, str(files["pairs"]))
         kept = ~left_out
         pairs, weights = pairs[kept], None if weights is None else weights[kept]
         is_test = None if is_test is None else is_test[kept]

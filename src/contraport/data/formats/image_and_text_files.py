@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
     options=["image_size", "test_fraction", "ignore_labels"],
     fallback=True,
 )
-def load_folder(
+def load_image_or_text_folder(
     folder: str,
     split: str,
     image_size: int | None = None,
@@ -89,7 +89,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     )
 
 
-def split_folders(folder: Path) -> tuple[Path, Path | None]:
+def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
     """Return the folder of the training items, and the folder of the test items if there is one.
 
     Raises:
@@ -170,7 +170,7 @@ def _scan(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Mas
 
     Without images, the texts are in their place.
     """
-    parts = [part for part in split_folders(folder) if part is not None]
+    parts = [part for part in find_train_test_folders(folder) if part is not None]
     listed = [list_files(part, SUFFIXES | TEXTS) for part in parts]
     suffixes = SUFFIXES if any(_suffix(file) in SUFFIXES for files in listed for file in files) else TEXTS
     parents, chosen, texts, is_test = [], [], set[str](), list[bool]()

@@ -20,21 +20,21 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import ColumnRoles, infer_roles, name_views
 from contraport.data.formats.columns import (
+    can_hold_encoded_images,
     explode_text_lists,
     find_empty_rows,
     group_sequences,
-    holds_images,
     holds_lists_of_texts,
     holds_strings,
     holds_texts,
     read_categories,
-    read_file_names,
+    read_image_file_names,
     read_number_columns,
     read_texts,
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
-from contraport.data.splits import TEST_NAMES, Masks, Positions, split_masks
+from contraport.data.splits import TEST_NAMES, Masks, Positions, mask_test_and_unused
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
@@ -51,40 +51,40 @@ class TableRows:
     """Rows of a table, read as Arrow tables; the columns that are not read stay where they are.
 
     Attributes:
-        source: an Arrow table, or a `datasets.Dataset` in the format "arrow", whose rows are in files.
-        indices: index in the source of each row; None if every row of the source is a row.
-        texts: table of one column, the texts that stand in place of the lists of texts in the source; or None.
+        table: an Arrow table, or a `datasets.Dataset` in the format "arrow", whose rows are in files.
+        indices: index in the table of each row; None if every row of the table is a row.
+        texts: table of one column, the texts that stand in place of the lists of texts in the table; or None.
     """
 
-    source: Any
+    table: Any
     indices: Positions | None = None
     texts: pa.Table | None = None
 
     @property
     def is_table(self) -> bool:
         """Whether the source is an Arrow table, whose columns are cheap to read as a whole."""
-        return isinstance(self.source, pa.Table)
+        return isinstance(self.table, pa.Table)
 
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns of the source."""
-        return self.source.schema if self.is_table else self.source.features.arrow_schema
+        return self.table.schema if self.is_table else self.table.features.arrow_schema
 
     def __len__(self) -> int:
-        return len(self.source) if self.indices is None else len(self.indices)
+        return len(self.table) if self.indices is None else len(self.indices)
 
     def read(self, positions: Positions | None = None) -> pa.Table:
         """Return the rows at some positions, or all."""
         if self.indices is not None:
             positions = self.indices if positions is None else self.indices[positions]
         if self.is_table:
-            return self.source if positions is None else self.source.take(pa.array(positions))
-        return self.source[:] if positions is None else self.source[positions.tolist()]
+            return self.table if positions is None else self.table.take(pa.array(positions))
+        return self.table[:] if positions is None else self.table[positions.tolist()]
 
     def read_row(self, position: int) -> pa.Table:
         """Return one row; `read` would copy all rows, if the table consists of several chunks."""
         index = position if self.indices is None else int(self.indices[position])
-        return self.source.slice(index, 1) if self.is_table else self.source[index]
+        return self.table.slice(index, 1) if self.is_table else self.table[index]
 
     def find_empty(self) -> np.ndarray:
         """Return the mask of the rows whose columns are all empty.
@@ -93,21 +93,21 @@ class TableRows:
         """
         if not (self.is_table or holds_only_strings(self)):
             return np.zeros(len(self), dtype=np.bool_)
-        empty = find_empty_rows(self.source if self.is_table else self.source[:])
+        empty = find_empty_rows(self.table if self.is_table else self.table[:])
         return empty if self.indices is None else empty[self.indices]
 
     def select_columns(self, names: Sequence[str]) -> TableRows:
         """Return the rows with only some of the columns."""
         if self.texts is not None and self.texts.schema.names == list(names):
             return TableRows(self.texts)
-        source = self.source.select(names) if self.is_table else self.source.select_columns(list(names))
+        source = self.table.select(names) if self.is_table else self.table.select_columns(list(names))
         return TableRows(source, self.indices)
 
     def take(self, positions: Positions) -> TableRows:
         """Return the rows at some positions, without reading them."""
         indices = positions if self.indices is None else self.indices[positions]
         texts = None if self.texts is None else self.texts.take(pa.array(positions))
-        return TableRows(self.source, indices, texts)
+        return TableRows(self.table, indices, texts)
 
     def explode(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
         """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
@@ -223,7 +223,7 @@ def dataset_from_rows(
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := by_role["split"]) is not None and is_test is None:
         names = read_categories(rows.select_columns([column]).read(), column, where)
-        is_test, neither = split_masks(names, f"{where}: column {column!r}")
+        is_test, neither = mask_test_and_unused(names, f"{where}: column {column!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
     labels, label_names = _read_codes(rows, by_role["labels"], class_names or {}, where)
@@ -366,8 +366,8 @@ def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, 
         table = rows.read()
         if texts and holds_texts(table, names[0]):
             return PackedTextStore.from_texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
-        return ImageFiles(tuple(str(folder / file) for file in read_file_names(table, names[0], where)))
-    if len(names) == 1 and holds_images(rows.schema.field(names[0])):
+        return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], where)))
+    if len(names) == 1 and can_hold_encoded_images(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, where)
     if rows.is_table:
         return ArrayStore((_read_numbers(rows, names, where),))

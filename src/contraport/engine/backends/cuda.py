@@ -250,7 +250,7 @@ class _WeightForms(NamedTuple):
     def take_rows(self, rows: slice) -> _WeightForms:
         return _WeightForms(self.separate.take_rows(rows), self.shared.take_rows(rows), self.can_share)
 
-    def kernel_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
+    def iter_launch_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the arguments of each kernel launch: the weights as tensors, and compile-time constants.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
@@ -316,7 +316,7 @@ def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: 
     splits = _column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.separate.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
-    for tensors, form in weights.kernel_args():
+    for tensors, form in weights.iter_launch_args():
         _launch(
             "weighted_products_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link
         )
@@ -341,7 +341,7 @@ def _gradient_by_workspace(
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
         part = inputs.take_rows(rows)
-        for tensors, form in weights.take_rows(rows).kernel_args():
+        for tensors, form in weights.take_rows(rows).iter_launch_args():
             _launch("weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_float32(w, right)

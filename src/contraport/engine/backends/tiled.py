@@ -172,7 +172,7 @@ class StreamedPairPasses(PairPasses):
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
         buffer = self._buffer(0, rows, columns)
         if exponential:
-            kernel, t = self.log_kernel.exponential(rows, columns, buffer), None
+            kernel, t = self.log_kernel.exp_tile(rows, columns, buffer), None
         else:
             kernel, t = self.log_kernel.tile(rows, columns, buffer)
             if kernel is t and with_t:

@@ -98,7 +98,7 @@ class SinkhornConstraint(Constraint):
         """Whether the plan meets both marginals, which must then have the same total mass."""
         return len(set(self.half_steps())) == 2
 
-    def marginal_price(self, plan: Plan) -> Tensor:
+    def marginal_penalty(self, plan: Plan) -> Tensor:
         """Return the price of a plan's deviation from its target marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
@@ -364,11 +364,11 @@ class Unbalanced(AlternatingConstraint):
     def meets_both_marginals(self) -> bool:
         return all(math.isinf(value) for value in self._prices().values())
 
-    def marginal_price(self, plan: Plan) -> Tensor:
+    def marginal_penalty(self, plan: Plan) -> Tensor:
         masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
         targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
         divergence = generalized_kl if self.price == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
-        total = super().marginal_price(plan)
+        total = super().marginal_penalty(plan)
         for axis, price in self._prices().items():
             if math.isfinite(price):
                 total = total + price * divergence(masses[axis], targets[axis])

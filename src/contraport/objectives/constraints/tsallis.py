@@ -69,7 +69,7 @@ class TsallisPlan(Plan):
 
         return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
 
-    def conjugate(self) -> Tensor:
+    def conjugate_at_potentials(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer at each potential, (N,) or ().
 
         The potential is not detached: its first derivative is 0, but its second is not.
@@ -119,7 +119,7 @@ class TsallisPowerFunction:
         """Return log(level^power), the log of the constant factor that `kernel` omits; ``power=None`` means power p."""
         return (self.power if power is None else power) * math.log(self.reference_level)
 
-    def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
+    def build_geometry(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
         """Return the compared pairs with the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
         power = self.power if power is None else power
         link = LogHinge(power) if self.order > 1 else PolynomialTail(-power)
@@ -128,7 +128,7 @@ class TsallisPowerFunction:
 
     def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
         """Return the log row sums of [(order - 1) (theta - t)]_+^power, (N,); ``power=None`` means p."""
-        return log_sums(self.kernel(logits, potential, power), "rows") + self.log_omitted_factor(power)
+        return log_sums(self.build_geometry(logits, potential, power), "rows") + self.log_omitted_factor(power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,7 +199,7 @@ class Tsallis(Constraint):
             potential = potential + (step - step.detach())
         log_constant = math.log(share) + power_function.log_omitted_factor()
         return TsallisPlan(
-            geometry=power_function.kernel(logits, potential),
+            geometry=power_function.build_geometry(logits, potential),
             kernel_geometry=geometry,
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,

@@ -124,7 +124,7 @@ class LogKernelAttraction(KernelDivergence):
             got = type(target).__name__
             raise UsageError(f"target: must consist of pairs for LogKernelAttraction, got a {got}.", kind="conflict")
         items, size = result.block.pattern.row_items, result.block.pattern.num_items
-        entries = target.log_entries(log_kernel)
+        entries = target.gather_log_kernel(log_kernel)
         total, pairs = log_mean_exp_by_group(items[target.rows], entries, target.values, size)
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))

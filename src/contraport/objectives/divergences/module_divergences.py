@@ -23,7 +23,7 @@ from contraport.objectives.divergences.divergence import (
     updates_averages,
 )
 from contraport.objectives.inputs import check_values
-from contraport.objectives.pair_masks import group_indices
+from contraport.objectives.pair_sets import group_indices
 from contraport.objectives.plan import BlockResult
 
 

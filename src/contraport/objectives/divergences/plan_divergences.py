@@ -186,7 +186,9 @@ class FenchelYoung(Divergence):
         mass = target.row_mass()
         shared = mass if plan.has_row_potentials else mass.sum()
         own = target.row_square_mass() / replace_zeros_by_one(shared) / 2
-        return mass * plan.conjugate() - target.inner_products_with_log_kernel(plan.logits.log_kernel) + own
+        return (
+            mass * plan.conjugate_at_potentials() - target.inner_products_with_log_kernel(plan.logits.log_kernel) + own
+        )
 
 
 class PlanDistance(Divergence):

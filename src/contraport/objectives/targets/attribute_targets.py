@@ -12,13 +12,13 @@ from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block
-from contraport.objectives.pair_masks import PairIndicator
+from contraport.objectives.pair_sets import PairIndicator
 from contraport.objectives.targets.target import (
     DenseTarget,
     PiecewiseConstantTarget,
     Target,
     TargetPlan,
-    normalize_row_masses,
+    equalize_row_masses,
 )
 
 
@@ -56,7 +56,7 @@ class Labels(Target):
             good = (labels == 0) | (labels == 1)
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
             rows, columns = pattern.expand_attribute(labels.to(block.compute_dtype))
-            return DenseTarget(normalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
+            return DenseTarget(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
         same_class = pattern.pairs_with_equal(_integer_attribute("labels", attributes))
         return _structured_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 

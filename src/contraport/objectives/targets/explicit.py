@@ -13,7 +13,7 @@ from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, to_numeric_tensor
 from contraport.objectives.layouts import Block, PairPattern
-from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, normalize_row_masses
+from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, equalize_row_masses
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -266,7 +266,7 @@ class SimilarityMatrix(Target):
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
         similarities = similarities.T if self._transposed else similarities
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
-        return DenseTarget(normalize_row_masses(block.pattern.fill_masked(between, 0)))
+        return DenseTarget(equalize_row_masses(block.pattern.fill_masked(between, 0)))
 
 
 def _select_entries(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from contraport.engine import LogKernel, constant_vector, disable_autocast_in_ba
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
-from contraport.objectives.pair_masks import PairIndicator
+from contraport.objectives.pair_sets import PairIndicator
 
 if TYPE_CHECKING:
     from contraport.objectives.plan import Plan
@@ -174,10 +174,10 @@ class SparseTarget(TargetPlan):
         return self._sum_by_row(self.values.square())
 
     def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        return self._sum_by_row(self.values * self.log_entries(log_kernel))
+        return self._sum_by_row(self.values * self.gather_log_kernel(log_kernel))
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        entries = self.log_entries(log_kernel)
+        entries = self.gather_log_kernel(log_kernel)
         if f is not None:
             entries = entries + (f if self.one_entry_per_row else f[self.rows])
         entries = entries if g is None else entries + g[self.columns]
@@ -185,7 +185,7 @@ class SparseTarget(TargetPlan):
             return torch.addcmul(self.row_negative_entropy(), self.values, entries, value=-1)
         return self.row_negative_entropy() - self._sum_by_row(self.values * entries)
 
-    def log_entries(self, log_kernel: LogKernel) -> Tensor:
+    def gather_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return log K at the pairs where the target plan is not zero, (k,)."""
         if self.one_entry_per_row:
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
@@ -338,7 +338,7 @@ def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:
     return factors.view(-1, *[1] * (rows.ndim - 1)) * rows
 
 
-def normalize_row_masses(masses: Tensor) -> Tensor:
+def equalize_row_masses(masses: Tensor) -> Tensor:
     """Scale each row of a matrix of masses, (N, M), to a total of 1/N; rows without mass stay zero."""
     total = masses.sum(1, keepdim=True)
     return masses / (torch.where(total > 0, total, 1) * len(masses))

@@ -17,15 +17,18 @@ BINS = 40
 
 def build_pair_audit_section(builder: PageBuilder) -> Section | None:
     """Build the section of online audits; return None if no run was trained with an audit."""
-    audits = [_summarize(builder, run) for run in builder.runs if run.audit_arrays]
+    audits = [_summarize(builder, run) for run in builder.runs if run.online_audit_arrays]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
 def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
-    assert run.audit_arrays
-    scores, mismatched = run.audit_arrays["scores"].astype(float), run.audit_arrays["mismatched"].astype(float)
-    rate, low, high = (float(run.audit_arrays[name]) for name in ("rate", "low", "high"))
-    partners = run.audit_arrays.get("partners", np.full(len(scores), -1))
+    assert run.online_audit_arrays
+    scores, mismatched = (
+        run.online_audit_arrays["scores"].astype(float),
+        run.online_audit_arrays["mismatched"].astype(float),
+    )
+    rate, low, high = (float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
+    partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
     edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), BINS)
     traces = [
         {

@@ -110,7 +110,7 @@ def _build_run_plan(
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = mass_kept_per_item(last, items)
+    kept = compute_kept_target_mass(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
     least = [k for k in np.argsort(kept, kind="stable")[:NUM_DROPPED] if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least]
@@ -166,7 +166,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return result.round().clip(0, 255).astype(np.uint8)
 
 
-def mass_kept_per_item(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
+def compute_kept_target_mass(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
     """Return the share of its target mass that each item keeps in the plan, ``(items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % items:  # rows that are not whole views of the items

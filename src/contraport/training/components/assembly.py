@@ -75,7 +75,7 @@ def build_components(
         settings: settings of the training.
         initial_weights: initial weights of the encoders, see `load_initial_weights`.
         dataset: the training items; default: built from the settings.
-        objective: the objective, see `check_component_settings`; default: built from the settings.
+        objective: the objective, see `check_settings_before_loading`; default: built from the settings.
         run: the resumed run, if any; its folder has the architecture of transformers encoders.
 
     Raises:
@@ -114,7 +114,7 @@ def build_components(
     return Components(dataset, batches, module, epoch, audit_callback, mismatched_partners=partners)
 
 
-def check_component_settings(settings: Settings) -> nn.Module | None:
+def check_settings_before_loading(settings: Settings) -> nn.Module | None:
     """Check, before any data are read, the settings of components and those that this machine must support.
 
     Returns:
@@ -132,7 +132,7 @@ def check_component_settings(settings: Settings) -> nn.Module | None:
         check_existing_file("teacher", settings.teacher)
     if settings.has_batch_plan_weights:
         parse_plan_weights_schedule(str(settings.sample_weight), 1)
-    if settings.has_file_weights:
+    if settings.reads_weights_from_file:
         check_existing_file("sample_weight", str(settings.sample_weight))
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     message = f"device: must be available on this machine, got {settings.device!r}. Use auto or cpu."

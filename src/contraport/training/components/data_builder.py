@@ -121,7 +121,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if settings.data is None:
         raise UsageError("data: required, got none. Pass a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
-    if settings.has_column_weights:
+    if settings.reads_weights_from_column:
         check("weights" not in (columns or {}), "sample_weight: given twice, also in columns.", "duplicate")
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
@@ -135,7 +135,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     )
     if isinstance(dataset, Stream):
         _check_stream_options(settings, dataset)
-    if settings.has_file_weights and dataset.split == "train":
+    if settings.reads_weights_from_file and dataset.split == "train":
         values = parse_weights(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
             values = values[dataset.rows]  # one per row of the source, including other splits

@@ -197,7 +197,7 @@ class DataPreparationSettings(BaseOptions):
     )
 
     @property
-    def has_file_weights(self) -> bool:
+    def reads_weights_from_file(self) -> bool:
         """Whether the sample weights come from an .npy file."""
         return (
             self.sample_weight is not None
@@ -206,9 +206,9 @@ class DataPreparationSettings(BaseOptions):
         )
 
     @property
-    def has_column_weights(self) -> bool:
+    def reads_weights_from_column(self) -> bool:
         """Whether the sample weights come from a column of the data."""
-        elsewhere = self.has_batch_plan_weights or self.has_file_weights or self.balances_classes
+        elsewhere = self.has_batch_plan_weights or self.reads_weights_from_file or self.balances_classes
         return self.sample_weight is not None and not elsewhere
 
     @property
@@ -223,7 +223,7 @@ class DataPreparationSettings(BaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewSettings(BaseOptions):
+class ViewAndPairSettings(BaseOptions):
     """Options of the views of an item and of the selection of pairs."""
 
     views: int | str | None = option(

@@ -12,12 +12,12 @@ from typing import Any
 
 from contraport.catalog import apply_recipe
 from contraport.errors import UsageError, check
-from contraport.options import EXTRA, TRAIN_AND_EVALUATE, Command, get_declared_options, get_value_name, matches_type
+from contraport.options import EXTRA, TRAIN_AND_EVALUATE, Command, get_declared_options, get_display_name, matches_type
 from contraport.training.config.data_options import (
     DataPreparationSettings,
     DataSettings,
     ValidationSettings,
-    ViewSettings,
+    ViewAndPairSettings,
 )
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -32,7 +32,7 @@ class Settings(
     ValidationSettings,
     OptimizationSettings,
     NetworkSettings,
-    ViewSettings,
+    ViewAndPairSettings,
     ObjectiveSettings,
     DataSettings,
 ):
@@ -64,7 +64,7 @@ class Settings(
     @property
     def method(self) -> str:
         """Name of the training method: the recipe, else the objective, else predict-l1 or predict-l2."""
-        return self.recipe or get_value_name(self.objective or f"predict-{self.predict}")
+        return self.recipe or get_display_name(self.objective or f"predict-{self.predict}")
 
     def to_config(self) -> dict[str, Any]:
         """Return the content of `config.yaml`: all settings that apply to the whole run, as plain values.

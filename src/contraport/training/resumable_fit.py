@@ -62,7 +62,7 @@ def fit(
             compile_encoders(model)
     # FSDP replaces parameters in place. The copy, made before, receives the gathered weights at the end.
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
-    loss_module = wrap_data_parallel(module, device, settings.strategy)
+    loss_callable = wrap_data_parallel(module, device, settings.strategy)
     stop, succeeded = StopRequest(), False
     check_every = choose_finite_check_interval(device, settings)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -89,7 +89,7 @@ def fit(
                     callbacks.append(ProfilerCallback(run))
                 callbacks.append(build_progress_callback(console, meter))
                 loop = _build_loop(components, settings, device, callbacks)
-                loop.loss_module = loss_module
+                loop.loss_callable = loss_callable
                 if start.step > 0:
                     restore_last_checkpoint(loop, run)
                 try:
