@@ -32,7 +32,8 @@ def choosing() -> str:
         paragraph(
             "*Gain measured*: better than its baseline on small images, tables or texts, with an interval that "
             "excludes zero. *Not decided here*: the difference is smaller than its interval at this size. Each entry "
-            "links to the claims behind it. `contraport list objectives` has the same advice per objective."
+            "links to the claims behind it. `contraport advise DATA` prints the command for your data, and `contraport "
+            "list objectives` has the same advice per objective."
         ),
         "Results on small data may not carry over. Compare on your own data before you choose:",
         f"```sh\n{EXAMPLE}\n```",
