@@ -395,12 +395,35 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
+_ARRAYS_BY_FORM = {
+    (0, "f"): ("rate", "low", "high", "remembered"),
+    (0, "iu"): ("plan_items", "epoch"),
+    (0, "U"): ("projection", "fingerprint"),
+    (1, "b"): ("kept",),
+    (1, "f"): ("spectrum", "losses", "suspicion", "scores", "mismatched", "fdr", "partner_scores"),
+    (1, "iu"): ("labels", "plan_labels", "cosine_labels", "plan_epochs", "ids", "domains", "partners", "train", "test"),
+    (1, "U"): ("class_names", "domain_names", "texts"),
+    (2, "f"): ("points", "plan", "target", "cosines"),
+    (2, "iu"): ("neighbors", "confusion"),
+    (3, "f"): ("plans", "targets"),
+    (4, "u"): ("thumbnails", "plan_view_1", "plan_view_2"),
+}
+"""Names of the arrays of .npz files, by number of dimensions and NumPy type codes."""
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file of a run; nothing is unpickled."""
+    """Read the arrays of an .npz file of a run; nothing is unpickled, and their dimensions and types are checked."""
     if not zipfile.is_zipfile(path):
         raise ValueError("not an .npz file")
     with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        arrays = {name: file[name] for name in file.files}
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("it has entries that are not arrays")
+    for (dimensions, kinds), names in _ARRAYS_BY_FORM.items():
+        for name, array in ((name, arrays[name]) for name in names if name in arrays):
+            if array.ndim != dimensions or array.dtype.kind not in kinds:
+                raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")
+    return arrays
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:
