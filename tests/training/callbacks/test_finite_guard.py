@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
-from contraport.training import fit, load_failed_step, train
+from contraport.training import load_failed_step, resumable_fit, train
 from contraport.training.callbacks import finite_guard
 from contraport.training.step.training_module import TrainingModule
 
@@ -80,7 +80,7 @@ def test_an_estimator_stops_at_an_infinite_gradient() -> None:
 @pytest.fixture
 def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the guard's numbers as on a GPU: many at once."""
-    monkeypatch.setattr(fit, "choose_finite_check_interval", lambda device, settings: 100)
+    monkeypatch.setattr(resumable_fit, "choose_finite_check_interval", lambda device, settings: 100)
     settings.update(batch_size=10, epochs=3, log_every=2)  # 7 steps an epoch
 
 
