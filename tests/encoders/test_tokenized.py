@@ -207,7 +207,7 @@ def test_feature_cache_depends_on_pooling_and_tokenizer(folder, tmp_path, caplog
             data=data, encoder=encoder, pretrained=True, freeze=True, shared_encoder=True, epochs=1, batch_size=5,
             features=tmp_path / "features", out=tmp_path / name, progress=False,
         )  # fmt: skip
-        return any(record.module == "frozen_features" for record in caplog.records)
+        return any(record.module == "feature_cache" for record in caplog.records)
 
     caplog.set_level("INFO")
     assert trained("first", str(folder))
