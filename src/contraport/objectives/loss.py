@@ -19,7 +19,7 @@ from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import report_failure
 from contraport.objectives.targets import Target
 from contraport.objectives.transport import PlanWeights
-from contraport.options import warn_renamed
+from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +46,12 @@ class CatalogOrigin:
     citation: str
 
 
+@keep_deprecated_attributes(
+    information="mutual_information_bound",
+    parts="compute_terms",
+    block_results="solve_blocks",
+    constrain="set_constraint",
+)
 class Loss(nn.Module, ABC):
     """Base class of losses: modules called on embeddings, whose plans and targets can be inspected.
 
@@ -125,11 +131,6 @@ class Loss(nn.Module, ABC):
         Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
         """
         return None
-
-    def information(self, value: float) -> float | None:
-        """Deprecated name of `mutual_information_bound`."""
-        warn_renamed("information", "mutual_information_bound", stacklevel=3)
-        return self.mutual_information_bound(value)
 
     def forward(
         self,
