@@ -27,6 +27,7 @@ from contraport.objectives.loss_schedules import (
     parse_constraint,
     parse_plan_weights_schedule,
 )
+from contraport.objectives.part_specs import replace_parts
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
 from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import (
@@ -73,12 +74,19 @@ def build_objective(settings: Settings) -> nn.Module | None:
     if chosen is None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
     if isinstance(chosen, nn.Module):
-        for name, value in (("temperature", temperature), ("objective_settings", own)):
-            check(not value, f"{name}: only for named objectives; set it on the module.", "module")
+        for name in ("temperature", "objective_settings", "layout", "kernel", "divergence"):
+            check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         return chosen
     if chosen == "cmc-nce" and settings.negatives == "in-batch":
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
+    objective = _build_named_objective(chosen, temperature, own)
+    parts = {name: getattr(settings, name) for name in ("layout", "kernel", "divergence")}
+    return replace_parts(objective, **parts, constraint=settings.constraint) if any(parts.values()) else objective
+
+
+def _build_named_objective(chosen: str, temperature: float | str | None, own: dict[str, Any]) -> Loss:
+    """Build an objective of the catalog with its settings, at the initial temperature."""
     if temperature is None:
         return named_objective(chosen, **own)
     check("temperature" not in own, "temperature: given twice, also in objective_settings.", "duplicate")

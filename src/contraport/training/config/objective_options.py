@@ -52,6 +52,21 @@ class ObjectiveSettings(BaseOptions):
         "balanced with 1, 2, 4 and 8 iterations, N epochs each; relax:every=N is the reverse; default: that of the "
         "objective.",
     )
+    layout: str | None = option(
+        None,
+        "Layout of a named objective in place of its own, the pairs that are compared: joint, cross (cross:symmetric="
+        "false), within-view, core-view or all-view-pairs; default: that of the objective.",
+    )
+    kernel: str | None = option(
+        None,
+        "Kernel in place of the objective's own: gibbs:cost=cosine (or chordal, dot, sqeuclidean, negative-cosine), "
+        "student-t:df=5 or rational-quadratic, each with its parameters; default: that of the objective.",
+    )
+    divergence: str | None = option(
+        None,
+        "Divergence in place of the objective's own: kl, reverse-kl, rince:q=0.5, squared-l2, total-variation, "
+        "hellinger, jensen-shannon, fenchel-young or target-cost; default: that of the objective.",
+    )
     target: str | None = option(
         None,
         "Target plan, the pairs that belong together. pairs: views of the same item. labels: items of the same class. "
@@ -128,7 +143,10 @@ class ObjectiveSettings(BaseOptions):
             message = f"negatives: must be 'in-batch' with prototypes, got {self.negatives!r}."
             check(self.negatives == "in-batch", message, "prototypes")
         if self.predict is not None:
-            contrastive = ("objective", "objective_settings", "temperature", "constraint", "target", "teacher", "log_q")
+            contrastive = (
+                *("objective", "objective_settings", "temperature", "constraint", "layout", "kernel", "divergence"),
+                *("target", "teacher", "log_q"),
+            )
             others = [name for name in (*contrastive, "momentum", "predictor", "prototypes") if getattr(self, name)]
             others += ["negatives"] * (self.negatives != "in-batch")
             if others:

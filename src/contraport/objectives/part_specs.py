@@ -1,0 +1,113 @@
+"""Parts of an objective given as text, such as ``rince:q=0.5``: for methods that have no name of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from contraport._utils.spec_parser import parse_spec
+from contraport.engine import Gibbs, Kernel, RationalQuadratic, StudentT
+from contraport.errors import UsageError
+from contraport.objectives.divergences import (
+    KL,
+    Divergence,
+    FenchelYoung,
+    Hellinger,
+    JensenShannon,
+    ReverseKL,
+    Rince,
+    SquaredL2,
+    TargetCost,
+    TotalVariation,
+)
+from contraport.objectives.layout_wrappers import AllViewPairs, CoreViewPairs, WithinView
+from contraport.objectives.layouts import Cross, Joint, Layout
+from contraport.objectives.loss_schedules import CONSTRAINTS
+from contraport.objectives.objective import Objective
+
+LAYOUTS: Mapping[str, type[Layout]] = {
+    "joint": Joint,
+    "cross": Cross,
+    "within-view": WithinView,
+    "core-view": CoreViewPairs,
+    "all-view-pairs": AllViewPairs,
+}
+"""Layouts by name."""
+
+KERNELS: Mapping[str, type[Kernel]] = {"gibbs": Gibbs, "student-t": StudentT, "rational-quadratic": RationalQuadratic}
+"""Kernels by name."""
+
+DIVERGENCES: Mapping[str, type[Divergence]] = {
+    "kl": KL,
+    "reverse-kl": ReverseKL,
+    "rince": Rince,
+    "squared-l2": SquaredL2,
+    "total-variation": TotalVariation,
+    "hellinger": Hellinger,
+    "jensen-shannon": JensenShannon,
+    "fenchel-young": FenchelYoung,
+    "target-cost": TargetCost,
+}
+"""Divergences by name."""
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def build_part(argument: str, text: str, classes: Mapping[str, type[Any]], **defaults: Any) -> Any:
+    """Build a part from its name and the parameters after a colon.
+
+    Args:
+        argument: name of the option, for errors.
+        text: name, then parameters: ``"rince:q=0.5,lam=0.1"``.
+        classes: the parts by name.
+        defaults: values of parameters that the text leaves out, if the part has them.
+
+    Raises:
+        UsageError: an unknown name or parameter, or a value out of range.
+
+    >>> build_part("kernel", "student-t:df=5", KERNELS, temperature=2.0)
+    StudentT(5, 2.0)
+    """
+    parameters = {name: list(inspect.signature(part).parameters) for name, part in classes.items()}
+    name, settings = parse_spec(argument, text, parameters)
+    values = {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
+    return classes[name](**{key: value for key, value in defaults.items() if key in parameters[name]} | values)
+
+
+def replace_parts(
+    objective: object,
+    *,
+    layout: str | None = None,
+    kernel: str | None = None,
+    divergence: str | None = None,
+    constraint: str | None = None,
+) -> Objective:
+    """Return an objective with some of its parts replaced, each given as text; the others stay.
+
+    The temperature stays, unless the kernel gives another. The constraint is taken from the text only if it names one,
+    rather than a schedule of constraints.
+
+    Raises:
+        UsageError: the loss has no such parts, as a sum of objectives, or the parts do not go together.
+
+    >>> import contraport
+    >>> replace_parts(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint="balanced:iterations=3")
+    Objective(layout=Cross(), kernel=Gibbs('cosine', 0.1), constraint=Balanced(iterations=3), target=Pairs(), ...
+    """
+    if not isinstance(objective, Objective):
+        changed = next(
+            name for name, value in (("layout", layout), ("kernel", kernel), ("divergence", divergence)) if value
+        )
+        raise UsageError(f"{changed}: requires a single objective with parts, got {objective!r}.", kind="no_parts")
+    own = objective.kernel
+    kept = {"temperature": own.temperature, "learnable": own.learns_temperature}
+    named = constraint is not None and constraint.partition(":")[0] in CONSTRAINTS
+    return Objective(
+        objective.layout if layout is None else build_part("layout", layout, LAYOUTS),
+        own if kernel is None else build_part("kernel", kernel, KERNELS, **kept),
+        build_part("constraint", str(constraint), CONSTRAINTS) if named else objective.constraint,
+        objective.target,
+        objective.divergence if divergence is None else build_part("divergence", divergence, DIVERGENCES),
+        objective.penalties,
+    )
