@@ -112,6 +112,7 @@ With more views one can say *which* view of an item is wrong. Each pair of views
 pairs then give the probability of each combination of at most three wrong views. `views.csv` has a score for each view
 of each item (below 0: probably wrong) and the names of the flagged ones; `audit.json` has the estimated share of each
 view. `--drop` writes `dropped.npz`, in which flagged views are missing: a training uses the item with its other views.
+Each pair of views has its own folder, with its page of the worst pairs. `--resume` needs the same options as before.
 
 ```python
 audit = contraport.audit(data={{"ear": ears, "eye": eyes, "hand": hands}}, method="frozen")

@@ -83,3 +83,18 @@ def test_rates_of_views_explain_those_of_pairs() -> None:
 def test_rejects_exports_of_pairs(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     with raises_usage_error("repair.views"):
         contraport.audit(data=views, method="frozen", out=tmp_path / "audit", repair=True)
+
+
+def test_resumes_only_with_the_same_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+    out, options = tmp_path / "audit", {"epochs": 1, "progress": False}
+    contraport.audit(data=views, views=("a", "b", "c"), out=out, **options)
+    with raises_usage_error("resume.other_options"):
+        contraport.audit(data=views, out=out, resume=True, **options)
+
+
+def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+    lacking = {name: values.copy() for name, values in views.items()}
+    lacking["d"][3] = np.nan
+    with raises_usage_error("data.missing_views"):
+        contraport.audit(data=lacking, method="frozen", out=tmp_path / "audit")
+    assert not (tmp_path / "audit").exists()

@@ -193,3 +193,16 @@ def test_rejects_log_q_where_it_has_no_meaning(
             | ONE_DIRECTION
             | options
         )
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda folder: (folder / "columns.parquet").unlink(), "data.no_table"),
+        (lambda folder: (folder / "rows.jsonl").write_text("{}\n"), "data.tables"),
+    ],
+)
+def test_rejects_a_folder_with_missing_or_two_tables(tmp_path: Path, change, code: str) -> None:
+    change(write_folder(tmp_path))
+    with raises_usage_error(code):
+        load(tmp_path, "train")

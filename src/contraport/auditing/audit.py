@@ -16,7 +16,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from contraport._utils.files import leftover_files
+from contraport._utils.files import leftover_files, read_json, write_json
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import make_console
@@ -108,7 +108,17 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with views."
         raise UsageError(message, kind="views")
     audits, names = {}, dataset.view_names
+    lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
+    message = f"data: must have all views of every item for an audit, got {lacking} items that lack a view."
+    check(lacking == 0, message, "missing_views")
     with _open_output_folder(options) as folder:
+        record = {"views": list(names), "method": options.method, "items": len(dataset)}
+        saved = read_json(folder / "audited.json")
+        message = f"resume: the audit in {folder} is of {saved}, got {record}. Repeat its options, or use a new folder."
+        check(saved in (None, record), message, "other_options")
+        if options.out is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "audited.json", record)
         for pair in combinations(range(len(names)), 2):
             first, second = (names[view] for view in pair)
             log.info("audit of %s and %s", first, second)

@@ -154,7 +154,7 @@ def positions_by_key(argument: str, keys: Sequence[str] | None, wanted: Sequence
     >>> positions_by_key("rows", ["a", "b"], ["b", "b", "a"]).tolist()
     [1, 1, 0]
     """
-    check(keys is not None, f"{argument}: must have a column of keys, such as id or key.", "no_keys")
+    check(keys is not None, f"{argument}: must have a column id, or another role of keys.", "no_keys")
     assert keys is not None
     places = {key: position for position, key in enumerate(keys)}
     check(

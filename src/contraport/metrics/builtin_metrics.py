@@ -199,6 +199,45 @@ def unseen_domain(context: EvalContext) -> ItemValues:
     )
 
 
+@link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
+def link_recall(context: EvalContext, number: int) -> ItemValues:
+    """Share of test pairs whose column is among the highest of its row, without the row's training columns."""
+    return context.link_ranking.recall(number)
+
+
+@link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
+def link_ndcg(context: EvalContext, number: int) -> MetricResult:
+    """Normalized discounted cumulative gain of a row's held-out columns among its highest: the mean over rows."""
+    return intervals.MetricResult(context.link_ranking.ndcg(number), intervals.bootstrap_mean_below_one)
+
+
+@link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
+def link_coverage(context: EvalContext, number: int) -> float:
+    """Share of all columns that are among the highest of some row; low if a few columns are near every row."""
+    return context.link_ranking.coverage(number)
+
+
+@link_metric("Link popularity@{}", better="lower", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
+def link_popularity(context: EvalContext, number: int) -> float:
+    """Mean number of training pairs of the highest columns, relative to that of true partners: the popularity bias."""
+    return context.link_ranking.popularity_ratio(number)
+
+
+@register_metric(
+    "New row recall@{}",
+    group="links",
+    better="higher",
+    unit="share of test pairs",
+    pattern="{:.1%}",
+    requires=(COUPLING, COMPARABLE_VIEWS, NEW_ROWS),
+    numbers=(10,),
+)
+def new_row_recall(context: EvalContext, number: int) -> float:
+    """Link recall of rows without any training pair (cold start)."""
+    ranking = context.link_ranking
+    return float(ranking.recall(number)[ranking.is_new_row].mean())
+
+
 @retrieval_metric("Recall@{}", numbers=(1, 5, 10))
 def recall(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among this many nearest candidates: the mean over directions."""
@@ -258,45 +297,6 @@ def uniformity(context: EvalContext) -> ItemValues:
 def tolerance(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
     return influence.tolerance_influence(context.test_x, context.test_y)
-
-
-@link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
-def link_recall(context: EvalContext, number: int) -> ItemValues:
-    """Share of test pairs whose column is among the highest of its row, without the row's training columns."""
-    return context.link_ranking.recall(number)
-
-
-@link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
-def link_ndcg(context: EvalContext, number: int) -> ItemValues:
-    """Normalized discounted cumulative gain of a row's held-out columns among its highest: the mean over rows."""
-    return context.link_ranking.ndcg(number)
-
-
-@link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
-def link_coverage(context: EvalContext, number: int) -> float:
-    """Share of all columns that are among the highest of some row; low if a few columns are near every row."""
-    return context.link_ranking.coverage(number)
-
-
-@link_metric("Link popularity@{}", better="lower", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
-def link_popularity(context: EvalContext, number: int) -> float:
-    """Mean number of training pairs of the highest columns, relative to that of true partners: the popularity bias."""
-    return context.link_ranking.popularity_ratio(number)
-
-
-@register_metric(
-    "New row recall@{}",
-    group="links",
-    better="higher",
-    unit="share of test pairs",
-    pattern="{:.1%}",
-    requires=(COUPLING, COMPARABLE_VIEWS, NEW_ROWS),
-    numbers=(10,),
-)
-def new_row_recall(context: EvalContext, number: int) -> float:
-    """Link recall of rows without any training pair (cold start)."""
-    ranking = context.link_ranking
-    return float(ranking.recall(number)[ranking.is_new_row].mean())
 
 
 @geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")

@@ -99,7 +99,8 @@ def replace_parts(
         changed = next(
             name for name, value in (("layout", layout), ("kernel", kernel), ("divergence", divergence)) if value
         )
-        raise UsageError(f"{changed}: requires a single objective with parts, got {objective!r}.", kind="no_parts")
+        message = f"{changed}: cannot be replaced in a sum of objectives, {type(objective).__name__}."
+        raise UsageError(message, kind="no_parts")
     own = objective.kernel
     kept = {"temperature": own.temperature, "learnable": own.learns_temperature}
     named = constraint is not None and constraint.partition(":")[0] in CONSTRAINTS

@@ -103,6 +103,9 @@ def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimension
         message = f"use_labels: requires data with labels, but {dataset.name!r} has none."
         check(dataset.labels is not None, message, "no_labels")
         return Suggestion("--objective sup-con", "items of the same class are the positives.", "labels")
+    if dataset.entity_ids is not None:
+        text = "pairs between two sets, with an encoder for each; known partners are never negatives."
+        return Suggestion("--objective info-nce --shared_encoder false", text, "pairs that belong together")
     if views > 2:
         text = f"{views} given views, compared in all pairs."
         return Suggestion("--recipe cmc", text, "more than two views")
@@ -145,6 +148,10 @@ def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion
         if ratio >= IMBALANCE:
             text = f"the largest class has {ratio:.0f} times the items of the smallest."
             alternatives.append(Suggestion("--sample_weight classes", text, "rare classes or items"))
+    if dataset.entity_ids is not None:
+        text = "corrects for columns that are in many pairs; it gained most on the data of the guide."
+        options = "--objective_settings.symmetric false --log_q true"
+        alternatives.append(Suggestion(options, text, "pairs that belong together"))
     if dataset.domains is not None:
         text = "moves mass within or between domains; its gain depends on the data."
         alternatives.append(Suggestion("--target domains:alpha=0.1,beta=0", text, "several domains"))

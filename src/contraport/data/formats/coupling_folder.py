@@ -16,12 +16,15 @@ from contraport.errors import check
 PARTS = ("rows", "columns", "pairs")
 
 
-def _find_part(folder: str, part: str) -> Path | None:
-    return next((path for suffix in SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()), None)
+def _find_part(folder: str, part: str) -> list[Path]:
+    return [path for suffix in SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 
 def _is_coupling(folder: str) -> bool:
-    return Path(folder).is_dir() and all(_find_part(folder, part) is not None for part in PARTS)
+    """Return whether a folder has pairs, and rows or columns; if a table is missing, the reader says which."""
+    if not Path(folder).is_dir() or not _find_part(folder, "pairs"):
+        return False
+    return any(_find_part(folder, part) for part in PARTS[:2])
 
 
 @data_format("a coupling", recognizes=_is_coupling, options=["image_size", "test_fraction"])
@@ -35,11 +38,20 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     Raises:
         UsageError: a table is corrupt or lacks a column, or a pair names a key that does not exist.
     """
-    files = {part: _find_part(path, part) for part in PARTS}
+    files = {}
+    for part in PARTS:
+        found = _find_part(path, part)
+        check(
+            len(found) > 0, f"data: {path} is a coupling without a table {part!r} ({', '.join(SUFFIXES)}).", "no_table"
+        )
+        names = ", ".join(file.name for file in found)
+        check(len(found) == 1, f"data: {path} must have one table {part!r}, got {names}.", "tables")
+        files[part] = found[0]
     sides = {}
     for part in PARTS[:2]:
         sides[part] = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
     table = read_table(str(files["pairs"]))
+    check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")
     for column in ("row", "column"):
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")

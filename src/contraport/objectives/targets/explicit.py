@@ -255,7 +255,10 @@ class SimilarityMatrix(Target):
         size = block.pattern.num_items
         good = len(self.items) == size
         check(good, f"items: must be one index per item of the batch, ({size},), got {len(self.items)}.", "shape")
-        message = "target: of a coupling requires a layout that compares rows with columns only, as info-nce has it."
+        message = (
+            "target: known partners of a coupling require an objective that compares rows with columns only, such as "
+            "info-nce; the target 'pairs' ignores them."
+        )
         check(not self.is_coupling or block.x is not block.y, message, "layout")
         rows, columns = self.items.unbind(1) if self.is_coupling else (self.items, self.items)
         for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):

@@ -345,7 +345,8 @@ def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
         raise UsageError(message, kind="no_coupling")
     one_direction = isinstance(objective, Objective) and objective.layout == Cross(symmetric=False)
-    message = f"log_q: requires one direction, such as info-nce with symmetric=false, got {objective!r}."
+    flags = format_options(objective="info-nce", objective_settings={"symmetric": False})
+    message = f"log_q: requires an objective in one direction; use {flags}."
     check(one_direction, message, "two_directions")
     columns = dataset.entity_ids[:, 1]
     return 1 / columns.bincount()[columns].float()
