@@ -243,8 +243,8 @@ nearest one is of the same class):
 
 Weights from the plan of each batch (`--sample_weight plan`) help if both views tell much (zer-kar), but far less than
 leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
-([results](evidence.md#halves-15)) and in one of four settings of the UCI data ([results](evidence.md#mismatch-2)), and
-had no clear cost if no pair was wrong. There are also comparisons with losses for wrong pairs:
+([results](evidence.md#halves-15)), nothing sure on UCI's views ([results](evidence.md#mismatch-2)), and had no clear
+cost if no pair was wrong. There are also comparisons with losses for wrong pairs:
 [of UCI's views](evidence.md#beyond-3) and [of halves of images](evidence.md#halves-3).
 
 What wrong pairs spoil is the search for partners, not classes that a probe is taught. Of InfoNCE on halves of
@@ -302,8 +302,8 @@ them as hints. The tables above are what `benchmarks/audit.py` wrote.
   of fou-kar and zer-kar at 20 and 40 %). They separated wrong pairs less well and trained no better encoder, so
   `train --audit` leaves pairs out.
 - `--sample_weight plan` with a strength that rises from zero over the training gained nothing, because wrong pairs are
-  memorized by then. Together with `--audit` it brought nothing on zer-kar; the usual strength gained 3.4 points
-  (1.4 to 5.4) there at 20 %, by five seeds, and nothing at 40 % ([results](evidence.md#mismatch-2)).
+  memorized by then. Together with `--audit` it brought nothing on zer-kar, nor did the usual strength, by five seeds
+  ([results](evidence.md#mismatch-2)).
 
 ## Statistics
 
@@ -318,7 +318,7 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 
 - **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
   hundred, and its encoder was as good within the intervals. With `--sample_weight plan` it gained up to three points
-  more if a tenth or a fifth was wrong, and there was no clear loss.
+  more on halves of images if a tenth or a fifth was wrong, nothing sure elsewhere, and there was no clear loss.
 - **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
   found no more wrong pairs (one seed); it is for long trainings, whose scores look remembered.
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
