@@ -84,12 +84,12 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether the option has no default."""
+        """True if the option has no default."""
         return self.default is inspect.Parameter.empty
 
     @property
     def is_cli_positional(self) -> bool:
-        """Whether the command line takes the option by position."""
+        """True if the command line takes the option by position."""
         return self.is_python_positional and not self.is_cli_flag
 
     def validate(self, value: Any) -> None:

@@ -190,7 +190,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_image(self) -> bool:
-        """Whether the first view is an image."""
+        """True if the first view is an image."""
         return len(self.shapes[0]) == 3
 
     @property

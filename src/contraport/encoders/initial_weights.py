@@ -174,7 +174,7 @@ class InitialWeights:
 
     @property
     def has_low_resolution_stem(self) -> bool:
-        """Whether an encoder is a ResNet with the stem for small images."""
+        """True if an encoder is a ResNet with the stem for small images."""
         return any(weights.has_low_resolution_stem for weights in self._all())
 
     def load_into(self, model: Model) -> list[bool]:

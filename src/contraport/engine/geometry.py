@@ -210,5 +210,5 @@ class Geometry:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether the pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
+        """True if the pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
         return self.log_kernel.is_symmetric and all(mask.is_symmetric for mask in self.masks)

@@ -84,7 +84,7 @@ class Kernel(nn.Module, ABC):
 
     @property
     def learns_temperature(self) -> bool:
-        """Whether the temperature is learned."""
+        """True if the temperature is learned."""
         return self.log_temperature is not None or (self._external is not None and self._external[0].requires_grad)
 
     @property

@@ -105,7 +105,7 @@ class LogKernel(ABC):
 
     @property
     def is_finite(self) -> bool:
-        """Whether log K is finite for all pairs unless it overflows; False if unknown."""
+        """True if log K is finite for all pairs unless it overflows; False if unknown."""
         return False
 
     @property
@@ -135,7 +135,7 @@ class LogKernel(ABC):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
+        """True if the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
         return False
 
     def reduce_to_pass_inputs(self) -> LogKernel:

@@ -37,7 +37,7 @@ class CacheEntry(Generic[Value]):
 
     @property
     def is_unmodified(self) -> bool:
-        """Whether no cached tensor was modified in place."""
+        """True if no cached tensor was modified in place."""
         return list(map(_version, self.tensors)) == self.versions
 
 

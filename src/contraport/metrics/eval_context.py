@@ -87,14 +87,14 @@ class EvalContext:
 
     @cached_property
     def has_shared_encoder(self) -> bool:
-        """Whether one encoder embeds all views, so that the features of two views are comparable."""
+        """True if one encoder embeds all views, so that the features of two views are comparable."""
         if isinstance(self.encoder, RawInputEncoder):
             return len(set(self.encoder.shapes)) == 1
         return len(self.encoder.towers) == 1
 
     @cached_property
     def has_comparable_views(self) -> bool:
-        """Whether the views are comparable: features of one encoder, or projections of one size."""
+        """True if the views are comparable: features of one encoder, or projections of one size."""
         if self.has_shared_encoder or isinstance(self.encoder, RawInputEncoder):
             return self.has_shared_encoder
         sizes = {self.encoder.tower(view).projection_width for view in range(len(self.encoder.towers))}
@@ -102,7 +102,7 @@ class EvalContext:
 
     @property
     def supports_zero_shot(self) -> bool:
-        """Whether the text of a class can be compared with a non-text view of an item."""
+        """True if the text of a class can be compared with a non-text view of an item."""
         if isinstance(self.encoder, RawInputEncoder) or self.class_names is None or not self.has_comparable_views:
             return False
         return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
@@ -199,7 +199,7 @@ class EvalContext:
 
     @property
     def is_coupling(self) -> bool:
-        """Whether the items are pairs between two different sets."""
+        """True if the items are pairs between two different sets."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @cached_property

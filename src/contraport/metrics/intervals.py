@@ -124,7 +124,7 @@ class MetricResult:
 
     @property
     def is_mean_of_items(self) -> bool:
-        """Whether the value of the metric is the mean of the item values."""
+        """True if the value of the metric is the mean of the item values."""
         return self.statistic in (bootstrap_mean, bootstrap_mean_below_one, clipped_bootstrap_mean)
 
     def results_by_column(self) -> dict[str, MetricResult]:
@@ -158,7 +158,7 @@ class Difference(NamedTuple):
 
     @property
     def is_significant(self) -> bool:
-        """Whether the confidence interval excludes zero."""
+        """True if the confidence interval excludes zero."""
         return self.low > 0 or self.high < 0
 
     def __neg__(self) -> Difference:

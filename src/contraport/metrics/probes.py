@@ -34,7 +34,7 @@ SIMILARITIES_AT_ONCE = 1 << 24
 """Number of cosines that `knn` holds in memory at a time: 64 MiB."""
 
 Hits = np.ndarray[tuple[int], np.dtype[np.bool_]]
-"""Whether each test item is classified correctly, `(m,)`."""
+"""Correctness of the class of each test item, Booleans `(m,)`."""
 
 
 def linear_probe(

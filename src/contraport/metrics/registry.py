@@ -115,7 +115,7 @@ class Metric:
 
     @property
     def in_percent(self) -> bool:
-        """Whether values are printed in percent and differences in points."""
+        """True if values are printed in percent and differences in points."""
         return self.value_format.endswith("%}")
 
     def format(self, value: float) -> str:

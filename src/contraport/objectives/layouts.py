@@ -198,7 +198,7 @@ class PairPattern:
 
     @property
     def includes_positives(self) -> bool:
-        """Whether positives are among the compared pairs, rather than excluded by a mask."""
+        """True if positives are among the compared pairs, rather than excluded by a mask."""
         for mask in self.masks:
             if isinstance(mask, LabelMask) and mask.exception_labels is None and mask.labels[0] is self.row_items:
                 return False

@@ -115,7 +115,7 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def requires_weights(self) -> bool:
-        """Whether the weights of the items are the marginals of the plan, so that a call needs ``weights=``."""
+        """True if the weights of the items are the marginals of the plan, so that a call needs ``weights=``."""
 
     @property
     @abstractmethod

@@ -62,7 +62,7 @@ class TableRows:
 
     @property
     def is_table(self) -> bool:
-        """Whether the source is an Arrow table, whose columns are cheap to read as a whole."""
+        """True if the source is an Arrow table, whose columns are cheap to read as a whole."""
         return isinstance(self.table, pa.Table)
 
     @property

@@ -20,7 +20,7 @@ import triton.language as tl
 from triton import knobs
 
 INTERPRETED: bool = knobs.runtime.interpret
-"""Whether Triton runs the kernels in Python, on tensors of the CPU: TRITON_INTERPRET=1 in the environment."""
+"""True if Triton runs the kernels in Python, on tensors of the CPU: TRITON_INTERPRET=1 in the environment."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)

@@ -51,12 +51,12 @@ class Constraint(ReprMixin, ABC):
 
     @property
     def has_exact_zeros(self) -> bool:
-        """Whether entries of the plan can be exactly zero, where KL is infinite."""
+        """True if entries of the plan can be exactly zero, where KL is infinite."""
         return False
 
     @property
     def requires_weights(self) -> bool:
-        """Whether the marginals are the weights of the items rather than uniform."""
+        """True if the marginals are the weights of the items rather than uniform."""
         return self.marginals == "weights"
 
     @abstractmethod

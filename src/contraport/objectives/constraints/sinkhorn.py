@@ -95,7 +95,7 @@ class SinkhornConstraint(Constraint):
 
     @property
     def meets_both_marginals(self) -> bool:
-        """Whether the plan meets both marginals, which must then have the same total mass."""
+        """True if the plan meets both marginals, which must then have the same total mass."""
         return len(set(self.half_steps())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:

@@ -320,7 +320,7 @@ class ContrastiveEnergy(Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """Whether the temperature has a gradient; it has one only through the plan, unless the plan is detached."""
+        """True if the temperature has a gradient; it has one only through the plan, unless the plan is detached."""
         return not self.detach
 
     def __call__(self, result: BlockResult) -> Tensor:

@@ -242,7 +242,7 @@ class SimilarityMatrix(Target):
 
     @property
     def is_coupling(self) -> bool:
-        """Whether rows and columns of the matrix are different sets."""
+        """True if rows and columns of the matrix are different sets."""
         return self.items.ndim == 2
 
     def transpose(self) -> SimilarityMatrix:

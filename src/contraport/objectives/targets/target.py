@@ -106,7 +106,7 @@ class Target(ReprMixin, ABC):
 
     @property
     def requires_features(self) -> bool:
-        """Whether a call needs ``features=``."""
+        """True if a call needs ``features=``."""
         return False
 
     @abstractmethod

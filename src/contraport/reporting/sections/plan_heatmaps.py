@@ -71,7 +71,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def excludes_self_pairs(self) -> bool:
-        """Whether the plan and target exclude pairs of an embedding with itself."""
+        """True if the plan and target exclude pairs of an embedding with itself."""
         return excludes_self_pairs(self.plan, self.target)
 
 

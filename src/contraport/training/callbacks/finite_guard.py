@@ -120,7 +120,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _reads_each_step(self) -> bool:
-        """Whether each step is checked before it is taken; always true until there is a checkpoint to restart from."""
+        """True if each step is checked before it is taken, as always before there is a checkpoint to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
     def _check_unread(self) -> None:

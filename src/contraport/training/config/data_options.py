@@ -198,7 +198,7 @@ class DataPreparationSettings(BaseOptions):
 
     @property
     def reads_weights_from_file(self) -> bool:
-        """Whether the sample weights come from an .npy file."""
+        """True if the sample weights come from an .npy file."""
         return (
             self.sample_weight is not None
             and not self.has_batch_plan_weights
@@ -207,18 +207,18 @@ class DataPreparationSettings(BaseOptions):
 
     @property
     def reads_weights_from_column(self) -> bool:
-        """Whether the sample weights come from a column of the data."""
+        """True if the sample weights come from a column of the data."""
         elsewhere = self.has_batch_plan_weights or self.reads_weights_from_file or self.balances_classes
         return self.sample_weight is not None and not elsewhere
 
     @property
     def balances_classes(self) -> bool:
-        """Whether the sample weights balance the classes."""
+        """True if the sample weights balance the classes."""
         return self.sample_weight == "classes"
 
     @property
     def has_batch_plan_weights(self) -> bool:
-        """Whether the sample weights come from the plan of each batch."""
+        """True if the sample weights come from the plan of each batch."""
         return str(self.sample_weight).partition(":")[0] == "plan"
 
 

@@ -170,12 +170,12 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezes_some_encoder(self) -> bool:
-        """Whether the encoder of at least one view is frozen for the whole training."""
+        """True if the encoder of at least one view is frozen for the whole training."""
         return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all_encoders
 
     @property
     def freezes_all_encoders(self) -> bool:
-        """Whether the encoders of all views are frozen, or have no trainable weights."""
+        """True if the encoders of all views are frozen, or have no trainable weights."""
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
@@ -196,7 +196,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def has_initial_weights(self) -> bool:
-        """Whether at least one encoder starts, or may start, from trained weights."""
+        """True if at least one encoder starts, or may start, from trained weights."""
         pretrained = any(self.pretrained.values()) if isinstance(self.pretrained, Mapping) else self.pretrained
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
