@@ -22,7 +22,7 @@ from contraport.auditing.page import (
     build_worst_pair_rows,
     compute_histograms,
     format_headline,
-    write_page,
+    write_audit_page,
 )
 from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.data import Dataset
@@ -118,7 +118,7 @@ def test_histograms_have_shares_of_pairs_and_mismatches() -> None:
 
 
 def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
-    write_page(found(ATTACK), of("large", "photo"), tmp_path / "audit.html")
+    write_audit_page(found(ATTACK), of("large", "photo"), tmp_path / "audit.html")
     text = (tmp_path / "audit.html").read_text()
     assert len(text) < 3_000_000
     addresses = {found for found in re.findall(r"https?://[^\s\"'`]+", text) if "www.w3.org" not in found}
@@ -132,7 +132,7 @@ def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 def test_in_a_browser(tmp_path: Path) -> None:
     """One page and one browser, as each takes seconds to begin."""
-    write_page(found(ATTACK), of("sound", "caption"), tmp_path / "audit.html")
+    write_audit_page(found(ATTACK), of("sound", "caption"), tmp_path / "audit.html")
 
     def seen() -> tuple[int, str]:
         cards = browser.evaluate("document.querySelectorAll('#list h3').length")

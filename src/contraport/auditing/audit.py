@@ -23,7 +23,7 @@ from contraport._utils.progress import make_console
 from contraport.auditing.config import AUDIT, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
-from contraport.auditing.page import write_page
+from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.pair_scoring import find_better_partners, select_lowest_scoring_items
 from contraport.auditing.pairs.paired_features import PairedFeatures
@@ -91,7 +91,7 @@ def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) ->
         if options.out is not None:
             with report_write_errors("out", folder), console_logging(progress=options.progress):
                 result.save(folder)
-                write_page(result, dataset, folder / PAGE)
+                write_audit_page(result, dataset, folder / PAGE)
                 for form in options.requested_exports:
                     path = write_clean_data(
                         result, form, folder, data=options.data, dataset=full, second=views[1], columns=options.columns

@@ -32,7 +32,7 @@ METHODS = {
 """Description of each method."""
 
 
-def write_page(audit: Audit, dataset: Dataset, path: Path) -> None:
+def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
     """Write the HTML page of an audit to a file, with thumbnails of the items from the dataset."""
     rows = build_worst_pair_rows(audit, dataset)
     html = render_page(

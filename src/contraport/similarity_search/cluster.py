@@ -18,7 +18,7 @@ from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, select_evenly_spaced
-from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_page
+from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
 
 MAX_SAMPLE = 20_000
 """Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
@@ -172,4 +172,4 @@ def _write_page(path: str | Path, features: Features, result: Clusters, nearest:
         size = pluralize(one.size, "item")
         sections.append(CardSection(f"Cluster {number}", cards, (size, largest), one.size - len(cards)))
     lead = "The items of each cluster that are nearest to its center, with their cosine similarity to it."
-    write_page(path, features, str(result), lead, sections)
+    write_cards_page(path, features, str(result), lead, sections)

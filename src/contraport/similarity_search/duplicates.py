@@ -26,7 +26,7 @@ from contraport.similarity_search.nearest_rows import (
     log_index_recommendation,
     normalize_rows,
 )
-from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_page
+from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -246,7 +246,7 @@ def _write_page(path: str | Path, features: Features, result: DuplicatesResult, 
         cards = [ItemCard(*item) for item in zip(pair.positions, pair.names, strict=True)]
         notes = f"cosine {pair.similarity:.4f}", "below the threshold"
         sections.append(CardSection(f"Near duplicates {number}", cards, notes))
-    write_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)
+    write_cards_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)
 
 
 class _NearestTracker:

@@ -32,7 +32,7 @@ from contraport.similarity_search.nearest_rows import (
     load_or_build_index,
     log_index_recommendation,
 )
-from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_page
+from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_cards_page
 from contraport.training.components import build_unaugmented_views
 
 MAX_COMPARED_KEYS = 100_000
@@ -162,7 +162,7 @@ def _write_page(options: _Options, features: Features, result: NearestItems, *se
         cards = [ItemCard(one.position, one.name, f"{one.similarity:.3f}", one.class_name or "") for one in result]
         title = f"Nearest to {_query_title(result.query_name)}"
         lead = f"The nearest of {len(features):,} items, with their cosine similarity to the query."
-        write_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
+        write_cards_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
 
 
 def _find_position(query: int | str | Path, features: Features) -> int | None:
