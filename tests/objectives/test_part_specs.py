@@ -5,7 +5,8 @@ import torch
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport.objectives.part_specs import DIVERGENCES, KERNELS, LAYOUTS, build_part, replace_parts
+from contraport._utils.spec_parser import build_from_spec
+from contraport.objectives.part_specs import DIVERGENCES, KERNELS, LAYOUTS, replace_parts
 
 Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -36,7 +37,7 @@ def test_equals_the_named_objective(base, parts, expected) -> None:
 )
 def test_every_name_builds_its_part(argument, classes) -> None:
     for name, part in classes.items():
-        assert isinstance(build_part(argument, name, classes, temperature=1.0), part)
+        assert isinstance(build_from_spec(argument, name, classes, defaults={"temperature": 1.0}), part)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from contraport.errors import check, unknown_name_error
+
+T = TypeVar("T")
 
 
 class NameWithSettings(NamedTuple):
@@ -63,6 +66,34 @@ def parse_spec(
     return NameWithSettings(name, settings)
 
 
+def build_from_spec(
+    argument: str,
+    text: object,
+    classes: Mapping[str, Callable[..., T]],
+    *,
+    defaults: Mapping[str, object] | None = None,
+) -> T:
+    """Build an object from a spec: the name selects a class, and its parameters are the settings.
+
+    Args:
+        argument: name of the argument, for errors.
+        text: the spec, such as ``"balanced:iterations=5"``; true and false are Booleans.
+        classes: the classes by name.
+        defaults: values of parameters that the spec leaves out, for the classes that have them.
+
+    Raises:
+        UsageError: an unknown name or parameter; or as the class.
+
+    >>> build_from_spec("number", "complex:real=2", {"complex": complex}, defaults={"imag": 1, "sign": -1})
+    (2+1j)
+    """
+    parameters = {name: list(inspect.signature(one).parameters) for name, one in classes.items()}
+    name, settings = parse_spec(argument, text, parameters)
+    given = {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
+    kept = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
+    return classes[name](**kept | given)
+
+
 def split_at_unquoted_commas(text: str) -> list[str]:
     """Split a text at commas outside quotes; empty parts are left out.
 
@@ -77,6 +108,7 @@ def strip_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
+_BOOLEANS = {"true": True, "false": False}
 _PART = re.compile(r"""(?:'[^']*'|"[^"]*"|[^,])+""")
 
 

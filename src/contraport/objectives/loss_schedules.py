@@ -6,12 +6,12 @@ run continues exactly. Steps are optimizer steps or epochs, whichever the loop c
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from contraport._utils.html_repr import ReprMixin
-from contraport._utils.spec_parser import parse_spec
+from contraport._utils.spec_parser import build_from_spec, parse_spec
 from contraport.errors import UsageError, check_integer
 from contraport.objectives.constraints import (
     Balanced,
@@ -174,17 +174,14 @@ def parse_constraint(text: str, unit: int) -> LossSchedule:
     >>> parse_constraint("balanced:iterations=3", unit=50)
     FixedConstraint(constraint=Balanced(iterations=3))
     """
-    classes: dict[str, type] = {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}
-    name, settings = parse_spec(
-        "constraint", text, {name: list(inspect.signature(cls).parameters) for name, cls in classes.items()}
-    )
-    if name in CONSTRAINT_SCHEDULES:
+    if text.partition(":")[0] in CONSTRAINT_SCHEDULES:
+        name, settings = parse_spec("constraint", text, dict.fromkeys(CONSTRAINT_SCHEDULES, ("every",)))
         every = settings.get("every")
         if not isinstance(every, int) or every < 1:
             raise UsageError(f"constraint: must be {name}:every=N with an integer N >= 1, got {text!r}.", kind="every")
         return CONSTRAINT_SCHEDULES[name](every * unit)
-    options: dict[str, Any] = settings
-    return FixedConstraint(CONSTRAINTS[name](**options))
+    classes: dict[str, Callable[..., Any]] = {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}  # for the names in an error
+    return FixedConstraint(build_from_spec("constraint", text, classes))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Any
 
-from contraport._utils.spec_parser import parse_spec
+from contraport._utils.spec_parser import build_from_spec
 from contraport.engine import Gibbs, Kernel, RationalQuadratic, StudentT
 from contraport.errors import UsageError
 from contraport.objectives.divergences import (
@@ -51,29 +49,6 @@ DIVERGENCES: Mapping[str, type[Divergence]] = {
 }
 """Divergences by name."""
 
-_BOOLEANS = {"true": True, "false": False}
-
-
-def build_part(argument: str, text: str, classes: Mapping[str, type[Any]], **defaults: Any) -> Any:
-    """Build a part from its name and the parameters after a colon.
-
-    Args:
-        argument: name of the option, for errors.
-        text: name, then parameters: ``"rince:q=0.5,lam=0.1"``.
-        classes: the parts by name.
-        defaults: values of parameters that the text leaves out, if the part has them.
-
-    Raises:
-        UsageError: an unknown name or parameter, or a value out of range.
-
-    >>> build_part("kernel", "student-t:df=5", KERNELS, temperature=2.0)
-    StudentT(5, 2.0)
-    """
-    parameters = {name: list(inspect.signature(part).parameters) for name, part in classes.items()}
-    name, settings = parse_spec(argument, text, parameters)
-    values = {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
-    return classes[name](**{key: value for key, value in defaults.items() if key in parameters[name]} | values)
-
 
 def replace_parts(
     objective: object,
@@ -105,10 +80,10 @@ def replace_parts(
     kept = {"temperature": own.temperature, "learnable": own.learns_temperature}
     named = constraint is not None and constraint.partition(":")[0] in CONSTRAINTS
     return Objective(
-        objective.layout if layout is None else build_part("layout", layout, LAYOUTS),
-        own if kernel is None else build_part("kernel", kernel, KERNELS, **kept),
-        build_part("constraint", str(constraint), CONSTRAINTS) if named else objective.constraint,
+        objective.layout if layout is None else build_from_spec("layout", layout, LAYOUTS),
+        own if kernel is None else build_from_spec("kernel", kernel, KERNELS, defaults=kept),
+        build_from_spec("constraint", constraint, CONSTRAINTS) if named else objective.constraint,
         objective.target,
-        objective.divergence if divergence is None else build_part("divergence", divergence, DIVERGENCES),
+        objective.divergence if divergence is None else build_from_spec("divergence", divergence, DIVERGENCES),
         objective.penalties,
     )

@@ -68,7 +68,9 @@ def check_page(path: str | Path | None, *, overwrite: bool) -> None:
         check_new_file("page", path, overwrite=overwrite)
 
 
-def write_cards_page(path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]) -> None:
+def write_cards_page(
+    path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]
+) -> None:
     """Write a page of search results atomically, with pictures of the items that have any.
 
     Args:
