@@ -89,9 +89,9 @@ def build_from_spec(
     """
     parameters = {name: list(inspect.signature(one).parameters) for name, one in classes.items()}
     name, settings = parse_spec(argument, text, parameters)
-    given = {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
-    kept = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
-    return classes[name](**kept | given)
+    options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
+    options |= {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
+    return classes[name](**options)
 
 
 def split_at_unquoted_commas(text: str) -> list[str]:

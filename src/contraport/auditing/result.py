@@ -152,9 +152,7 @@ class Audit:
 
     def save(self, folder: str | Path) -> None:
         """Write the pairs to `pairs.csv` and the summary to `audit.json` in an existing folder."""
-        table = self.table()
-        rows = (map(_format_cell, row) for row in zip(*table.values(), strict=True))
-        write_csv(Path(folder) / "pairs.csv", table, rows)
+        write_table(Path(folder) / "pairs.csv", self.table())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def format_worst_pairs(self) -> list[dict[str, str]]:
@@ -210,6 +208,11 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
         arrays["partner_scores"],
         (format_memorization_warning(memorized),) if memorized > MEMORIZATION_THRESHOLD else (),
     )
+
+
+def write_table(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
+    """Write named columns as a `.csv` file."""
+    write_csv(path, table, (map(_format_cell, row) for row in zip(*table.values(), strict=True)))
 
 
 def _format_cell(value: np.generic) -> str:

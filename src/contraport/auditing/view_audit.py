@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +14,9 @@ from scipy.optimize import nnls
 from scipy.special import logsumexp
 from scipy.stats import gaussian_kde
 
-from contraport._utils.files import write_arrays, write_csv, write_json
+from contraport._utils.files import write_arrays, write_json
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.result import Audit
+from contraport.auditing.result import Audit, write_table
 from contraport.data import Dataset
 from contraport.errors import check
 
@@ -104,14 +103,8 @@ class ViewAudit:
 
     def save(self, folder: str | Path) -> None:
         """Write the items to `views.csv` and the summary to `audit.json` in an existing folder."""
-        table = self.table()
-        rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self._rows(table))
-        write_csv(Path(folder) / "views.csv", table, rows)
+        write_table(Path(folder) / "views.csv", self.table())
         write_json(Path(folder) / "audit.json", self.json_summary())
-
-    @staticmethod
-    def _rows(table: Mapping[str, NDArray[np.generic]]) -> list[tuple[Any, ...]]:
-        return list(zip(*(column.tolist() for column in table.values()), strict=True))
 
     def write_without_flagged(self, dataset: Dataset, folder: Path) -> Path:
         """Write the data to `dropped.npz` with the flagged views missing, which a training skips; return the path.

@@ -112,28 +112,29 @@ def from_coupling(
             f"pairs: must be from 0 to {len(side) - 1} in column {column} ({argument}), got {smallest}..{largest}."
         )
         check(smallest >= 0 and largest < len(side), message, "out_of_range")
-    given = None if weights is None else parse_weights("weights", weights)
-    message = f"weights: must be one per pair, ({len(ids)},), got {None if given is None else tuple(given.shape)}."
-    check(given is None or given.shape == (len(ids),), message, "shape")
-    keys = ids[:, 0].astype(np.int64) * len(sides[1]) + ids[:, 1]
-    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    kept = np.sort(first)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    merged = None
-    if given is not None:
-        merged = torch.zeros(len(kept)).index_add(0, torch.from_numpy(rank[place]), given)
-    mask = None if is_test is None else np.asarray(is_test, dtype=bool)[kept]
-    positions = select_split_positions(split, len(kept), is_test=mask, labels=None, fraction=test_fraction)
+    pair_weights = None if weights is None else parse_weights("weights", weights)
+    if pair_weights is not None:
+        message = f"weights: must be one per pair, ({len(ids)},), got {tuple(pair_weights.shape)}."
+        check(pair_weights.shape == (len(ids),), message, "shape")
+    codes = ids[:, 0].astype(np.int64) * len(sides[1]) + ids[:, 1]
+    _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # distinct pairs in the order in which they first occur
+    distinct = first[order]
+    if pair_weights is not None:
+        place = torch.from_numpy(np.argsort(order)[index])
+        pair_weights = torch.zeros(len(distinct)).index_add(0, place, pair_weights)
+    mask = None if is_test is None else np.asarray(is_test, dtype=bool)[distinct]
+    positions = select_split_positions(split, len(distinct), is_test=mask, labels=None, fraction=test_fraction)
     check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")
-    entity_ids = torch.from_numpy(ids[kept[positions]].astype(np.int64))
+    chosen = distinct[positions]
+    entity_ids = torch.from_numpy(ids[chosen].astype(np.int64))
     return Dataset(
         CouplingStore((sides[0].store, sides[1].store), entity_ids),
         name=name,
         split=split,
-        weights=None if merged is None else merged[torch.from_numpy(positions)],
-        num_random_test_items=count_held_out(split, len(kept), positions) if mask is None else None,
-        rows=torch.from_numpy(kept[positions]),
+        weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
+        num_random_test_items=count_held_out(split, len(distinct), positions) if mask is None else None,
+        rows=torch.from_numpy(chosen),
         view_names=SIDES,
         entity_ids=entity_ids,
     )
@@ -145,11 +146,11 @@ def _as_side(argument: str, values: Any) -> Dataset:
     return side
 
 
-def positions_by_key(argument: str, keys: Sequence[str] | None, wanted: Sequence[str]) -> np.ndarray:
-    """Return the position of each wanted key among the keys of a side.
+def positions_by_key(argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str]) -> np.ndarray:
+    """Return the position of the key of each pair among the keys of a side.
 
     Raises:
-        UsageError: the side has no keys, a key occurs twice, or a wanted key does not exist.
+        UsageError: the side has no keys, a key occurs twice, or the key of a pair does not exist.
 
     >>> positions_by_key("rows", ["a", "b"], ["b", "b", "a"]).tolist()
     [1, 1, 0]
@@ -162,9 +163,9 @@ def positions_by_key(argument: str, keys: Sequence[str] | None, wanted: Sequence
         f"{argument}: keys must be distinct, got {len(keys) - len(places)} repeats.",
         "repeats",
     )
-    missing = [key for key in wanted if key not in places]
+    missing = [key for key in pair_keys if key not in places]
     message = (
-        f"pairs: {len(missing):,} of {len(wanted):,} pairs name {argument} that do not exist, such as {missing[:1]}."
+        f"pairs: {len(missing):,} of {len(pair_keys):,} pairs name {argument} that do not exist, such as {missing[:1]}."
     )
     check(not missing, message, "unknown_key")
-    return np.array([places[key] for key in wanted], dtype=np.int64)
+    return np.array([places[key] for key in pair_keys], dtype=np.int64)

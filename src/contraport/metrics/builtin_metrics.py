@@ -217,9 +217,9 @@ def link_coverage(context: EvalContext, number: int) -> float:
     return context.link_ranking.coverage(number)
 
 
-@link_metric("Link popularity@{}", better="lower", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
+@link_metric("Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
 def link_popularity(context: EvalContext, number: int) -> float:
-    """Mean number of training pairs of the highest columns, relative to that of true partners: the popularity bias."""
+    """Mean number of training pairs of a row's highest columns, relative to the mean over true partners."""
     return context.link_ranking.popularity_ratio(number)
 
 

@@ -55,7 +55,8 @@ class LinkRanking:
     def popularity_ratio(self, k: int) -> float:
         """Return the mean number of training pairs of the k highest columns, relative to that of the true partners.
 
-        1 is the popularity of what rows are really paired with; above 1 the ranking prefers popular columns.
+        Even the most popular columns are below 1 if there are fewer popular columns than k: compare rankings with each
+        other.
         """
         shown = self.popularity[self.ranked[:, :k]].mean()
         pairs_of_partners = self.popularity * self.popularity

@@ -77,11 +77,11 @@ def replace_parts(
         message = f"{changed}: cannot be replaced in a sum of objectives, {type(objective).__name__}."
         raise UsageError(message, kind="no_parts")
     own = objective.kernel
-    kept = {"temperature": own.temperature, "learnable": own.learns_temperature}
+    defaults = {"temperature": own.temperature, "learnable": own.learns_temperature}
     named = constraint is not None and constraint.partition(":")[0] in CONSTRAINTS
     return Objective(
         objective.layout if layout is None else build_from_spec("layout", layout, LAYOUTS),
-        own if kernel is None else build_from_spec("kernel", kernel, KERNELS, defaults=kept),
+        own if kernel is None else build_from_spec("kernel", kernel, KERNELS, defaults=defaults),
         build_from_spec("constraint", constraint, CONSTRAINTS) if named else objective.constraint,
         objective.target,
         objective.divergence if divergence is None else build_from_spec("divergence", divergence, DIVERGENCES),

@@ -57,7 +57,7 @@ class Advice:
 
 
 @ADVISE.with_option_parameters
-def advise(options: dict[str, Any]) -> Advice:
+def advise(values: dict[str, Any]) -> Advice:
     """Recommend a training command for given data.
 
     Raises:
@@ -71,18 +71,18 @@ def advise(options: dict[str, Any]) -> Advice:
     Worth comparing:
     - --objective sup-con: trains on the labels (10 classes).
     """
-    given = AdviseOptions(**options)
-    dataset = load(given.data, "train", columns=given.columns, image_size=given.image_size)
-    reasons = [recommend_objective(dataset, use_labels=given.use_labels, dimensions=given.dimensions)]
+    options = AdviseOptions(**values)
+    dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
+    reasons = [recommend_objective(dataset, use_labels=options.use_labels, dimensions=options.dimensions)]
     alternatives: list[Suggestion] = []
-    if given.wrong_pairs:
+    if options.wrong_pairs:
         (reasons if len(dataset.shapes) == 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
-    alternatives += _list_alternatives(dataset, use_labels=given.use_labels)
+    alternatives += _list_alternatives(dataset, use_labels=options.use_labels)
     name = dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0] or "run"
-    data = str(given.data) if isinstance(given.data, str | Path) else dataset.name
+    data = str(options.data) if isinstance(options.data, str | Path) else dataset.name
     words = ["contraport train --data", shlex.quote(data), *(reason.options for reason in reasons)]
-    if given.dimensions is not None:
-        words.append(f"--projection {given.dimensions}")
+    if options.dimensions is not None:
+        words.append(f"--projection {options.dimensions}")
     words.append(f"--out {shlex.quote(f'runs/{name}')}")
     return Advice(" ".join(words), tuple(reasons), tuple(alternatives))
 

@@ -16,15 +16,15 @@ from contraport.errors import check
 PARTS = ("rows", "columns", "pairs")
 
 
-def _find_part(folder: str, part: str) -> list[Path]:
+def _list_tables(folder: str, part: str) -> list[Path]:
     return [path for suffix in SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 
 def _is_coupling(folder: str) -> bool:
     """Return whether a folder has pairs, and rows or columns; if a table is missing, the reader says which."""
-    if not Path(folder).is_dir() or not _find_part(folder, "pairs"):
+    if not Path(folder).is_dir() or not _list_tables(folder, "pairs"):
         return False
-    return any(_find_part(folder, part) for part in PARTS[:2])
+    return any(_list_tables(folder, part) for part in PARTS[:2])
 
 
 @data_format("a coupling", recognizes=_is_coupling, options=["image_size", "test_fraction"])
@@ -40,13 +40,13 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     """
     files = {}
     for part in PARTS:
-        found = _find_part(path, part)
+        tables = _list_tables(path, part)
         check(
-            len(found) > 0, f"data: {path} is a coupling without a table {part!r} ({', '.join(SUFFIXES)}).", "no_table"
+            len(tables) > 0, f"data: {path} is a coupling without a table {part!r} ({', '.join(SUFFIXES)}).", "no_table"
         )
-        names = ", ".join(file.name for file in found)
-        check(len(found) == 1, f"data: {path} must have one table {part!r}, got {names}.", "tables")
-        files[part] = found[0]
+        names = ", ".join(file.name for file in tables)
+        check(len(tables) == 1, f"data: {path} must have one table {part!r}, got {names}.", "tables")
+        files[part] = tables[0]
     sides = {}
     for part in PARTS[:2]:
         sides[part] = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
@@ -65,9 +65,9 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     if "split" in table.column_names:
         splits = np.array(table.column("split").to_pylist(), dtype=str)
         is_test, left_out = mask_test_and_unused(splits, str(files["pairs"]))
-        kept = ~left_out
-        pairs, weights = pairs[kept], None if weights is None else weights[kept]
-        is_test = None if is_test is None else is_test[kept]
+        is_used = ~left_out
+        pairs, weights = pairs[is_used], None if weights is None else weights[is_used]
+        is_test = None if is_test is None else is_test[is_used]
     return from_coupling(
         sides["rows"],
         sides["columns"],

@@ -96,8 +96,8 @@ def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
-        known = torch.sparse_coo_tensor(pairs.T, torch.ones(len(pairs)), shape, check_invariants=True).coalesce()
-        return partial(_coupling_target, known, pairs)
+        known_pairs = torch.sparse_coo_tensor(pairs.T, torch.ones(len(pairs)), shape, check_invariants=True).coalesce()
+        return partial(_coupling_target, known_pairs, pairs)
     if name == "shown":
         numbers = dataset.content_ids
         if numbers is None:
@@ -129,8 +129,8 @@ def _shown_target(numbers: Tensor, batch: Batch) -> Target:
     return DuplicateGroups(select_batch_rows(numbers, batch))
 
 
-def _coupling_target(known: Tensor, entity_ids: Tensor, batch: Batch) -> Target:
-    return SimilarityMatrix(known, select_batch_rows(entity_ids, batch))
+def _coupling_target(known_pairs: Tensor, entity_ids: Tensor, batch: Batch) -> Target:
+    return SimilarityMatrix(known_pairs, select_batch_rows(entity_ids, batch))
 
 
 def _matrix_target(matrix: Tensor, batch: Batch) -> Target:
