@@ -18,6 +18,7 @@ from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.builtin_metrics import COUPLING, TEXT_ENCODER
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
+from contraport.metrics.link_prediction import rank_links
 from contraport.metrics.probes import few_label_correctness, ridge_predictions
 
 
@@ -91,6 +92,16 @@ def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.Monk
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert np.isfinite(number(result))
     assert number(result) == number(measure(context_of(model, make)))
+
+
+def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> None:
+    context = context_of(model_of(coupled(6, "train")).eval(), coupled)
+    everything = coupled(90, "train")
+    rows, columns = context._embed_pairs(everything)
+    first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
+    expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
+    assert context.link_ranking.is_new_row.all()
+    assert np.array_equal(context.link_ranking.ranked, expected.ranked)
 
 
 def number(result: np.ndarray | MetricResult | float) -> float:
