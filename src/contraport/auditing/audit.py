@@ -44,6 +44,9 @@ log = logging.getLogger("contraport.auditing")
 CROSS_FIT_FILE = "judgements.npz"
 """Scores of the finished folds of a cross-fit, from which a stopped audit resumes."""
 
+OPTIONS_FILE = "audit_options.json"
+"""Views, method and number of items of an audit of several views, which must be the same to resume it."""
+
 PAGE = "audit.html"
 
 _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "num_workers")
@@ -113,12 +116,12 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
     check(lacking == 0, message, "missing_views")
     with _open_output_folder(options) as folder:
         record = {"views": list(names), "method": options.method, "items": len(dataset)}
-        saved = read_json(folder / "audited.json")
+        saved = read_json(folder / OPTIONS_FILE)
         message = f"resume: the audit in {folder} is of {saved}, got {record}. Repeat its options, or use a new folder."
         check(saved in (None, record), message, "other_options")
         if options.out is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "audited.json", record)
+            write_json(folder / OPTIONS_FILE, record)
         for pair in combinations(range(len(names)), 2):
             first, second = (names[view] for view in pair)
             log.info("audit of %s and %s", first, second)

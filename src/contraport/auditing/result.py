@@ -155,7 +155,12 @@ class Audit:
         write_table(Path(folder) / "pairs.csv", self.table())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
-    def format_worst_pairs(self) -> list[dict[str, str]]:
+    @property
+    def worst_title(self) -> str:
+        """Title of the table of the worst pairs."""
+        return f"{self}; worst pairs"
+
+    def format_worst(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""
         name: dict[int, dict[str, str]] = {}
         worst = self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist()
@@ -184,7 +189,7 @@ class Audit:
             return getattr(self, _DEPRECATED_NAMES[name])
 
     def _repr_html_(self) -> str:
-        return format_html_rows(f"{self}; worst pairs", self.format_worst_pairs(), self.notes)
+        return format_html_rows(self.worst_title, self.format_worst(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval

@@ -128,7 +128,12 @@ class ViewAudit:
         """Warnings of the pairs' audits, each with the names of the views."""
         return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
 
-    def format_worst_pairs(self) -> list[dict[str, str]]:
+    @property
+    def worst_title(self) -> str:
+        """Title of the table of the worst views."""
+        return f"{self}; worst views"
+
+    def format_worst(self) -> list[dict[str, str]]:
         """Format the ten views of items with the lowest scores as rows of a table."""
         worst = self.flagged(count=min(_ROWS_SHOWN, self.scores.size)).tolist()
         return [
@@ -141,7 +146,7 @@ class ViewAudit:
         ]
 
     def _repr_html_(self) -> str:
-        return format_html_rows(f"{self}; worst views", self.format_worst_pairs(), self.notes)
+        return format_html_rows(self.worst_title, self.format_worst(), self.notes)
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in zip(self.view_names, self.noise_rates, strict=True))

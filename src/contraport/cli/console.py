@@ -19,7 +19,7 @@ from contraport.evaluation.result_tables import (
 )
 
 if TYPE_CHECKING:
-    from contraport.auditing import Audit
+    from contraport.auditing import Audit, ViewAudit
     from contraport.comparison import Comparison
     from contraport.similarity_search import Clusters, DuplicatesResult, NearestItems
 
@@ -138,8 +138,8 @@ def print_comparison(comparison: Comparison) -> None:
         print(f"tables, page and results: {comparison.folder}")
 
 
-def print_audit(audit: Audit) -> None:
-    """Print the result of an audit: the share of suspected mismatches, and the worst pairs."""
-    print_table(f"{audit}; worst pairs", audit.format_worst_pairs())
+def print_audit(audit: Audit | ViewAudit) -> None:
+    """Print the result of an audit: the share of suspected mismatches, and the worst pairs or views."""
+    print_table(audit.worst_title, audit.format_worst())
     for note in audit.notes:
         print(note)
