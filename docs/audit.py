@@ -67,8 +67,8 @@ def _several_views() -> str:
     ]
     text = (
         "*AUROC* is over all views of all items; *view named* is how often the lowest score of an item with one wrong "
-        "view is that of the wrong one; precision and recall are those of what is flagged by default. Two constants of the "
-        "method were chosen on UCI with seed 0; emoji and seed 1 played no part in it."
+        "view is that of the wrong one; precision and recall are those of what is flagged by default. Two "
+        "constants of the method were chosen on UCI with seed 0; emoji and seed 1 played no part in it."
     )
     return "\n".join([*lines, "", text])
 
