@@ -389,8 +389,9 @@ def describe_lead(results: list[dict[str, Any]]) -> str:
         ]
     parts = [f"at {level:.0%} on {join_names(names)}" for level, names in sorted(best.items(), reverse=True)]
     return (
-        f"By differences of the same seeds, an online audit is surely ahead of all four baselines {join_names(parts)}; "
-        f"{join_names(behind) or 'none is surely ahead of it'}. Elsewhere it is not decided."
+        f"By differences of the same seeds, an online audit is significantly ahead of all four baselines "
+        f"{join_names(parts)}; "
+        f"{join_names(behind) or 'none is significantly ahead of it'}. Elsewhere the difference is not decided."
     )
 
 

@@ -105,7 +105,7 @@ def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) ->
 
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
-    """Audit each pair of views by itself, in a folder of its own, and combine the scores."""
+    """Audit each pair of views, each in its own folder, and combine the scores."""
     unsupported = [form for form in options.requested_exports if form != "drop"]
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with views."

@@ -180,7 +180,7 @@ AUDIT = Command(
         pairs that are mismatched on purpose. For each pair the item whose second view fits the first view better is
         proposed as partner. `contraport train --audit` trains on the other pairs in the same pass.
 
-        Of data with three or more views each pair of views is audited in a folder of its own, and `views.csv` has a
+        Of data with three or more views each pair of views is audited, each in its own folder, and `views.csv` has a
         score for each view of each item: low if the pairs with this view score low and the item's others do not.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good

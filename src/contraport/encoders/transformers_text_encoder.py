@@ -313,7 +313,7 @@ def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
 
 
 def _read_json(file: Path | None, kind: type) -> Any:
-    """Read a JSON file; an empty dict or list, as `kind` says, if there is no file or it holds something else."""
+    """Read a JSON file; return an empty `kind`, dict or list, if it is missing or has another content."""
     if file is None:
         return kind()
     try:

@@ -88,7 +88,7 @@ def check_paired_dataset(dataset: Dataset) -> None:
     some = dataset.__getitems__(torch.linspace(0, len(dataset) - 1, MIN_PAIRS).long().tolist())
     for view, values in zip(dataset.view_names, some.views, strict=True):
         varies = bool((values != values[0]).any())
-        message = f"data: view {view!r} is the same in {MIN_PAIRS} items, so pairs cannot be told apart by it."
+        message = f"data: view {view!r} is the same in {MIN_PAIRS} items, so it cannot distinguish pairs."
         check(varies, message, "constant_view")
 
 

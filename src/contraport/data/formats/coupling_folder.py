@@ -21,7 +21,7 @@ def _list_tables(folder: str, part: str) -> list[Path]:
 
 
 def _is_coupling(folder: str) -> bool:
-    """Return whether a folder has pairs, and rows or columns; if a table is missing, the reader says which."""
+    """Return whether a folder has a table of pairs, and one of rows or columns; the reader rejects a missing table."""
     if not Path(folder).is_dir() or not _list_tables(folder, "pairs"):
         return False
     return any(_list_tables(folder, part) for part in PARTS[:2])

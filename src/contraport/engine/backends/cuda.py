@@ -296,7 +296,7 @@ def _sums(
 def _gradients(
     inputs: _KernelInputs, weights: _Weights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of the weights W; what is not needed has arbitrary values."""
+    """Return W y, W^T x and the row and column sums of the weights W; those not requested have arbitrary values."""
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient(z)] for z in (x, y))

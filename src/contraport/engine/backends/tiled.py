@@ -380,7 +380,7 @@ def _storage_size(geometry: Geometry, processes: Processes) -> int:
     (n, m), (height, width) = geometry.shape, TILE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
-    if geometry.is_symmetric:  # squares on the diagonal, and what is right of them in ranges of several squares
+    if geometry.is_symmetric:  # squares on the diagonal; to their right, ranges of several squares
         squares = width // height
         tiles = strips + strips * (strips - 1) // (2 * squares) + (strips if squares > 1 else 0)
     own = -(-tiles // processes.size)
