@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,17 @@ def test_flags_almost_nothing_in_clean_data() -> None:
     found = contraport.audit(data=(hidden, hidden @ np.random.default_rng(2).normal(size=(3, 5))), method="frozen")
     assert found.noise_rate < 0.02
     assert len(found.flagged()) <= 0.02 * ITEMS
+
+
+def test_a_stopped_audit_names_the_call_that_resumes_it(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(**options: Any) -> None:
+        raise KeyboardInterrupt("contraport.train(resume=True)")
+
+    monkeypatch.setattr(import_module("contraport.auditing.audit"), "train", stop)
+    with pytest.raises(KeyboardInterrupt, match="resume=True continues the audit in"):
+        contraport.audit(data=views, out=tmp_path / "audit", **QUICK)
 
 
 def test_output_has_a_row_for_each_pair_and_is_not_overwritten(

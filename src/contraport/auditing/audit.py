@@ -74,7 +74,14 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     views = tuple(_find_view_index(full, view) for view in options.views or range(len(full.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
     dataset = full.select_views(views) if options.views else full
-    return _audit_pair(options, full, views) if len(views) <= 2 else _audit_all_views(options, dataset)
+    try:
+        return _audit_pair(options, full, views) if len(views) <= 2 else _audit_all_views(options, dataset)
+    except KeyboardInterrupt as interrupt:
+        if options.out is None or options.method == "frozen":
+            raise
+        # The training's own message names `train`, which would not finish the audit.
+        message = f"stopped; the same call with {format_options(resume=True)} continues the audit in {options.out}"
+        raise KeyboardInterrupt(message) from interrupt
 
 
 def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) -> Audit:
