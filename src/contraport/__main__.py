@@ -1,8 +1,6 @@
 """Entry point of `python -m contraport`."""
 
-import sys
-
-from contraport.cli import main
+from contraport.cli import entry_point
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry_point()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -100,3 +101,27 @@ def test_list(command: Command, what: str, name: str) -> None:
 def test_module_runs_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "contraport", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"contraport {__version__}\n"
+
+
+ABORTS_AT_TEARDOWN = """
+import atexit, os, sys
+from contraport.cli import entry_point
+
+class AbortsAtTeardown:
+    def __del__(self, abort=os.abort):
+        abort()
+
+kept = AbortsAtTeardown()
+atexit.register(print, "exit functions run")
+sys.argv = ["contraport", *sys.argv[1:]]
+entry_point()
+"""
+
+
+@pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("no-command", 2)])
+def test_torchrun_sees_the_status_of_the_command_whatever_aborts_at_teardown(argument: str, status: int) -> None:
+    line = [sys.executable, "-c", ABORTS_AT_TEARDOWN, argument]
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "1"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == status
+    assert "exit functions run" in done.stdout

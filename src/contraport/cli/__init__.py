@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from contraport._utils.formatting import use_flag_style
 from contraport._utils.lazy_imports import import_object
@@ -13,7 +15,7 @@ from contraport._version import __version__
 from contraport.cli.commands import command_summaries, run_command
 from contraport.errors import SelfTestError, UsageError, out_of_memory_message
 
-__all__ = ["main"]
+__all__ = ["entry_point", "main"]
 
 _HELP = """usage: contraport COMMAND [options]
 
@@ -31,6 +33,21 @@ first steps:
   contraport train --data digits --objective gca-uot --epochs 30 --out runs/digits
   contraport evaluate runs/digits
   contraport report runs/digits --out digits.html"""
+
+
+def entry_point() -> NoReturn:
+    """Run the command line and end the process with the exit status of `main`.
+
+    Under torchrun the interpreter is not torn down: a thread of torch that still waits for the interpreter lock would
+    abort the process, and torchrun would report a run as failed that has finished.
+    """
+    status = main()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -250,6 +250,7 @@ def torchrun_process_group(device: str = "auto") -> Iterator[None]:
     try:
         yield
     finally:
+        _error_groups.clear()  # a group that is still referenced would keep its threads
         dist.destroy_process_group()
 
 
