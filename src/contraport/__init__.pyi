@@ -91,6 +91,7 @@ from contraport.objectives import MeanKernel as MeanKernel
 from contraport.objectives import MeanSquaredCost as MeanSquaredCost
 from contraport.objectives import MovingAverageLogSum as MovingAverageLogSum
 from contraport.objectives import Neighbors as Neighbors
+from contraport.objectives import NestedCoordinates as NestedCoordinates
 from contraport.objectives import NoiseContrastiveEstimation as NoiseContrastiveEstimation
 from contraport.objectives import Objective as Objective
 from contraport.objectives import PairList as PairList
@@ -116,6 +117,7 @@ from contraport.objectives import Unbalanced as Unbalanced
 from contraport.objectives import VarianceHinge as VarianceHinge
 from contraport.objectives import WithinView as WithinView
 from contraport.objectives import assignments as assignments
+from contraport.objectives import matryoshka as matryoshka
 from contraport.objectives import sinkhorn_divergence as sinkhorn_divergence
 from contraport.objectives import transport as transport
 from contraport.reporting import report as report

@@ -1,7 +1,7 @@
 """Feature files: reading and writing of features with their items' rows, splits, keys and labels.
 
 - `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, `data`, and where available
-  `view`, `keys` `(n,)` and `labels` `(n,)` with `class_names`.
+  `view`, `dims`, `keys` `(n,)` and `labels` `(n,)` with `class_names`.
 - `.parquet`: the columns `f0`, `f1` and so on, `row`, `split`, and where available `key`, `label` and `class_name`.
 - `.npy`: the features alone, so that they can be memory-mapped; the other columns are in `NAME.items.parquet` beside.
 """
@@ -23,7 +23,7 @@ from contraport._utils.files import atomic_write
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _METADATA_PREFIX = "contraport."
-_METADATA = {"run": "run", "view": "view", "data_name": "data"}
+_METADATA = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
 """Stored name of each attribute of `Features` that is a text."""
 
 _ITEM_ARRAYS = {"source_rows": "rows", "splits": "splits", "keys": "keys", "labels": "labels"}
@@ -46,6 +46,7 @@ class Features:
         class_names: names of the classes in the order of their numbers, or None.
         run: folder of the run that embedded the items, or None if unknown.
         view: name of the view that was embedded, if only one of several was; None for features of whole items.
+        dims: number of first coordinates of the representation that the features are, as text; None if they are all.
         data_name: name of the data; for the run's own training data, the name in its settings. None if unknown.
 
     Raises:
@@ -60,6 +61,7 @@ class Features:
     class_names: np.ndarray | None = None
     run: str | None = None
     view: str | None = None
+    dims: str | None = None
     data_name: str | None = None
 
     def __post_init__(self) -> None:

@@ -29,6 +29,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "three views": {"views": 3, "recipe": "moco-v3"},
     "neighbors": {"target": "neighbors:k=3"},
     "labels and a queue": {"target": "labels", "negatives": "queue", "queue_size": 10},
+    "nested and a queue": {"matryoshka": "8:1,3:0.5", "negatives": "queue", "queue_size": 10},
+    "nested, by prototypes": {"matryoshka": [8, 3], "recipe": "swav", "prototypes": 6},
+    "nested, with averages": {"matryoshka": [8, 3], "recipe": "cmc-nce", "bank_negatives": 8},
 }
 
 WEIGHTED: dict[str, dict[str, Any]] = {

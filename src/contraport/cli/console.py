@@ -13,6 +13,7 @@ from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console
 from contraport.evaluation.result_tables import (
     tabulate_metric_differences,
+    tabulate_metrics_across_dims,
     tabulate_metrics_across_epochs,
     tabulate_metrics_with_baselines,
     tabulate_retrieval_directions,
@@ -80,6 +81,8 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
         if rows := tabulate_retrieval_directions(result):
             print_table("retrieval by direction", rows)
+        if rows := tabulate_metrics_across_dims(result):
+            print_table("first coordinates of the representation", rows)
         if rows := tabulate_metrics_across_epochs(result):
             print_table("checkpoints by epoch", rows)
         for note in result["notes"]:

@@ -65,6 +65,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: linear layers of the projector: 1, 2 or 3.
         low_resolution: give a timm ResNet the stem for small images, as in `build_encoder`.
         view_names: default: ``view0``, ``view1``, ...
+        dims: number of first coordinates of each view's representation to use, as of a Matryoshka training; default:
+            all.
         encoder_folders: folder with the files of transformers encoders, which are then built from it; or one such
             folder per tower, None for an encoder that is built by its name.
 
@@ -99,6 +101,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: int = 2,
         low_resolution: bool = True,
         view_names: Sequence[str] | None = None,
+        dims: int | None = None,
         encoder_folders: Path | Sequence[Path | None] | None = None,
     ) -> None:
         super().__init__()
@@ -135,8 +138,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
         check(projection > 0 or self.representation_part == CONCATENATE, message, "no_projection")
         self.low_resolution = low_resolution
-        towers = [self.tower(view) for view in self.representation_views]
-        self.num_features = sum(tower.representation_size(self.representation_part) for tower in towers)
+        self.dims: int | None = None
+        self.num_features = sum(self.representation_sizes)
         self.config: dict[str, Any] = {
             "encoder": encoder_to_config(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -149,7 +152,37 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             "low_resolution": low_resolution,
             "view_names": list(self.view_names),
         }
+        if dims is not None:
+            self._truncate(dims)
         self._hub_mixin_config = self.config
+
+    @property
+    def representation_sizes(self) -> list[int]:
+        """Length of the representation of each view in it, of which `dims` coordinates are used."""
+        return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
+
+    def truncate(self, dims: int) -> Model:
+        """Return a model with the same towers that returns the first coordinates of each view's representation.
+
+        Raises:
+            UsageError: dims is not an integer from 1 to the length of the representation of a view, or the
+                representation is "both", which has no first coordinates of its own.
+
+        >>> model = Model(shapes=[(3,), (7,)], projection=32, representation="projection").eval()
+        >>> model.truncate(8)(torch.zeros(5, 3), torch.zeros(5, 7)).shape
+        torch.Size([5, 16])
+        """
+        truncated = copy.copy(self)
+        truncated._truncate(dims)
+        return truncated
+
+    def _truncate(self, dims: int) -> None:
+        most, part = min(self.representation_sizes), self.representation_part
+        good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
+        check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
+        check(part != BOTH, "dims: cannot be combined with a representation of features and projection.", "both")
+        self.dims, self.num_features = dims, dims * len(self.representation_views)
+        self._hub_mixin_config = self.config = self.config | {"dims": dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
         """Return the index of the view with a name, an index, or a kind that only one view has, such as "image"."""
@@ -171,12 +204,12 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
         one.shapes, one.view_names, one.representation_views = (self.shapes[index],), (self.view_names[index],), (0,)
         one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATE
-        one.num_features = tower.representation_size(one.representation_part)
+        one.num_features = sum(one.representation_sizes)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
         one.config |= {"shared": False, "representation": one.representation_part}
         one._hub_mixin_config = one.config
-        return one
+        return one if self.dims is None else one.truncate(self.dims)
 
     def tower(self, view: int) -> Tower:
         """Return the tower of a view."""
@@ -199,13 +232,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the projections ``(b, projection)`` of the features of each view; the input of the loss."""
-        return self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
+        projections = self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
+        return projections if self.dims is None else tuple(each[:, : self.dims] for each in projections)
 
     def represent_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the representation of each view from its features: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
-            tower.represent_features(each, self.representation_part)
+            tower.represent_features(each, self.representation_part)[:, : self.dims]
             for tower, each in zip(towers, features, strict=True)
         )
 
@@ -219,7 +253,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Return the representation ``(b, num_features)`` of raw items, one tensor per view."""
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
-        return _concatenate(towers, [views[view] for view in self.representation_views], self.representation_part)
+        inputs = [views[view] for view in self.representation_views]
+        return _concatenate(towers, inputs, self.representation_part, self.dims)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -292,17 +327,18 @@ class FeatureExtractor(nn.Module):
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
         super().__init__()
         self.towers = nn.ModuleList(map(model.tower, model.representation_views if views is None else views))
-        self.representation_part = model.representation_part
+        self.representation_part, self.dims = model.representation_part, model.dims
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
-        return _concatenate(self.towers, views, self.representation_part)
+        return _concatenate(self.towers, views, self.representation_part, self.dims)
 
 
-def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str) -> Tensor:
-    """Encode each view by its tower and concatenate the representations."""
+def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
+    """Encode each view by its tower and concatenate the representations, of each its first `dims` coordinates."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
-    return torch.cat([tower.represent_features(each, output) for tower, each in features], dim=1)
+    parts = [tower.represent_features(each, output) for tower, each in features]
+    return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
 
 
 def _encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:

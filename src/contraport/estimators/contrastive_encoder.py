@@ -108,6 +108,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         recipe: named training method, such as "moco" or "byol".
         objective_settings: further settings of a named objective.
         temperature: temperature of a named objective, or its schedule.
+        matryoshka: numbers of first coordinates that can be used alone, such as [128, 64]; the features are then the
+            projection, unless it is 0.
         views: number of random views of an item, "color", or "multi-crop".
         augment: augmentation: none, weak, standard, strong, noise or mixup, the last two optionally with a strength,
             such as noise:0.2.
@@ -153,6 +155,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         recipe: str | None = None,
         objective_settings: dict[str, Any] | None = None,
         temperature: float | str | None = None,
+        matryoshka: Sequence[int] | str | None = None,
         views: int | str | None = None,
         augment: str | None = None,
         projection: int | None = None,
@@ -172,6 +175,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         self.recipe = recipe
         self.objective_settings = objective_settings
         self.temperature = temperature
+        self.matryoshka = matryoshka
         self.views = views
         self.augment = augment
         self.projection = projection
@@ -243,7 +247,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _feature_names(self, views: Sequence[int]) -> NDArray[np.object_]:
         prefix = type(self).__name__.lower()
-        widths = {self._names[view]: self._model.tower(view).num_features for view in views}
+        part = self._model.representation_part
+        widths = {self._names[view]: self._model.tower(view).representation_size(part) for view in views}
         names = [f"{prefix}_{name}_{number}" for name, width in widths.items() for number in range(width)]
         return np.asarray(names, dtype=object)
 

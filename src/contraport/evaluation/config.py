@@ -19,7 +19,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import VIEW, Run, RunEncoderOptions, SingleRunOptions, TrustOptions
+from contraport.runs.config import DIMS, VIEW, Run, RunEncoderOptions, SingleRunOptions, TrustOptions
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -29,6 +29,13 @@ else:
 
 def _check_metric_names(name: str, value: Sequence[str]) -> None:
     import_object("contraport.metrics:select_metrics")(value)
+
+
+def _check_dims(name: str, value: Any) -> None:
+    good = isinstance(value, list | tuple) and len(set(value)) == len(value)
+    check(good, f"{name}: must be different integers >= 1, got {value!r}.")
+    for size in value:
+        int_in_range(1)(name, size)
 
 
 def _templates(name: str, value: Any) -> None:
@@ -70,6 +77,12 @@ class EvaluateOptions(RunEncoderOptions):
         False,
         "Evaluate the trained encoder only: no baselines and no samples for the page, which take most of the time.",
     )
+    dims: Sequence[int] = option(
+        (),
+        "Numbers of first coordinates of each view's representation to evaluate by themselves too; default: those that "
+        "the run trained with `matryoshka`.",
+        check=_check_dims,
+    )
     neighbors: int = option(20, "Number of neighbors of kNN.", check=int_in_range(1))
     classes: Sequence[str] = option(
         (),
@@ -102,6 +115,7 @@ EVALUATE = Command(
         "contraport evaluate runs/photos",
         "contraport evaluate runs/a runs/b --metrics accuracy robustness",
         "contraport evaluate runs/photos --checkpoints all --metrics knn",
+        "contraport evaluate runs/nested --dims 64 32 --metrics accuracy",
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer_path="contraport.cli.console:print_evaluation",
@@ -131,6 +145,7 @@ class EmbedOptions(SingleRunOptions):
         check=int_in_range(1),
     )
     view: str | int | None = option(None, VIEW)
+    dims: int | None = option(None, DIMS, check=int_in_range(1))
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
@@ -154,6 +169,7 @@ EMBED = Command(
     examples=(
         "contraport embed runs/photos --data photos/ --out photos.parquet",
         "contraport embed runs/captioned --view image --data photos/ --out photos.npz",
+        "contraport embed runs/nested --dims 64 --out small.npz",
         "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
     ),
     printer_path="builtins:print",
@@ -178,6 +194,7 @@ class ExportOptions(TrustOptions):
     )
     out: str | Path = field(metadata=option_metadata("Output file, or for safetensors the output folder."))
     view: str | int | None = option(None, VIEW)
+    dims: int | None = option(None, DIMS, check=int_in_range(1))
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 

@@ -83,6 +83,7 @@ def embed(given: dict[str, Any]) -> Path:
     if options.view is not None:
         model = whole.single_view(options.view)
         (view,) = model.view_names
+    model = model if options.dims is None else model.truncate(options.dims)
     # A stream decodes the images of all views together, so the whole model determines their size.
     loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)
     if "test" in splits and not is_one_split:
@@ -109,7 +110,8 @@ def embed(given: dict[str, Any]) -> Path:
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
         # A stream may have further classes later.
         class_names = None if isinstance(datasets[0], Stream) else datasets[0].class_names
-        embedded = replace(buffer.to_features(class_names, str(run.path)), view=view, data_name=data)
+        dims = None if options.dims is None else str(options.dims)
+        embedded = replace(buffer.to_features(class_names, str(run.path)), view=view, dims=dims, data_name=data)
         written = [path]
         with report_write_errors("out", path):
             if options.shard_items is None:

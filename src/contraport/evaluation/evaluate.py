@@ -156,7 +156,9 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     if any(metric.key == "knn" for metric in possible):
         check_enough_neighbors(options.neighbors, len(loaded.train))
     checkpoints = find_epoch_checkpoints(run, before=loaded.trained_epochs) if options.checkpoints == "all" else {}
-    steps = (len(baselines) + 1 + len(checkpoints)) * len(possible) + (not options.alone)
+    dims = tuple(options.dims) or loaded.training_settings.matryoshka_dims[1:]
+    truncated = [trained.truncate(size) for size in dims]
+    steps = (len(baselines) + 1 + len(truncated) + len(checkpoints)) * len(possible) + (not options.alone)
     results: dict[str, dict[str, MetricResult | float]] = {}
     plans: list[tuple[int, Arrays]] = []
     samples: Arrays = {}
@@ -165,6 +167,8 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         for name, encoder in baselines.items():
             results[name] = _compute(loaded.build_context(name, encoder), possible, run, step)
         results["trained"] = _compute(trained, possible, run, step)
+        for context in truncated:
+            results[context.name] = _compute(context, possible, run, step)
         for epoch, model in load_epoch_models(run, loaded.model, checkpoints):
             results[f"epoch {epoch}"] = _compute(loaded.build_context(f"epoch {epoch}", model), possible, run, step)
             if plan := loaded.compute_epoch_plan(model, epoch):

@@ -21,6 +21,7 @@ class Evaluation(dict[str, Any]):
         tables = {
             f"{self['data']}: frozen features of held-out items": tabulate_metrics_with_baselines(self),
             "retrieval by direction": tabulate_retrieval_directions(self),
+            "first coordinates of the representation": tabulate_metrics_across_dims(self),
             "intermediate models": tabulate_metrics_across_epochs(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
@@ -70,6 +71,14 @@ def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, 
     shown = names if len(names) <= EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
     return (
         tabulate_metrics_across_encoders({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
+    )
+
+
+def tabulate_metrics_across_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return a table row for each metric, with a column for each number of first coordinates, and all; or no row."""
+    names = [name for name in result["rows"] if name.startswith("dims ")]
+    return (
+        tabulate_metrics_across_encoders({name: result["rows"][name] for name in ("trained", *names)}) if names else []
     )
 
 

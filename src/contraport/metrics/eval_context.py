@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -60,6 +61,29 @@ class EvalContext:
         self.test: Dataset = test
         self.name, self.neighbors, self.objective = name, neighbors, objective
         self.class_names, self.templates = classes or test.class_names, tuple(templates)
+
+        self._whole: EvalContext | None = None
+
+    def truncate(self, dims: int) -> EvalContext:
+        """Return the context of the first coordinates of each view's representation, named ``dims 64`` and so on.
+
+        Items are not embedded again for metrics on the representation.
+        """
+        context = copy.copy(self)
+        context.__dict__ = {
+            name: value
+            for name, value in self.__dict__.items()
+            if not isinstance(getattr(EvalContext, name, None), cached_property)
+        }
+        context.encoder, context.name, context._whole = self.model.truncate(dims), f"dims {dims}", self
+        return context
+
+    def _representation(self, dataset: Dataset, whole: Tensor | None) -> Tensor:
+        """Return the features of the items of a dataset, `(n, F)`, from those of the whole representation if given."""
+        if whole is None:
+            return extract_feature_tensor(self.encoder, dataset, self.views, self.loader_config, self.name)
+        parts = whole.split(self.model.representation_sizes, dim=1)
+        return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
     @property
     def model(self) -> Model:
@@ -147,12 +171,12 @@ class EvalContext:
     @cached_property
     def train_x(self) -> Tensor:
         """Features of the training items, `(n, F)` on the CPU."""
-        return extract_feature_tensor(self.encoder, self.train, self.views, self.loader_config, self.name)
+        return self._representation(self.train, None if self._whole is None else self._whole.train_x)
 
     @cached_property
     def test_x(self) -> Tensor:
         """Features of the test items, `(m, F)` on the CPU."""
-        return extract_feature_tensor(self.encoder, self.test, self.views, self.loader_config, self.name)
+        return self._representation(self.test, None if self._whole is None else self._whole.test_x)
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:

@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 from contraport.engine import SimilarityMask, normalize
-from contraport.errors import UsageError, check, check_integer, is_number
+from contraport.errors import UsageError, check, check_integer, check_positive, is_number
 from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern, check_booleans
 from contraport.options import accept_deprecated
 
-__all__ = ["AllViewPairs", "Coordinates", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "WithinView"]
+__all__ = [
+    "AllViewPairs",
+    "Coordinates",
+    "CoreViewPairs",
+    "GuidedNegatives",
+    "LeadingCoordinates",
+    "NestedCoordinates",
+    "WithinView",
+]
 
 
 class ViewPairLayout(Layout):
@@ -151,8 +159,54 @@ class LeadingCoordinates(LayoutWrapper):
         check(self.dimensions <= d, f"dimensions: must be at most {d}, the embedding dimension, got {self.dimensions}.")
         return self.layout(*(z[:, : self.dimensions] for z in views))
 
-    def transform_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives(negatives[:, : self.dimensions])
+
+@dataclass(frozen=True, repr=False)
+class NestedCoordinates(LayoutWrapper):
+    """Layout wrapper that compares embeddings several times, each time by a number of first coordinates (Matryoshka).
+
+    The blocks of the other layout are made for each number of coordinates; the objective is their weighted sum. See
+    `matryoshka`.
+
+    Args:
+        dims: numbers of first coordinates, at least 1 and all different.
+        layout: the other layout.
+        weights: weight of each number of coordinates, positive; default: 1 each.
+
+    Raises:
+        UsageError: dims or weights are invalid or, in the call, dims are above the embedding dimension.
+
+    Source: Kusupati et al. (2022), Matryoshka representation learning, eq. 1.
+
+    >>> import torch, contraport as cp
+    >>> [block.x.shape[1] for block in cp.NestedCoordinates((4, 2), cp.Cross())(torch.zeros(3, 5), torch.zeros(3, 5))]
+    [4, 2]
+    """
+
+    dims: tuple[int, ...]
+    layout: Layout
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check(len(self.dims) > 0, "dims: must be at least one number of coordinates, got none.", "missing")
+        for size in self.dims:
+            check_integer("dims", size)
+        check(len(set(self.dims)) == len(self.dims), f"dims: must be different numbers, got {self.dims}.", "repeated")
+        if self.weights is not None:
+            message = f"weights: must be {len(self.dims)} numbers, one for each of dims, got {self.weights}."
+            check(len(self.weights) == len(self.dims), message, "number")
+            for weight in self.weights:
+                check_positive("weights", weight)
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        d, weights = views[0].shape[1], self.weights or (1.0,) * len(self.dims)
+        check(
+            max(self.dims) <= d, f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}.", "range"
+        )
+        blocks = []
+        for size, weight in zip(self.dims, weights, strict=True):
+            for block in self.layout(*(z[:, :size] for z in views)):
+                blocks.append(replace(block, pattern=block.pattern.scale_weight(weight)))
+        return blocks
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,8 +312,7 @@ class Coordinates(LayoutWrapper):
         blocks = self.layout(*(z.T for z in scaled))
         if not self.summed:
             return blocks
-        weight = d * blocks[0].pattern.block_weight
-        return [replace(block, pattern=replace(block.pattern, block_weight=weight)) for block in blocks]
+        return [replace(block, pattern=block.pattern.scale_weight(d)) for block in blocks]
 
 
 def _center(z: Tensor) -> Tensor:

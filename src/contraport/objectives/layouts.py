@@ -93,6 +93,12 @@ class PairPattern:
             ),
         )
 
+    def scale_weight(self, factor: float) -> PairPattern:
+        """Return the pattern with the weight of its block multiplied by a factor."""
+        if factor == 1:
+            return self
+        return self.compute_once(("weight", factor), lambda: replace(self, block_weight=factor * self.block_weight))
+
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> PairPattern:
         """Return the pattern of the rows and columns with given indices, (N',) and (M',).
 

@@ -94,6 +94,10 @@ class Objective(Loss):
                 raise UsageError(f"divergence: {conflict}", kind="constraint")
         self.constraint = constraint
 
+    def with_layout(self, layout: Layout) -> Objective:
+        """Return an objective with another layout and the same other parts, whose parameters and averages it shares."""
+        return Objective(layout, self.kernel, self.constraint, self.target, self.divergence, self.penalties)
+
     @property
     def requires_weights(self) -> bool:
         return self.constraint.requires_weights
@@ -336,14 +340,15 @@ class SumLoss(Loss):
         message = f"constraint: can only be replaced in a single objective, got {self!r}."
         raise UsageError(message, kind="sum")
 
-    def _weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
+    def weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
+        """Yield each objective with its weight."""
         for module, factor in zip(self.objectives, self.factors, strict=True):
             assert isinstance(module, Objective)
             yield module, factor
 
     @property
     def _first(self) -> Objective:
-        return next(self._weighted_objectives())[0]
+        return next(self.weighted_objectives())[0]
 
     @property
     def temperature(self) -> float:
@@ -356,10 +361,10 @@ class SumLoss(Loss):
 
     @property
     def requires_weights(self) -> bool:
-        return any(objective.requires_weights for objective, _ in self._weighted_objectives())
+        return any(objective.requires_weights for objective, _ in self.weighted_objectives())
 
     def requires_features(self, target: Target | None = None) -> bool:
-        return any(objective.requires_features(target) for objective, _ in self._weighted_objectives())
+        return any(objective.requires_features(target) for objective, _ in self.weighted_objectives())
 
     def target_conflict(self, target: Target) -> str | None:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
@@ -371,24 +376,24 @@ class SumLoss(Loss):
 
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
-        for objective, factor in self._weighted_objectives():
+        for objective, factor in self.weighted_objectives():
             for name, value in objective.compute_terms(*views, **options).items():
                 _add_to_term(totals, name, factor * value)
         return totals
 
     def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        for objective, _ in self._weighted_objectives():
+        for objective, _ in self.weighted_objectives():
             yield from objective.solve_blocks(*views, **options)
 
     def describe_components(self) -> dict[str, str]:
         return {
             f"{position}. {question}": answer
-            for position, (objective, _) in enumerate(self._weighted_objectives(), 1)
+            for position, (objective, _) in enumerate(self.weighted_objectives(), 1)
             for question, answer in objective.describe_components().items()
         }
 
     def __repr__(self) -> str:
-        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._weighted_objectives())
+        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self.weighted_objectives())
         return f"SumLoss({{{terms}}})"
 
 

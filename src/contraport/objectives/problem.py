@@ -118,7 +118,8 @@ class MatchingProblem:
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
             if negatives is not None:
-                embeddings = self.layout.transform_negatives(negatives.embeddings)
+                # A block may compare the first coordinates only.
+                embeddings = self.layout.transform_negatives(negatives.embeddings)[:, : side.x.shape[1]]
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
                 side = side.append_columns(embeddings, both_ids, negatives.owners)
                 target_plan = target_plan.append_columns(len(embeddings))

@@ -75,7 +75,8 @@ class ReportRun:
     def rows_by_encoder(self) -> dict[str, dict[str, Any]]:
         """Metric values by evaluated encoder and metric key; empty if the run is not evaluated.
 
-        The encoders are ``trained``, the baselines such as ``raw``, and ``epoch 1``, ``epoch 2``, ....
+        The encoders are ``trained``, the baselines such as ``raw``, first coordinates of the representation,
+        ``dims 64`` and so on, and ``epoch 1``, ``epoch 2``, ....
         """
         return dict(self.evaluation.get("rows", {}))
 

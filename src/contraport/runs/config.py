@@ -20,6 +20,12 @@ VIEW = (
 )
 """Help text of the option `view`."""
 
+DIMS = (
+    "Number of first coordinates to use of each view's representation, such as one that `matryoshka` trained; default: "
+    "all."
+)
+"""Help text of the option `dims`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(BaseOptions):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from contraport.data.streams import Stream
 from contraport.distributed import use_local_batch
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
-from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule
+from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule, matryoshka
 from contraport.objectives.loss_schedules import (
     LossSchedule,
     PlanWeightsSchedule,
@@ -38,6 +38,7 @@ from contraport.training.components.model_builder import (
     seeded_weight_initialization,
 )
 from contraport.training.config import Settings
+from contraport.training.config.objective_options import parse_matryoshka
 from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.step_losses import (
     AllViewsLoss,
@@ -73,16 +74,23 @@ def build_objective(settings: Settings) -> nn.Module | None:
     own = dict(settings.objective_settings or {})
     if chosen is None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
+    dims = None if settings.matryoshka is None else parse_matryoshka(settings.matryoshka)
     if isinstance(chosen, nn.Module):
         for name in ("temperature", "objective_settings", "layout", "kernel", "divergence"):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
-        return chosen
+        if dims is None:
+            return chosen
+        message = f"matryoshka: requires an objective of contraport, got a {type(chosen).__name__}."
+        check(isinstance(chosen, Loss), message, "module")
+        return matryoshka(cast(Loss, chosen), list(dims), list(dims.values()))
     if chosen == "cmc-nce" and settings.negatives == "in-batch":
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
     objective = _build_named_objective(chosen, temperature, own)
     parts = {name: getattr(settings, name) for name in ("layout", "kernel", "divergence")}
-    return replace_parts(objective, **parts, constraint=settings.constraint) if any(parts.values()) else objective
+    if any(parts.values()):
+        objective = replace_parts(objective, **parts, constraint=settings.constraint)
+    return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
 
 
 def _build_named_objective(chosen: str, temperature: float | str | None, own: dict[str, Any]) -> Loss:
@@ -307,6 +315,9 @@ def _build_objective_loss(
     sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
+    largest = max(settings.matryoshka_dims, default=sizes[0])
+    message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
+    check(largest == sizes[0], message, "range")
     memory = _build_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
     target = resolve_target_option(settings, dataset, objective, number)
     loss: ObjectiveLoss

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
     is_learned_temperature,
@@ -22,6 +23,30 @@ def _validate_temperature(name: str, value: Any) -> None:
         parse_learned_temperature(value)
     else:
         parse_temperature_schedule(value, steps=1)
+
+
+def parse_matryoshka(value: Any) -> dict[int, float]:
+    """Parse the option `matryoshka` into the weight of each number of coordinates, the largest number first.
+
+    Raises:
+        UsageError: it does not list different integers >= 1, with positive weights if any.
+
+    >>> parse_matryoshka("64:0.5,128"), parse_matryoshka([128, 64])
+    ({128: 1.0, 64: 0.5}, {128: 1.0, 64: 1.0})
+    """
+    message = f"matryoshka: must be different integers >= 1, such as 128,64,32 or 128:1,32:0.5, got {value!r}."
+    weights: dict[int, float] = {}
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    for part in parts:
+        size, colon, weight = str(part).partition(":")
+        check(size.strip().isdecimal() and int(size) >= 1 and int(size) not in weights, message)
+        try:
+            weights[int(size)] = float(weight) if colon else 1.0
+        except ValueError as error:
+            raise UsageError(message) from error
+        check_positive("matryoshka: weight", weights[int(size)])
+    check(len(weights) > 0, message)
+    return dict(sorted(weights.items(), reverse=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +91,14 @@ class ObjectiveSettings(BaseOptions):
         None,
         "Divergence in place of the objective's own: kl, reverse-kl, rince:q=0.5, squared-l2, total-variation, "
         "hellinger, jensen-shannon, fenchel-young or target-cost; default: that of the objective.",
+    )
+    matryoshka: Sequence[int] | str | None = option(
+        None,
+        "Matryoshka training: sum the objective over several numbers of first coordinates of the compared embeddings, "
+        "such as 128,64,32, so that each can be used alone (`contraport embed --dims 32`). The largest is the size of "
+        "the projection, or of the features with a projection of 0. A weight may follow, as in 128:1,32:0.5; default: "
+        "the whole embeddings only.",
+        check=lambda _, value: parse_matryoshka(value),
     )
     target: str | None = option(
         None,
@@ -130,6 +163,11 @@ class ObjectiveSettings(BaseOptions):
         check=one_of("l1", "l2"),
     )
 
+    @property
+    def matryoshka_dims(self) -> tuple[int, ...]:
+        """Numbers of first coordinates that are trained to be used alone, the largest first; empty if none are."""
+        return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, kind in (("queue_size", "queue"), ("bank_negatives", "bank")):
@@ -145,7 +183,7 @@ class ObjectiveSettings(BaseOptions):
         if self.predict is not None:
             contrastive = (
                 *("objective", "objective_settings", "temperature", "constraint", "layout", "kernel", "divergence"),
-                *("target", "teacher", "log_q"),
+                *("matryoshka", "target", "teacher", "log_q"),
             )
             others = [name for name in (*contrastive, "momentum", "predictor", "prototypes") if getattr(self, name)]
             others += ["negatives"] * (self.negatives != "in-batch")

@@ -57,9 +57,20 @@ class Settings(
                 f"audit: cannot be combined with {self.freezing_option}: it scores what is learned.",
                 "frozen",
             )
+        if self.matryoshka is not None and self.projection_size > 0:
+            # Only the compared embeddings are nested: the features before them are not.
+            good = self.representation in (None, "projection")
+            message = f"representation: must be projection with matryoshka and a projection, got {self.representation}."
+            check(good, message, "matryoshka")
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
             check(not self.freezes_some_encoder, f"{self.freezing_option}: cannot be combined with predict.", "predict")
+
+    def resolve_representation(self, views: int) -> str:
+        """Return the value of `representation`, or its default for items with this number of views."""
+        if self.matryoshka is not None and self.projection_size > 0:
+            return "projection"
+        return super().resolve_representation(views)
 
     @property
     def method(self) -> str:

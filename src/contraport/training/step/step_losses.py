@@ -19,7 +19,16 @@ from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check
-from contraport.objectives import Cross, Loss, Objective, PlanWeights, Target, assignments
+from contraport.objectives import (
+    Cross,
+    Layout,
+    Loss,
+    NestedCoordinates,
+    Objective,
+    PlanWeights,
+    Target,
+    assignments,
+)
 from contraport.training.step.embedding_memory import EmbeddingMemory
 from contraport.training.step.target_spec import TargetOfBatch, select_batch_rows
 
@@ -293,10 +302,10 @@ class PrototypeLoss(ObjectiveLoss):
         if not isinstance(objective, Objective):
             message = f"prototypes: requires a single Objective, got {objective!r}."
             raise UsageError(message, kind="no_single_objective")
-        layout = Cross(symmetric=False, shared_columns=True)
-        kernel, constraint, divergence = objective.kernel, objective.constraint, objective.divergence
-        against_prototypes = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
-        super().__init__(against_prototypes, views=views)
+        layout: Layout = Cross(symmetric=False, shared_columns=True)
+        if isinstance(objective.layout, NestedCoordinates):
+            layout = replace(objective.layout, layout=layout)
+        super().__init__(objective.with_layout(layout), views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
