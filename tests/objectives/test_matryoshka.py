@@ -1,4 +1,4 @@
-"""Matryoshka losses: against the objective on each number of coordinates, a dense formula, and sentence-transformers."""
+"""Matryoshka losses: against the objective on each prefix, a dense formula, and sentence-transformers."""
 
 import importlib
 
