@@ -245,11 +245,12 @@ def _enumerated(numbers: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
 
 
-def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
+def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> list[Metric]:
     """Select metrics by name, in display order; without names, the default metrics.
 
     Args:
         names: keys or titles, with or without their number; groups; or "all".
+        argument: name of the argument, for errors.
 
     Raises:
         UsageError: unknown name.
@@ -268,10 +269,10 @@ def select_metrics(names: Sequence[str] = ()) -> list[Metric]:
             parts = [part.strip() for part in name.split(",")]
             check(
                 len(parts) == 1,
-                f"metrics: separate names as in {format_options(metrics=parts)}, got {name!r}.",
+                f"{argument}: separate names as in {format_options(**{argument: parts})}, got {name!r}.",
                 "comma",
             )
-            raise unknown_name_error("metrics", name, {*METRICS, *groups, "all"})
+            raise unknown_name_error(argument, name, {*METRICS, *groups, "all"})
         selected |= {single.key: single for one in entries for single in one.expand_numbers()}
     return _in_display_order(selected.values())
 
@@ -308,5 +309,8 @@ def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
             f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}.",
             "interval",
         )
-        scheduled += [ScheduledMetric(metric, int(interval[1]) if interval else 1) for metric in select_metrics([name])]
+        scheduled += [
+            ScheduledMetric(metric, int(interval[1]) if interval else 1)
+            for metric in select_metrics([name], argument="online_metrics")
+        ]
     return scheduled

@@ -200,9 +200,13 @@ class Run(RunFolder):
         """
         return self._load_model(self.model_path, trust_remote_code=trust_remote_code)
 
-    def save_model(self, model: Model, *, epochs: int) -> None:
-        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model."""
-        record = json.dumps({"epochs": epochs})
+    def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
+        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model.
+
+        `planned_epochs` is larger than `epochs` after early stopping; default: the same.
+        """
+        stopped_early = planned_epochs is not None and epochs < planned_epochs
+        record = json.dumps({"epochs": epochs} | ({"planned": planned_epochs} if stopped_early else {}))
         with self.translate_write_errors():
             if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
                 for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
@@ -232,16 +236,25 @@ class Run(RunFolder):
 
     def num_trained_epochs(self) -> int | None:
         """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
+        return self._read_trained_record()[0]
+
+    def _read_trained_record(self) -> tuple[int | None, int | None]:
+        """Read the numbers of trained and of planned epochs of the saved model; (None, None) if not recorded."""
         if not self.trained_path.exists():
-            return None
-        return read_run_file(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
+            return None, None
+
+        def read(path: Path) -> tuple[int, int]:
+            record = json.loads(path.read_text("utf-8"))
+            return int(record["epochs"]), int(record.get("planned", record["epochs"]))
+
+        return read_run_file(self.trained_path, read)
 
     def earlier_epoch_warning(self) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None."""
-        epochs, planned = self.num_trained_epochs(), self.settings().epochs
-        if epochs is None:
+        (epochs, planned_before), planned = self._read_trained_record(), self.settings().epochs
+        if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
-        if epochs >= planned:
+        if planned_before >= planned:
             return None
         return (
             f"The model in {self.model_path} is that of epoch {epochs}; the training was extended to {planned} epochs "

@@ -13,9 +13,10 @@ from contraport.data.arrays import copy_subset
 from contraport.distributed import is_main_process
 from contraport.embedding import LoaderConfig
 from contraport.errors import check
-from contraport.metrics.registry import ScheduledMetric, parse_scheduled_metrics
+from contraport.metrics.registry import ScheduledMetric
 from contraport.objectives import Loss
 from contraport.seeding import torch_generator
+from contraport.training.callbacks.early_stopping import schedule_online_metrics
 from contraport.training.callbacks.meter import Meter
 from contraport.training.components import Components, build_views
 from contraport.training.config import Settings
@@ -54,14 +55,14 @@ class OnlineMetrics(Callback):
 def build_eval_context_factory(
     settings: Settings, components: Components, dataset: Dataset
 ) -> EvalContextFactory | None:
-    """Build a function that maps a device to the evaluation data of the online metrics; None without `online_metrics`.
+    """Build a function that maps a device to the evaluation data of the online metrics; None if there are none.
 
     The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
     to score them. No test item is used.
 
     `dataset` has the training items before pairs are mismatched on purpose.
     """
-    scheduled = parse_scheduled_metrics(settings.online_metrics)
+    scheduled = schedule_online_metrics(settings)
     if not scheduled:
         return None
     # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.

@@ -13,7 +13,6 @@ from contraport.data import local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.errors import UsageError
-from contraport.metrics.registry import parse_scheduled_metrics
 from contraport.runs import Run
 from contraport.training.callbacks.checkpoints import (
     Checkpoints,
@@ -23,6 +22,7 @@ from contraport.training.callbacks.checkpoints import (
     restore_last_checkpoint,
     restored_signals,
 )
+from contraport.training.callbacks.early_stopping import EarlyStopping, schedule_online_metrics
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
@@ -47,8 +47,8 @@ def fit(
     loggers: Sequence[Logger],
     console: Console,
     online_eval: EvalContextFactory | None = None,
-) -> Meter:
-    """Train until all epochs are complete, starting from the last checkpoint, and return the meter.
+) -> tuple[Loop, Meter]:
+    """Train from the last checkpoint until the training ends, and return the loop and the meter.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -77,9 +77,8 @@ def fit(
                 # First: raises before another callback counts the step.
                 callbacks: list[Callback] = [FailedStepRecorder(run, seed=settings.seed, every=check_every)]
                 if online_eval is not None:  # before the meter, which writes its values
-                    scheduled = parse_scheduled_metrics(settings.online_metrics)
-                    callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
-                callbacks.append(meter)
+                    callbacks.append(OnlineMetrics(schedule_online_metrics(settings), online_eval, meter))
+                callbacks += [meter, EarlyStopping(settings.early_stopping, meter)]
                 if components.audit_callback is not None:  # before the checkpoints, which hold its scores
                     components.audit_callback.run_folder = run
                     callbacks.append(components.audit_callback)
@@ -110,7 +109,7 @@ def fit(
     if unsharded is not None:
         unsharded.load_state_dict(gather_state(module.model.state_dict()))
         module.model = unsharded
-    return meter
+    return loop, meter
 
 
 def _build_loop(

@@ -183,13 +183,19 @@ def _fit(
             components = _cache_decoded(components, settings, Path(settings.decoded or run.decoded_path))
         loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
         with thread_limit(settings.threads):
-            meter = fit(
+            loop, meter = fit(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
+        epochs = loop.completed_epochs
         with propagate_errors():
             if is_main_process():
-                run.save_model(merge_lora(components.module.model), epochs=settings.epochs)
-        complete = f"the run already has {pluralize(settings.epochs, 'epoch')}; increase --epochs to continue it"
+                run.save_model(merge_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
+        remedy = (
+            "early_stopping with a larger patience continues it"
+            if loop.is_stopped
+            else "increase --epochs to continue it"
+        )
+        complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
 
 

@@ -16,6 +16,10 @@ def _check_online_metrics(name: str, value: Sequence[str]) -> None:
     import_object("contraport.metrics.registry:parse_scheduled_metrics")(value)
 
 
+def _check_early_stopping(name: str, value: str) -> None:
+    import_object("contraport.training.callbacks.early_stopping:parse_early_stopping")(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizationSettings(BaseOptions):
     """Options of the optimization: epochs, batches, optimizer and learning rate."""
@@ -157,6 +161,14 @@ class RunSettings(BaseOptions):
         check=_check_online_metrics,
         lifetime="machine",
         deprecated_name="monitor",
+    )
+    early_stopping: str | None = option(
+        None,
+        "End the training once this no longer improves: loss, or a metric as in online_metrics, such as recall@1 "
+        "(retrieval between two views, which needs no labels). Settings: patience (epochs without improvement; default "
+        "a fifth of the epochs, at least 10) and min_delta, as in recall@1:patience=20,min_delta=0.005.",
+        check=_check_early_stopping,
+        lifetime="machine",
     )
     logger: Sequence[str] = option(
         (),

@@ -50,6 +50,8 @@ class Settings(
         if self.audit:
             # A target states the pairs that belong together, which the audit estimates.
             check(self.target is None, "audit: cannot be combined with target.", "target")
+            # The audit spreads its scorings over all epochs.
+            check(self.early_stopping is None, "audit: cannot be combined with early_stopping.", "early_stopping")
             # The teacher's file has no features of the decoys that the audit adds to the items.
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             check(

@@ -1,0 +1,175 @@
+"""Early stopping: ends a training whose loss or online metric no longer improves."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from contraport._utils.formatting import pluralize
+from contraport._utils.spec_parser import parse_spec
+from contraport.data import Batch
+from contraport.distributed import broadcast_object
+from contraport.errors import check
+from contraport.metrics.registry import Metric, ScheduledMetric, parse_scheduled_metrics, select_metrics
+from contraport.training.callbacks.meter import Meter
+from contraport.training.config import Settings
+from contraport.training.loop import Callback, Loop
+
+log = logging.getLogger("contraport.training")
+
+MIN_PATIENCE, PATIENCE_SHARE = 10, 5
+"""The default patience is a fifth of the epochs, at least 10."""
+
+FLAT_LOSS = 1e-3
+"""Relative change of the loss below which it counts as flat, if no `early_stopping` is set."""
+
+
+class StoppingRule(NamedTuple):
+    """Parsed value of `early_stopping`.
+
+    Attributes:
+        metric: the watched metric; None: the mean loss of an epoch.
+        patience: number of epochs without improvement after which the training ends; None: the default.
+        min_delta: smallest change that counts as an improvement, in the unit of the metric.
+    """
+
+    metric: Metric | None
+    patience: int | None = None
+    min_delta: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return "loss" if self.metric is None else self.metric.key
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, -1 if lower values are."""
+        return 1 if self.metric is not None and self.metric.better_direction == "higher" else -1
+
+    def format(self, value: float) -> str:
+        return f"{value:.4f}" if self.metric is None else self.metric.format(value)
+
+
+def parse_early_stopping(text: str) -> StoppingRule:
+    """Parse the value of `early_stopping`: ``loss`` or a metric, with its settings.
+
+    Raises:
+        UsageError: an unknown metric, one without a better direction, or a bad setting.
+
+    >>> rule = parse_early_stopping("recall@1:patience=20")
+    >>> rule.name, rule.patience, rule.sign
+    ('recall@1', 20, 1)
+    """
+    name = text.partition(":")[0]
+    metrics = [] if name == "loss" else select_metrics([name], argument="early_stopping")
+    directed = [metric for metric in metrics if metric.better_direction != "neither"]
+    check(
+        name == "loss" or len(metrics) == len(directed) == 1,
+        f"early_stopping: must be loss, or one metric with a better direction, such as recall@1, got {name!r}.",
+        "metric",
+    )
+    _, settings = parse_spec("early_stopping", text, {name: ("patience", "min_delta")})
+    patience, min_delta = settings.get("patience"), settings.get("min_delta", 0.0)
+    check(
+        patience is None or (isinstance(patience, int) and patience >= 1),
+        f"early_stopping: patience must be an integer >= 1, got {patience!r}.",
+        "patience",
+    )
+    check(
+        not isinstance(min_delta, str) and 0 <= min_delta < math.inf,
+        f"early_stopping: min_delta must be a finite number >= 0, got {min_delta!r}.",
+        "min_delta",
+    )
+    return StoppingRule(directed[0] if directed else None, patience, min_delta)  # type: ignore[arg-type]
+
+
+def schedule_online_metrics(settings: Settings) -> list[ScheduledMetric]:
+    """Return the metrics to compute during training: those of `online_metrics`, and that of `early_stopping`."""
+    scheduled = parse_scheduled_metrics(settings.online_metrics)
+    watched = settings.early_stopping and parse_early_stopping(settings.early_stopping).metric
+    if watched and watched.key not in {one.metric.key for one in scheduled}:
+        scheduled.append(ScheduledMetric(watched, 1))
+    return scheduled
+
+
+class EarlyStopping(Callback):
+    """Callback that ends a training after `patience` epochs without improvement, or only logs that the loss is flat.
+
+    It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
+    hold its state: a resumed training stops at the same epoch.
+
+    Args:
+        spec: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
+        meter: source of the online metrics.
+    """
+
+    def __init__(self, spec: str | None, meter: Meter) -> None:
+        self._stops = spec is not None
+        self._rule = parse_early_stopping(spec or "loss")
+        self._meter = meter
+        self._best: float | None = None
+        self._best_epoch = 0
+        self._loss_sum: Tensor | float = 0.0
+        self._loss_count = 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "name": self._rule.name,
+            "best": self._best,
+            "best_epoch": self._best_epoch,
+            "loss_sum": float(self._loss_sum),
+            "loss_count": self._loss_count,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._loss_sum, self._loss_count = state["loss_sum"], state["loss_count"]
+        if state["name"] == self._rule.name:  # another metric may be watched from here on
+            self._best, self._best_epoch = state["best"], state["best_epoch"]
+
+    def on_start(self, loop: Loop) -> None:
+        loop.is_stopped = self._stops and self._epochs_without_improvement(loop) >= self._patience(loop)
+
+    def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
+        self._loss_sum = self._loss_sum + loss  # the value is read after the epoch: a GPU would have to wait for it
+        self._loss_count += 1
+
+    def after_epoch(self, loop: Loop) -> None:
+        # All processes decide by the value of the first, which alone computes the online metrics.
+        value = broadcast_object(self._read_value())
+        if value is not None and self._is_better(value):
+            self._best, self._best_epoch = value, loop.completed_epochs
+        if self._best is None or self._epochs_without_improvement(loop) != self._patience(loop):
+            return
+        if self._stops:
+            loop.is_stopped = True
+            log.info(
+                "early stopping: %s is best in epoch %d (%s); stopped after epoch %d of %d",
+                self._rule.name, self._best_epoch, self._rule.format(self._best), loop.completed_epochs, loop.epochs,
+            )  # fmt: skip
+        elif loop.completed_epochs < loop.epochs:
+            log.info(
+                "loss: flat since epoch %d, for %s; --early_stopping ends such a training",
+                self._best_epoch, pluralize(self._patience(loop), "epoch"),
+            )  # fmt: skip
+
+    def _read_value(self) -> float | None:
+        mean_loss = float(self._loss_sum) / self._loss_count
+        self._loss_sum, self._loss_count = 0.0, 0
+        if self._rule.metric is None:
+            return mean_loss
+        return self._meter.last_row.get(self._rule.metric.key)  # absent in epochs in which it is not computed
+
+    def _is_better(self, value: float) -> bool:
+        if self._best is None:
+            return not math.isnan(value)
+        margin = self._rule.min_delta if self._stops else FLAT_LOSS * abs(self._best)
+        return self._rule.sign * (value - self._best) > margin
+
+    def _epochs_without_improvement(self, loop: Loop) -> int:
+        return loop.completed_epochs - self._best_epoch
+
+    def _patience(self, loop: Loop) -> int:
+        return self._rule.patience or max(MIN_PATIENCE, loop.epochs // PATIENCE_SHARE)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import contraport
+from contraport.data import from_arrays
+from contraport.runs import Run
+from contraport.training.callbacks.early_stopping import EarlyStopping
+from tests.errors import raises_usage_error
+from tests.processes import reports_of
+
+
+class StubMeter:
+    def __init__(self) -> None:
+        self.last_row: dict[str, float] = {}
+
+
+class StubLoop:
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.completed_epochs, self.is_stopped = epochs, 0, False
+
+
+def stop_epoch(spec: str | None, values: list[float], *, restart_after: int | None = None) -> int | None:
+    """Return the epoch after which a training stops, given the watched value of each epoch."""
+    meter, loop = StubMeter(), StubLoop(len(values))
+    callback = EarlyStopping(spec, meter)  # type: ignore[arg-type]
+    for epoch, value in enumerate(values, start=1):
+        callback.after_backward(loop, None, torch.tensor(value))  # type: ignore[arg-type]
+        meter.last_row = {"recall@1": value}
+        loop.completed_epochs = epoch
+        callback.after_epoch(loop)  # type: ignore[arg-type]
+        if loop.is_stopped:
+            return epoch
+        if epoch == restart_after:
+            state, callback = callback.state(), EarlyStopping(spec, meter)  # type: ignore[arg-type]
+            callback.restore(state)
+    return None
+
+
+def reference_stop_epoch(values: list[float], sign: int, patience: int, min_delta: float) -> int | None:
+    """Index arithmetic over the whole list: the first epoch with `patience` epochs since the last improvement."""
+    best, last = None, 0
+    for epoch, value in enumerate(values, start=1):
+        if best is None or sign * value > sign * best + min_delta:
+            best, last = value, epoch
+        if epoch - last == patience:
+            return epoch
+    return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("name", "sign"), [("loss", -1), ("recall@1", 1)])
+@pytest.mark.parametrize("min_delta", [0, 0.2])
+def test_stops_after_patience_epochs_without_improvement(seed: int, name: str, sign: int, min_delta: float) -> None:
+    values = np.random.default_rng(seed).random(40).astype(np.float32).tolist()
+    spec = f"{name}:patience=6,min_delta={min_delta}"
+    expected = reference_stop_epoch(values, sign, 6, min_delta)
+    assert stop_epoch(spec, values) == expected
+    for restart_after in (1, 3, 5):
+        assert stop_epoch(spec, values, restart_after=restart_after) == expected
+
+
+def test_default_patience_is_a_fifth_of_the_epochs_but_at_least_10() -> None:
+    assert stop_epoch("loss", [1.0] * 20) == 11
+    assert stop_epoch("loss", [1.0] * 100) == 21
+
+
+def test_a_value_that_is_not_a_number_is_no_improvement() -> None:
+    assert stop_epoch("recall@1:patience=3", [0.1, float("nan"), float("nan"), float("nan"), 0.5]) == 4
+
+
+def test_without_the_option_a_flat_loss_is_logged_once_and_nothing_stops(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert stop_epoch(None, [3.0, 2.0, *[2.0] * 40]) is None
+    (record,) = caplog.records
+    assert record.args == (2, "10 epochs")
+    caplog.clear()
+    assert stop_epoch(None, [3.0 * 0.99**epoch for epoch in range(60)]) is None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ("nothing", "unknown"),
+        ("retrieval", "metric"),
+        ("hubness:patience=1.5", "patience"),
+        ("loss:patience=0", "patience"),
+        ("loss:min_delta=-1", "min_delta"),
+        ("loss:min_delta=nan", "min_delta"),
+        ("loss:epochs=3", "unknown"),
+        ("loss:3", "bad_setting"),
+    ],
+)
+def test_bad_specs_are_refused(spec: str, kind: str) -> None:
+    with raises_usage_error(code=f"early_stopping.{kind}"):
+        contraport.train(data="digits", early_stopping=spec, dry_run=True)
+
+
+def test_the_audit_needs_all_epochs() -> None:
+    with raises_usage_error(code="audit.early_stopping"):
+        contraport.train(data="digits", early_stopping="loss", audit=True, dry_run=True)
+
+
+def train(out: Path, **options: Any) -> Run:
+    images = np.random.default_rng(0).integers(0, 90, size=(80, 8, 8), dtype=np.uint8)
+    settings: dict[str, Any] = {"data": from_arrays(images), "encoder": "mlp", "batch_size": 40, "progress": False}
+    return contraport.train(**settings | {"out": out, "lr": 1e-9, **options})
+
+
+def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path) -> None:
+    spec = "recall@1:patience=2,min_delta=0.9"  # the rate of learning is so small that nothing improves
+    run = train(tmp_path, epochs=9, early_stopping=spec)
+    assert [row["epoch"] for row in run.metrics() if "recall@1" in row] == [1, 2, 3]
+    assert run.num_trained_epochs() == 3
+    assert run.earlier_epoch_warning() is None
+    weights = run.last_checkpoint.read_bytes()
+    again = train(tmp_path, resume=True)
+    assert again.num_trained_epochs() == 3
+    assert run.last_checkpoint.read_bytes() == weights
+    longer = train(tmp_path, resume=True, early_stopping="recall@1:patience=4,min_delta=0.9")
+    assert longer.num_trained_epochs() == 5
+    assert train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9").num_trained_epochs() == 9
+
+
+def test_the_weights_are_those_of_a_training_without_it_up_to_the_stop(tmp_path: Path) -> None:
+    stopped = train(tmp_path / "stopped", epochs=9, lr=0.1, early_stopping="loss:patience=2,min_delta=9")
+    whole = train(tmp_path / "whole", epochs=9, lr=0.1, keep_every=3)
+    one, other = (
+        torch.load(path, weights_only=True)["pipeline"]
+        for path in (stopped.last_checkpoint, whole.last_checkpoint.with_name("epoch-0003.ckpt"))
+    )
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def stop_by_the_first_process(rank: int, report: Any) -> None:
+    meter, loop = StubMeter(), StubLoop(9)
+    callback = EarlyStopping("recall@1:patience=2", meter)  # type: ignore[arg-type]
+    while not loop.is_stopped:
+        callback.after_backward(loop, None, torch.tensor(float(rank)))  # type: ignore[arg-type]
+        meter.last_row = {"recall@1": 0.5} if rank == 0 else {}  # only the first process computes it
+        loop.completed_epochs += 1
+        callback.after_epoch(loop)  # type: ignore[arg-type]
+    report(loop.completed_epochs)
+
+
+def test_all_processes_stop_together() -> None:
+    assert reports_of(stop_by_the_first_process, 2) == [3, 3]
