@@ -71,6 +71,7 @@ def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
     "chosen",
     [
         [],
+        ["--exchange", "ring"],
         ["--strategy", "fsdp", "--recipe", "byol", "--gradient_clip", "0.5"],
         pytest.param(["--strategy", "fsdp", "--grad_accum_steps", "2"], marks=pytest.mark.slow),
         pytest.param(["--strategy", "fsdp", "--cache_chunk", "20"], marks=pytest.mark.slow),
@@ -83,7 +84,7 @@ def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
 def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) -> None:
     arguments = [*ARGUMENTS, *chosen]
     two = torchrun(*arguments, "--out", str(tmp_path / "two"), module="tests.training.in_double")
-    arguments = [*ARGUMENTS, *(chosen[2:] if "--strategy" in chosen else chosen)]
+    arguments = [*ARGUMENTS, *(chosen[2:] if {"--strategy", "--exchange"} & {*chosen} else chosen)]
     alone = [sys.executable, "-m", "tests.training.in_double", "train", *arguments, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
     _, errors = two.communicate()
@@ -123,6 +124,8 @@ def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
 def test_rejects_parts_in_one_process(settings: dict[str, Any]) -> None:
     with raises_usage_error("strategy.one_process"):
         train(**settings, strategy="fsdp")
+    with raises_usage_error("exchange.one_process"):
+        train(**settings, exchange="ring")
 
 
 @pytest.mark.slow

@@ -17,9 +17,10 @@ from contraport.distributed.processes import (
     torchrun_process_group,
     use_local_batch,
 )
+from contraport.distributed.ring_exchange import RingExchange
 
 __all__ = [
-    "Processes", "any_process", "broadcast_object", "current_processes", "first_non_none", "gather",
+    "Processes", "RingExchange", "any_process", "broadcast_object", "current_processes", "first_non_none", "gather",
     "is_main_process", "machine_layout", "propagate_errors", "raise_once_across_ranks", "torchrun_process_group",
     "use_local_batch",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
 the tiles of each pass over the pairs are shared out: work falls with the number of processes, and memory stays O(N d).
+`contraport.distributed.ring_exchange` is the other way, in which embeddings are not gathered.
 
 Gradients. DistributedDataParallel averages over processes; the average is the gradient of one process on the whole
 batch. The adjoint of `Processes.gather` adds up the gradients of all processes and takes the own rows, so that a
@@ -82,6 +83,18 @@ class Processes(NamedTuple):
             value = value.float()  # Gloo has no collectives in half precision
         gathered: Tensor = _Gather.apply(self, self._sizes(value) if sizes is None else sizes, value)
         return gathered
+
+    def own_rows(self, value: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """Return the rows of this process of a value that is equal on all processes: the reverse of `gather`.
+
+        Backward gathers the gradients of the rows, each scaled as a process holds it, so that all get the whole.
+
+        Args:
+            value: the rows of all processes, in the order of their ranks.
+            sizes: number of rows of each process.
+        """
+        own: Tensor = _OwnRows.apply(self, sizes, value)
+        return own
 
     def row_offset(self, value: Tensor) -> int:
         """Return the number of rows on the processes of lower rank."""
@@ -199,6 +212,20 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
         return None, None, _Gather.apply(ctx.processes, ctx.sizes, gradient)
+
+
+class _OwnRows(torch.autograd.Function):
+    """Autograd function that takes the own rows of a replicated value; backward gathers, and averages as in DDP."""
+
+    @staticmethod
+    def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
+        ctx.processes, ctx.sizes = processes, sizes
+        start = sum(sizes[: processes.rank])
+        return value[start : start + sizes[processes.rank]].clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, _Gather.apply(ctx.processes, ctx.sizes, gradient) / ctx.processes.size
 
 
 class _Replicated(torch.autograd.Function):

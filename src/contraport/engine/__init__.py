@@ -11,7 +11,17 @@ from contraport.engine.autograd import (
     normalize,
     without_autocast,
 )
-from contraport.engine.backends import BACKENDS, PRECISIONS, backend, choose_backend, explain_backend, precision
+from contraport.engine.backends import (
+    BACKENDS,
+    EXCHANGES,
+    PRECISIONS,
+    backend,
+    choose_backend,
+    current_exchange,
+    exchange,
+    explain_backend,
+    precision,
+)
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelMask, SimilarityMask
 from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, Relaxation
@@ -36,19 +46,67 @@ from contraport.engine.links import (
     PolynomialTail,
     SquaredKernelLink,
 )
-from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, PairWeights
+from contraport.engine.log_kernels import Indices, LogKernel, MatrixLogKernel, PairWeights
 from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
+from contraport.engine.ring import RingLogKernel, Shards
 from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_of_size
 
 __all__ = [
-    "BACKENDS", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink", "Geometry",
-    "Gibbs", "HalfStep", "HostLoop", "Kernel", "LabelMask", "LearnedTemperature", "Link", "LogHinge", "LogKernel",
-    "LogOfFunction", "LogPower", "LogSoftplus", "MatrixLogKernel", "PairWeights", "PolynomialTail",
-    "RationalQuadratic", "Relaxation", "SimilarityMask", "SquaredKernelLink", "StudentT", "TemperatureLike",
-    "backend", "cached", "check_not_in_torch_func", "choose_backend", "constant_vector",
-    "disable_autocast_in_backward", "explain_backend", "is_in_torch_func", "log_of_size", "log_sums",
-    "map_row_blocks", "normalize", "parameter_value", "precision", "row_transport_costs", "run_half_steps",
-    "run_host_loop", "scalar_parameter", "solve_fixed_point", "without_autocast",
+    "BACKENDS",
+    "EXCHANGES",
+    "OTHER_AXIS",
+    "PRECISIONS",
+    "Axis",
+    "BilinearCost",
+    "CacheEntry",
+    "CostWeightedLink",
+    "Geometry",
+    "Gibbs",
+    "HalfStep",
+    "HostLoop",
+    "Indices",
+    "Kernel",
+    "LabelMask",
+    "LearnedTemperature",
+    "Link",
+    "LogHinge",
+    "LogKernel",
+    "LogOfFunction",
+    "LogPower",
+    "LogSoftplus",
+    "MatrixLogKernel",
+    "PairWeights",
+    "PolynomialTail",
+    "RationalQuadratic",
+    "Relaxation",
+    "RingLogKernel",
+    "Shards",
+    "SimilarityMask",
+    "SquaredKernelLink",
+    "StudentT",
+    "TemperatureLike",
+    "backend",
+    "cached",
+    "check_not_in_torch_func",
+    "choose_backend",
+    "constant_vector",
+    "current_exchange",
+    "disable_autocast_in_backward",
+    "exchange",
+    "explain_backend",
+    "is_in_torch_func",
+    "log_of_size",
+    "log_sums",
+    "map_row_blocks",
+    "normalize",
+    "parameter_value",
+    "precision",
+    "row_transport_costs",
+    "run_half_steps",
+    "run_host_loop",
+    "scalar_parameter",
+    "solve_fixed_point",
+    "without_autocast",
 ]  # fmt: skip
 
 _DEPRECATED = {

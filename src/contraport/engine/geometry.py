@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.links import Link
-from contraport.engine.log_kernels import LogKernel
+from contraport.engine.log_kernels import Indices, LogKernel
 
 CACHED_PAIRS = 1 << 16
 """Number of pairs (256 by 256) up to which a mask caches its matrix: 64 KiB."""
@@ -26,8 +26,12 @@ class PairMask(ABC):
         """Transposed mask, with rows and columns exchanged."""
 
     @abstractmethod
-    def take_rows(self, rows: slice) -> Self:
+    def take_rows(self, rows: Indices) -> Self:
         """Return the mask of some rows and all columns."""
+
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> Self:
+        """Return the mask of some rows and some columns."""
+        return self.take_rows(rows).T.take_rows(columns).T
 
     @abstractmethod
     def append_columns(self, columns: int) -> Self:
@@ -70,10 +74,18 @@ class LabelMask(PairMask):
     def T(self) -> LabelMask:
         return LabelMask(self.labels[::-1], None if self.exception_labels is None else self.exception_labels[::-1])
 
-    def take_rows(self, rows: slice) -> LabelMask:
+    def take_rows(self, rows: Indices) -> LabelMask:
         exceptions = self.exception_labels
         exceptions = None if exceptions is None else (exceptions[0][rows], exceptions[1])
         return LabelMask((self.labels[0][rows], self.labels[1]), exceptions)
+
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> LabelMask:
+        if not (rows is columns and self.is_symmetric):
+            return super().take_rows_and_columns(rows, columns)
+        # One tensor for both sides, by which the mask is recognized as symmetric.
+        labels, exceptions = self.labels[0][rows], self.exception_labels
+        taken = None if exceptions is None else exceptions[0][rows]
+        return LabelMask((labels, labels), None if taken is None else (taken, taken))
 
     def append_columns(self, columns: int) -> LabelMask:
         (rows, old), exceptions = self.labels, self.exception_labels
@@ -130,7 +142,7 @@ class SimilarityMask(PairMask):
     def T(self) -> SimilarityMask:
         return SimilarityMask(self.features[::-1], self.limit_parts[::-1], self.exception_labels[::-1])
 
-    def take_rows(self, rows: slice) -> SimilarityMask:
+    def take_rows(self, rows: Indices) -> SimilarityMask:
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
         return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.distributed import current_processes
+from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, normalize, without_autocast
 from contraport.engine.links import PolynomialTail, PoweredCost
 from contraport.engine.log_kernels import (
@@ -135,13 +135,20 @@ class Kernel(nn.Module, ABC):
             temperature = _check_tensor(override) if isinstance(override, Tensor) else override
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
 
-    def forward(self, x: Tensor, y: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        temperature: float | Tensor | None = None,
+        processes: Processes = Processes(),  # noqa: B008  (a constant)
+    ) -> LogKernel:
         """Return the log-kernel between embeddings x (N, d) and y (M, d), in at least single precision.
 
         Args:
             x: rows.
             y: columns.
             temperature: in this call, instead of the kernel's own: a number, or a tensor without dimensions.
+            processes: processes that each have some of the rows and columns, if these are not all of them.
 
         Raises:
             UsageError: a temperature that is a tensor on the CPU is not positive.
@@ -152,7 +159,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._call_temperature(x.dtype, temperature), (x, x if same else y)
-            return self.log_kernel(partial(self._scaled_cost, *sides, temperature=tau), tau)
+            return self.log_kernel(partial(self._scaled_cost, *sides, temperature=tau, processes=processes), tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return the log-kernel of a matrix of similarities, (N, M), instead of embeddings.
@@ -184,14 +191,18 @@ class Kernel(nn.Module, ABC):
             temperature: of the call.
         """
 
-    def _scaled_cost(self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor) -> LogKernel:
+    def _scaled_cost(
+        self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
+    ) -> LogKernel:
         """Return the scaled cost T = -cost / cost_scale as a log-kernel without a link function."""
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
             # Distances do not change when all points move together, and ||x||^2 + ||y||^2 - 2 <x, y> loses fewer
             # digits to cancellation near the origin.
-            center = x.detach().mean(0)
+            center = x.detach().mean(0) if len(x) else x.detach().new_zeros(x.shape[1])
+            processes.all_reduce_(center)  # any point does, if it is the same for all
+            center /= processes.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
         rows = _COSTS[self.cost](x, cost_scale)
         columns = rows if x is y else _COSTS[self.cost](y, cost_scale)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self, TypeAlias
@@ -30,6 +30,9 @@ from contraport.errors import UsageError
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
+Indices: TypeAlias = Tensor | slice
+"""Some rows (or columns): their indices, or a range."""
+
 
 class PairWeights(Protocol):
     """Protocol of pair weights: an (N, M) matrix, dense or structured, that can be multiplied and summed."""
@@ -42,6 +45,9 @@ class PairWeights(Protocol):
 
     def take_rows(self, rows: slice) -> PairWeights:
         """Return the weights of some rows and all columns."""
+
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairWeights:
+        """Return the weights of some rows and some columns."""
 
     def dense(self) -> Tensor:
         """Return the weights as an (N, M) tensor."""
@@ -71,6 +77,15 @@ class LogKernel(ABC):
     def num_global_inputs(self) -> int:
         """Number of inputs that all pairs share, such as the temperature; they are the last inputs."""
         return 0
+
+    @property
+    def column_inputs(self) -> tuple[int, ...]:
+        """Places among the inputs of those that belong to columns, each behind its counterpart of the rows."""
+        raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
+
+    def with_columns(self, values: Sequence[Tensor]) -> Self:
+        """Return the kernel between its rows and other columns, given by their `column_inputs`."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -191,10 +206,15 @@ class InnerProductLogKernel(LogKernel):
     constant_bias: float | None = None
     cost_is_distance: bool = False
     max_product: float = math.inf
+    column_inputs = (1, 3)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.y, self.row_bias, self.column_bias
+
+    def with_columns(self, values: Sequence[Tensor]) -> Self:
+        y, column_bias = values
+        return replace(self, y=y, column_bias=column_bias)
 
     def reduce_to_pass_inputs(self) -> InnerProductLogKernel:
         return InnerProductLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
@@ -324,6 +344,7 @@ class CallableLogKernel(LogKernel):
     link: Link | None = None
     scale: float | Tensor = 1.0
     row_bias: Tensor | None = None
+    column_inputs = (1,)
 
     @property
     def cost_scale(self) -> float | Tensor:  # type: ignore[override]
@@ -336,6 +357,9 @@ class CallableLogKernel(LogKernel):
     @property
     def num_global_inputs(self) -> int:
         return len(self._global_inputs())
+
+    def with_columns(self, values: Sequence[Tensor]) -> Self:
+        return replace(self, y=values[0])
 
     def reduce_to_pass_inputs(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):

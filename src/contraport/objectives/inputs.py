@@ -27,25 +27,40 @@ class CallInputs(NamedTuple):
     """Inputs of one call of an objective: the views and the attributes of the items.
 
     Attributes:
-        views: Embeddings of the items, (n, d) for each view; zeros where an item lacks the view.
+        views: Embeddings of the items, (n, d) for each view; zeros where an item lacks the view. With item counts, of
+            the items of this process only.
         attributes: Attributes of the items by name, such as labels, (n, ...) each.
         present: Whether each item has each view, (n, views) Booleans; None if all have all.
         num_first_items: Number of items that the first view shows, if two views show different items; else None.
+        item_counts: Number of items of each process, if the embeddings are those of this process only.
+        own_present: The rows of `present` that belong to the embeddings.
     """
 
     views: tuple[Tensor, ...]
     attributes: dict[str, Tensor]
     present: Tensor | None = None
     num_first_items: int | None = None
+    item_counts: tuple[int, ...] | None = None
+    own_present: Tensor | None = None
 
-    def gather(self, processes: Processes, counts: tuple[int, ...] | None) -> CallInputs:
-        """Return the items of all processes in the order of their ranks; counts, of each process, are None for one."""
-        inputs = self
+    def gather(self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True) -> CallInputs:
+        """Return the items of all processes in the order of their ranks.
+
+        Args:
+            processes: that share the batch.
+            counts: number of items of each process; None for one process.
+            with_views: gather the embeddings too, rather than only the attributes.
+        """
+        inputs = self._replace(own_present=self.present)
         if counts is not None:
-            views = processes.gather(torch.stack(self.views, 1), counts).unbind(1)
+            views = self.views
+            if with_views:
+                views = processes.gather(torch.stack(self.views, 1), counts).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
-            inputs = CallInputs(tuple(views), attributes, present, self.num_first_items)
+            own = present if with_views else self.present
+            item_counts = None if with_views else counts
+            inputs = CallInputs(tuple(views), attributes, present, self.num_first_items, item_counts, own)
         weights = inputs.attributes.get("weights")
         if weights is not None:
             check_values("weights", weights, (weights > 0).any(), "numbers that are not all zero")

@@ -120,6 +120,9 @@ class LayoutWrapper(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         return self.layout(*views)
 
+    def arrange(self, *values: Tensor) -> list[Block]:
+        return self.layout.arrange(*values)
+
     @property
     def traits(self) -> LayoutTraits:
         return self.layout.traits

@@ -14,7 +14,18 @@ import torch
 from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
-from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, cached
+from contraport.distributed import current_processes
+from contraport.engine import (
+    CacheEntry,
+    Geometry,
+    Kernel,
+    LabelMask,
+    LogKernel,
+    RingLogKernel,
+    Shards,
+    SimilarityMask,
+    cached,
+)
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.objectives.pair_sets import PairIndicator
 
@@ -186,6 +197,16 @@ class PairPattern:
             has_no_empty_rows=False,
         )
 
+    def shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
+        """Return the distribution of rows and of columns over processes with given numbers of items."""
+
+        def distribute() -> tuple[Shards, Shards]:
+            rows = Shards.of_items(self.row_items, item_counts)
+            same = self.row_items is self.column_items
+            return rows, rows if same else Shards.of_items(self.column_items, item_counts)
+
+        return self.compute_once(("shards", item_counts), distribute)
+
     def fill_masked(self, matrix: Tensor, value: float) -> Tensor:
         """Return a matrix, (N, M), with a value in place of the entries of excluded pairs."""
         for mask in self.masks:
@@ -220,12 +241,15 @@ class Block:
         x: Embeddings of the rows, (N, d).
         y: Embeddings of the columns, (M, d); the same tensor as x if both are the same embeddings.
         similarities: Similarities of rows and columns, (N, M), if given in place of embeddings; else None.
+        item_counts: Number of items of each process, if x and y are only the rows and columns of the items of this
+            process, of those in the pattern; else None.
     """
 
     pattern: PairPattern
     x: Tensor
     y: Tensor
     similarities: Tensor | None = None
+    item_counts: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -240,7 +264,8 @@ class Block:
     @property
     def T(self) -> Block:
         """The block with rows and columns exchanged."""
-        return Block(self.pattern.T, self.y, self.x, None if self.similarities is None else self.similarities.T)
+        similarities = None if self.similarities is None else self.similarities.T
+        return Block(self.pattern.T, self.y, self.x, similarities, self.item_counts)
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> Block:
         """Return the block of the rows and columns with given indices; see `PairPattern.select_rows_and_columns`."""
@@ -256,7 +281,11 @@ class Block:
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
         """Build the geometry of the block: its compared pairs under a kernel, at its own or another temperature."""
-        if self.similarities is None:
+        if self.item_counts is not None:
+            processes, (rows, columns) = current_processes(), self.pattern.shards(self.item_counts)
+            own = kernel(self.x, self.y, temperature, processes)
+            log_kernel: LogKernel = RingLogKernel(own, rows, columns, processes)
+        elif self.similarities is None:
             log_kernel = kernel(self.x, self.y, temperature)
         else:
             log_kernel = kernel.from_similarities(self.similarities, temperature)
@@ -323,6 +352,10 @@ class Layout(ReprMixin, ABC):
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return a block without the pairs that are excluded by features of its rows, (N, k), and columns, (M, k)."""
         return block
+
+    def arrange(self, *values: Tensor) -> list[Block]:
+        """Return the blocks with other values in place of the embeddings of each view, (n, k) with any k."""
+        return self(*values)
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
         """Return the number of rows of each view from the shape of a similarity matrix.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from contraport.engine import LabelMask, SimilarityMask
+from contraport.engine import Indices, LabelMask, SimilarityMask
 from contraport.errors import UsageError
 
 
@@ -134,6 +134,12 @@ class PairIndicator:
     def take_rows(self, rows: slice) -> PairIndicator:
         """Return the pair set restricted to some of its rows."""
         return PairIndicator(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
+
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairIndicator:
+        """Return the pair set restricted to some of its rows and columns."""
+        return PairIndicator(
+            tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities)
+        )
 
     def apply(self, y: Tensor) -> Tensor:
         """Apply the set as a matrix of zeros and ones: sum y over the columns of each row, (M, ...) to (N, ...)."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine import Kernel
+from contraport.engine import Kernel, current_exchange
 from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
     NON_ITEM_OPTIONS,
@@ -90,15 +90,27 @@ class MatchingProblem:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_embeddings)
-        if inputs.present is not None:
-            # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
-            marks = inputs.present.to(inputs.views[0].dtype).T[:, :, None]
-            marked = self.layout(*(mark.expand_as(z) for mark, z in zip(marks, inputs.views, strict=True)))
-            blocks = [_select_present(block, marks) for block, marks in zip(blocks, marked, strict=True)]
-            blocks = [block for block in blocks if min(block.shape) > 0]
+        if inputs.own_present is not None:
+            blocks = self._select_present(blocks, inputs.own_present)
+        if inputs.item_counts is not None:
+            # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
+            size = sum(inputs.item_counts)
+            whole = self.layout.arrange(*(view.new_zeros(size, 1) for view in inputs.views))
+            if inputs.present is not None:
+                whole = self._select_present(whole, inputs.present)
+            blocks = [
+                replace(block, x=own.x, y=own.y, item_counts=inputs.item_counts)
+                for block, own in zip(whole, blocks, strict=True)
+            ]
+        blocks = [block for block in blocks if min(block.shape) > 0]
         if self.similarities is not None:
             blocks = [replace(block, similarities=_select_similarities(self.similarities, block)) for block in blocks]
         return blocks
+
+    def _select_present(self, blocks: list[Block], present: Tensor) -> list[Block]:
+        # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
+        marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
+        return [_select_present(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 
     def directions(self, block: Block) -> list[Direction]:
         """Return the directions of a block: rows to columns, and columns to rows if the layout compares both."""
@@ -149,7 +161,8 @@ class LocalCall(NamedTuple):
         different = "" if inputs.num_first_items is None else " of different items"
         shared = f" beside {tuple(self.columns[0].shape)}" if self.columns else ""
         forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
-        forms["views"] = f"{len(inputs.views)} views {describe_form(inputs.views[0])}{different}{shared}"
+        ring = ", around a ring" if current_exchange() == "ring" else ""
+        forms["views"] = f"{len(inputs.views)} views {describe_form(inputs.views[0])}{different}{shared}{ring}"
         forms |= {"target": self.target.kind, "present": describe_form(inputs.present)}
         forms["temperature"] = describe_form(self.temperature)
         if self.plan_weights is not None:
@@ -209,7 +222,10 @@ def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
-    return LocalCall(layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature)
+    call = LocalCall(layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature)
+    if current_exchange() == "ring" and current_processes().size > 1:
+        _check_ring(call)
+    return call
 
 
 def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
@@ -228,7 +244,7 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
     else:
         target = target.gather_across_processes(processes, inputs)
     # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-    inputs = inputs.gather(processes, item_counts)
+    inputs = inputs.gather(processes, item_counts, with_views=current_exchange() == "gather")
     if plan_weights is not None:
         good = traits.compares_items and not columns and similarities is None and inputs.present is None
         check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
@@ -248,6 +264,18 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
         negatives is None and not traits.requires_features and "column_weights" not in inputs.attributes,
         target.positives_from_views and not inputs.attributes.keys() & {"weights", "column_weights"},
     )
+
+
+def _check_ring(call: LocalCall) -> None:
+    """Raise `UsageError` for calls that read embeddings of other processes outside of the passes over the pairs."""
+    refused = {
+        "negatives": call.negatives is not None,
+        "weights": call.plan_weights is not None,
+        "layout": bool(call.columns) or not call.traits.compares_items,
+    }
+    for name, used in refused.items():
+        what = {"weights": "'plan' is ", "layout": f"{call.layout!r} is "}.get(name, "")
+        check(not used, f"{name}: {what}not offered with exchange 'ring'; use 'gather'.", "exchange")
 
 
 def convert_target(target: object) -> Target:

@@ -33,14 +33,12 @@ _BUFFER_SYNC_ARGUMENT = next(
 
 
 def check_strategy(settings: Settings) -> None:
-    """Raise `UsageError` if the strategy is fsdp and another setting does not support it."""
+    """Raise `UsageError` if strategy or exchange require several processes, or a setting does not support fsdp."""
+    for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
+        message = f"{name}: {value} requires several processes; start them with torchrun."
+        check(value == default or current_processes().size > 1, message, "one_process")
     if settings.strategy == "ddp":
         return
-    check(
-        current_processes().size > 1,
-        "strategy: fsdp requires several processes; start them with torchrun.",
-        "one_process",
-    )
     others = {
         "audit": settings.audit,
         settings.freezing_option: settings.freezes_some_encoder,

@@ -12,6 +12,7 @@ from rich.console import Console
 from contraport.data import local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
+from contraport.engine import exchange
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.callbacks.checkpoints import (
@@ -92,7 +93,8 @@ def fit(
                 if start.step > 0:
                     restore_last_checkpoint(loop, run)
                 try:
-                    loop.run()
+                    with exchange(settings.exchange):
+                        loop.run()
                     succeeded = True
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
                     check_every, start = 1, read_position(run)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -17,10 +18,12 @@ from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, Str
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
-from contraport.errors import unknown_name_error
+from contraport.engine.ring import RingLogKernel, RingPairPasses
+from contraport.errors import check, unknown_name_error
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Exchange: TypeAlias = Literal["gather", "ring"]
 
 BACKENDS: dict[BackendName, type[PairPasses]] = {
     "dense": DensePairPasses,
@@ -32,6 +35,25 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+
+EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
+"""How several processes exchange embeddings, by name."""
+
+
+class StreamedRingPasses(RingPairPasses):
+    """Passes over all pairs as a sum over visits of a ring, each tile by tile."""
+
+    visit_passes = StreamedPairPasses
+
+
+class CudaRingPasses(RingPairPasses):
+    """Passes over all pairs as a sum over visits of a ring, each by Triton kernels."""
+
+    visit_passes = CudaPairPasses
+
+
+RING_BACKENDS: dict[BackendName, type[PairPasses]] = {"streamed": StreamedRingPasses, "cuda": CudaRingPasses}
+"""The backends of an exchange around a ring by name: those that store nothing of the size of the pairs."""
 
 DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
 """By device, the number of pairs up to which plain autograd on the whole matrix is fastest: 256 by 256 on a CPU; 2,048
@@ -46,6 +68,7 @@ Value = TypeVar("Value")
 # Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
 _forced: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
+_exchange: ContextVar[Exchange] = ContextVar("contraport_exchange", default="gather")
 
 
 @contextmanager
@@ -102,6 +125,39 @@ def precision(name: Precision) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def exchange(name: str) -> Iterator[None]:
+    """Choose how several processes exchange their embeddings in the objectives that are called within the block.
+
+    Values and gradients are the same. ``"gather"``, the default, sends the embeddings once, and each process holds all
+    of them. Under ``"ring"`` each process keeps its own, and blocks of them travel around the processes in each pass
+    over the pairs: memory falls with the number of processes, and each pass sends the embeddings once. Vectors of all
+    rows, labels and masks are held by every process under either.
+
+    The ring does not offer second derivatives, ``features=``, ``negatives=``, ``weights="plan"``, layouts of
+    coordinates or shared columns, plans as matrices, or divergences that read whole rows of a plan.
+
+    Args:
+        name: ``"gather"`` or ``"ring"``. One process exchanges nothing.
+
+    Raises:
+        UsageError: the name is unknown; later, in a call, processes differ in it, or the ring does not offer the call.
+
+    >>> import torch, contraport
+    >>> with contraport.engine.exchange("ring"):
+    ...     value = contraport.nt_xent()(*torch.randn(2, 64, 8))
+    """
+    if name not in EXCHANGES:
+        raise unknown_name_error("exchange", name, EXCHANGES)
+    with _override(_exchange, cast(Exchange, name)):
+        yield
+
+
+def current_exchange() -> Exchange:
+    """Return how several processes currently exchange embeddings; see `exchange`."""
+    return _exchange.get()
+
+
 def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
     """Return the backend name for a geometry: set by the context manager `backend`, else chosen by size and device.
 
@@ -109,6 +165,8 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
     ``"dense"``, the only backend made of plain operations.
     """
+    if isinstance(geometry.log_kernel, RingLogKernel):
+        return _choose_ring_backend(geometry.log_kernel, geometry)
     if is_in_torch_func():
         return "dense"
     forced = _forced.get()
@@ -122,6 +180,19 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
     if like.is_cuda and TRITON and unsupported_reason(geometry) is None:
         return "cuda"
     return "stored" if n * m * like.element_size() <= STORED_BYTES else "streamed"
+
+
+def _choose_ring_backend(ring: RingLogKernel, geometry: Geometry) -> BackendName:
+    forced, visit = _forced.get(), replace(geometry, log_kernel=ring.own)
+    supported = unsupported_reason(visit) is None
+    check(
+        forced is None or forced in RING_BACKENDS,
+        f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {' or '.join(RING_BACKENDS)}.",
+        "exchange",
+    )
+    if forced == "streamed" or not supported:
+        return "streamed"
+    return "cuda" if forced == "cuda" or (ring.inputs[0].is_cuda and TRITON) else "streamed"
 
 
 def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
@@ -139,10 +210,13 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     pass). Not cuda: its kernels know functions of inner products alone.
     """
     n, m = geometry.shape
+    ring = isinstance(geometry.log_kernel, RingLogKernel)
     name, forced, like = choose_backend(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
     reason = ", as requested" if forced == name else ""
     text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].description})."
+    if ring:
+        return f"{text} {RingPairPasses.description[0].upper()}{RingPairPasses.description[1:]}."
     if name == "cuda":
         return f"{text} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
@@ -157,6 +231,6 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
         geometry: the pairs.
         half_steps: number of half-steps of the operation.
     """
-    return BackendConfig(
-        BACKENDS[choose_backend(geometry, half_steps)], current_processes(), PRECISIONS[_precision.get()]
-    )
+    name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
+    passes_class = (RING_BACKENDS if ring else BACKENDS)[name]
+    return BackendConfig(passes_class, current_processes(), PRECISIONS[_precision.get()])

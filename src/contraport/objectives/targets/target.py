@@ -18,7 +18,14 @@ from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
 from contraport.distributed import Processes
-from contraport.engine import LogKernel, constant_vector, disable_autocast_in_backward, log_of_size, map_row_blocks
+from contraport.engine import (
+    Indices,
+    LogKernel,
+    constant_vector,
+    disable_autocast_in_backward,
+    log_of_size,
+    map_row_blocks,
+)
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
@@ -54,6 +61,10 @@ class TargetPlan(ABC):
     @abstractmethod
     def take_rows(self, rows: slice) -> TargetPlan:
         """Return the plan restricted to some of its rows."""
+
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> TargetPlan:
+        """Return the plan restricted to some of its rows and columns."""
+        return DenseTarget(self.dense()[rows][:, columns])
 
     @abstractmethod
     def scale_rows(self, factors: Tensor) -> TargetPlan:
@@ -294,6 +305,10 @@ class PiecewiseConstantTarget(TargetPlan):
 
     def take_rows(self, rows: slice) -> PiecewiseConstantTarget:
         levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.level_sets)
+        return replace(self, level_sets=levels, row_scale=self.row_scale[rows], cached_row_mass=None)
+
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PiecewiseConstantTarget:
+        levels = tuple((level, pairs.take_rows_and_columns(rows, columns)) for level, pairs in self.level_sets)
         return replace(self, level_sets=levels, row_scale=self.row_scale[rows], cached_row_mass=None)
 
     def scale_rows(self, factors: Tensor) -> PiecewiseConstantTarget:

@@ -133,6 +133,13 @@ class RunSettings(BaseOptions):
         check=one_of("ddp", "fsdp"),
         lifetime="machine",
     )
+    exchange: str = option(
+        "gather",
+        "Exchange of embeddings between several processes: gather (each process holds those of the whole batch) or "
+        "ring (each holds its own, and blocks travel around the processes: for batches whose embeddings do not fit).",
+        check=one_of("gather", "ring"),
+        lifetime="machine",
+    )
     compile: bool = option(
         False,
         "Compile the encoders with torch.compile: the first steps take up to minutes longer, later steps are faster.",

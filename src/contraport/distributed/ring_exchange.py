@@ -1,0 +1,98 @@
+"""Exchange around a ring: the blocks of all processes pass by each process, and their gradients travel with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from contraport.distributed.processes import Processes
+
+
+class RingExchange:
+    """One trip of blocks around the ring: each process sees its own block first, then those of the ranks above it.
+
+    A process holds two blocks at a time: it computes with one while the next arrives and the present one is sent on.
+    The sum of the gradients in a block follows it one hop later, as it is complete only when the process is done, and
+    is sent home after the last hop.
+
+    Args:
+        processes: the processes of the ring.
+        own: block of this process, a vector.
+        sizes: number of entries in the block of each process.
+        hops: number of blocks of other processes that pass by.
+        with_gradient: whether a gradient travels with each block.
+    """
+
+    def __init__(
+        self, processes: Processes, own: Tensor, sizes: Sequence[int], hops: int, *, with_gradient: bool = False
+    ) -> None:
+        self.processes, self.sizes, self.hops = processes, sizes, hops
+        self.with_gradient = with_gradient
+        self._block, self._sent = own, own
+        # Sums of many terms: in single precision at least, whatever the blocks travel in.
+        self._gradient_dtype = torch.promote_types(own.dtype, torch.float32)
+        self._gradient: Tensor | None = None
+        self._owner = processes.rank
+
+    @property
+    def gradient(self) -> Tensor:
+        """Gradient in the block that the caller has, to which it adds; after the trip, in its own, from all processes.
+
+        Created when first read: a process that adds nothing holds no zeros meanwhile.
+        """
+        if self._gradient is None:
+            self._gradient = self._block.new_zeros(self.sizes[self._owner], dtype=self._gradient_dtype)
+        return self._gradient
+
+    def blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield the rank of each owner, and its block."""
+        rank, size = self.processes
+        below, above = (rank - 1) % size, (rank + 1) % size
+        own_gradient: Tensor | None = None
+        for hop in range(self.hops + 1):
+            self._owner = (rank + hop) % size
+            transfers, following, received = [], None, None
+            if hop < self.hops:
+                following = self._block.new_empty(self.sizes[(self._owner + 1) % size])
+                transfers.append((self._block, below, following, above))
+            if self.with_gradient and hop > 1:
+                # Our part of the previous block goes on to the next process; to this one comes that of the others.
+                received = self._block.new_empty(self.sizes[self._owner], dtype=self._gradient_dtype)
+                transfers.append((self._sent, below, received, above))
+            requests = _start(transfers)
+            self._gradient = None
+            yield self._owner, self._block
+            for request in requests:
+                request.wait()
+            if self.with_gradient:
+                if received is not None:
+                    received = received if self._gradient is None else received.add_(self._gradient)
+                    self._gradient = received
+                if hop == 0:
+                    own_gradient = self._gradient
+                else:
+                    self._sent = self.gradient
+            if following is not None:
+                self._block = following
+            del transfers, following, received
+        if self.with_gradient and self.hops > 0:
+            home = self._block.new_empty(self.sizes[rank], dtype=self._gradient_dtype)
+            for request in _start([(self._sent, (rank + self.hops) % size, home, (rank - self.hops) % size)]):
+                request.wait()
+            own_gradient = home if own_gradient is None else own_gradient.add_(home)
+        self._owner, self._gradient = rank, own_gradient
+
+
+def _start(transfers: Sequence[tuple[Tensor, int, Tensor, int]]) -> list[dist.Work]:
+    """Start to send each tensor to a rank while another is received from a rank; empty tensors are left out."""
+    operations = []
+    for sent, to, received, source in transfers:
+        if sent.numel():
+            operations.append(dist.P2POp(dist.isend, sent, to))
+        if received.numel():
+            operations.append(dist.P2POp(dist.irecv, received, source))
+    # In one batch, as NCCL would otherwise wait for the receiver of each.
+    return dist.batch_isend_irecv(operations) if operations else []

@@ -1,0 +1,470 @@
+"""Ring: log-kernel and passes over pairs whose embeddings stay on the process that computed them.
+
+Each process has its own rows and columns; the blocks of columns travel around a ring of processes. One visit is the
+rectangle between the own rows and the block that is present: an ordinary geometry, whose passes are those of any
+backend. Their results add up to those of all pairs, so memory is O(N d / W) on W processes. Vectors of all rows, such
+as potentials, and masks are held by every process: 1/d of the embeddings.
+
+Order. Vectors are in the order of the pattern of the block; the ring takes them by owner. `Shards` maps one to the
+other.
+
+Symmetry. Where rows and columns are the same embeddings, a visit serves the pairs (i, j) and (j, i), and blocks travel
+half of the ring. With an even number of processes the last visit is shared: the two that have each other's block
+compute half of it each.
+
+Source: for InfoNCE, Cheng et al. (2025), Breaking the memory barrier of contrastive loss via tile-based strategy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+
+import torch
+from torch import Tensor
+
+from contraport.distributed import Processes, RingExchange
+from contraport.engine.geometry import Geometry
+from contraport.engine.links import Link
+from contraport.engine.log_kernels import Indices, LogKernel, PairWeights
+from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
+from contraport.engine.pytree import TreeStructure, flatten, unflatten
+from contraport.errors import UsageError, check
+
+_ALONE = Processes()
+
+
+class Shards(NamedTuple):
+    """Distribution of the rows (or columns) of a block over processes.
+
+    Attributes:
+        sizes: Number of rows of each process.
+        order: Indices of the rows by owner, (N,); within a process as in the block. None if they are in that order.
+        places: Inverse of the order, (N,), or None.
+    """
+
+    sizes: tuple[int, ...]
+    order: Tensor | None = None
+    places: Tensor | None = None
+
+    @classmethod
+    def of_items(cls, items: Tensor, item_counts: tuple[int, ...]) -> Shards:
+        """Build the distribution of rows from the item of each, (N,), and the number of items of each process."""
+        ends = torch.tensor(item_counts, device=items.device).cumsum(0)
+        owners = torch.bucketize(items, ends, right=True)
+        sizes = tuple(owners.bincount(minlength=len(item_counts)).tolist())
+        if bool((owners[1:] >= owners[:-1]).all()):
+            return cls(sizes)
+        order = owners.argsort(stable=True)
+        return cls(
+            sizes, order, torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        )
+
+    def start(self, rank: int) -> int:
+        return sum(self.sizes[:rank])
+
+    def by_owner(self, value: Tensor) -> Tensor:
+        """Return a vector in the order of owners, (N,)."""
+        return value if self.order is None else value[self.order]
+
+    def by_row(self, value: Tensor) -> Tensor:
+        """Return a vector in the order of owners, (N,), in the order of rows."""
+        return value if self.places is None else value[self.places]
+
+    def indices(self, part: slice) -> Indices:
+        """Return the rows in a range of the order of owners."""
+        return part if self.order is None else self.order[part]
+
+
+class Visit(NamedTuple):
+    """Rectangle of pairs between own rows and the block of columns that is present.
+
+    Attributes:
+        owner: Process of the columns.
+        log_kernel: Log-kernel of the rectangle.
+        rows: Range of its rows, in the order of owners.
+        columns: Range of its columns, in the order of owners.
+        own_rows: The same range among the rows of this process.
+        own_columns: The same range among the columns of the present block.
+        is_mirrored: Whether it also stands for the transposed rectangle of a symmetric problem.
+    """
+
+    owner: int
+    log_kernel: LogKernel
+    rows: slice
+    columns: slice
+    own_rows: slice
+    own_columns: slice
+    is_mirrored: bool
+
+
+@dataclass(frozen=True, eq=False)
+class RingLogKernel(LogKernel):
+    """Log-kernel between the rows and columns of all processes, of which each process holds its own.
+
+    Gradients follow `contraport.distributed`: that of an own embedding is the whole gradient times the number of
+    processes.
+
+    Attributes:
+        own: Log-kernel between the rows and the columns of this process.
+        row_shards: Distribution of the rows.
+        column_shards: Distribution of the columns.
+        processes: Processes of the ring.
+    """
+
+    own: LogKernel
+    row_shards: Shards
+    column_shards: Shards
+    processes: Processes
+
+    @property
+    def link(self) -> Link | None:  # type: ignore[override]
+        return self.own.link
+
+    @property
+    def temperature(self) -> float | Tensor:  # type: ignore[override]
+        return self.own.temperature
+
+    @property
+    def cost_scale(self) -> float | Tensor:  # type: ignore[override]
+        return self.own.cost_scale
+
+    @property
+    def cost_is_distance(self) -> bool:  # type: ignore[override]
+        return self.own.cost_is_distance
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.own.inputs
+
+    @property
+    def num_global_inputs(self) -> int:
+        return self.own.num_global_inputs
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(self.row_shards.sizes), sum(self.column_shards.sizes)
+
+    @property
+    def T(self) -> RingLogKernel:
+        return replace(self, own=self.own.T, row_shards=self.column_shards, column_shards=self.row_shards)
+
+    @property
+    def is_finite(self) -> bool:
+        return self.own.is_finite
+
+    @property
+    def absolute_bound(self) -> float:
+        return self.own.absolute_bound
+
+    @property
+    def is_symmetric(self) -> bool:
+        return self.own.is_symmetric
+
+    def reduce_to_pass_inputs(self) -> RingLogKernel:
+        return replace(self, own=self.own.reduce_to_pass_inputs())
+
+    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+        if row_bias is not None:
+            shards = self.row_shards
+            row_bias = self.processes.own_rows(shards.by_owner(row_bias), shards.sizes)
+        return replace(self, own=self.own.with_link(link, scale=scale, row_bias=row_bias))
+
+    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+        places = []
+        for indices, shards in ((rows, self.row_shards), (columns, self.column_shards)):
+            place = indices if shards.places is None else shards.places[indices]
+            ends = torch.tensor(shards.sizes, device=place.device).cumsum(0)
+            places.append((place, torch.bucketize(place, ends, right=True)))
+        (row_places, owners), (column_places, column_owners) = places
+        check(
+            torch.equal(owners, column_owners),
+            "exchange: 'ring' reads single pairs within a process, and this objective or target has pairs of items of "
+            "different processes; use 'gather'.",
+            "exchange",
+        )
+        rank, size = self.processes
+        mine = owners == rank
+        values = self.own.gather_entries(
+            row_places[mine] - self.row_shards.start(rank), column_places[mine] - self.column_shards.start(rank)
+        )
+        counts = tuple(owners.bincount(minlength=size).tolist())
+        return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]
+
+    def row_inner_products(self, weight: PairWeights) -> Tensor:
+        tensors: list[Tensor] = []
+        structure = flatten(self.reduce_to_pass_inputs(), tensors)
+        own: Tensor = _RowInnerProducts.apply(structure, weight, *tensors)
+        return self.row_shards.by_row(self.processes.gather(own, self.row_shards.sizes))
+
+    def take_rows(self, rows: slice) -> NoReturn:
+        self._refuse()
+
+    def dense(self) -> NoReturn:
+        self._refuse()
+
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> NoReturn:
+        self._refuse()
+
+    def accumulate_gradient(
+        self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]
+    ) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(
+            "exchange: 'ring' holds no row of the whole matrix of pairs, which this objective, a second derivative or "
+            "an inspected plan reads; use contraport.engine.exchange('gather').",
+            kind="exchange",
+        )
+
+    def start_exchange(self, *, with_gradient: bool, half: bool) -> RingExchange:
+        """Return the exchange of the columns around the ring, all of it or the half that a symmetric problem needs."""
+        size = self.processes.size
+        columns = [self.own.inputs[k].detach() for k in self.own.column_inputs]
+        block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message
+        width = sum(math.prod(v.shape[1:]) for v in columns)
+        sizes = [width * count for count in self.column_shards.sizes]
+        return RingExchange(self.processes, block, sizes, size // 2 if half else size - 1, with_gradient=with_gradient)
+
+    def visits(self, exchange: RingExchange, *, half: bool = False) -> Iterator[Visit]:
+        """Yield the visit of each block; `half` as in `start_exchange`."""
+        rank, size = self.processes
+        top = self.row_shards.start(rank)
+        for owner, block in exchange.blocks():
+            left, columns = self.column_shards.start(owner), slice(0, self.column_shards.sizes[owner])
+            rows = slice(0, self.row_shards.sizes[rank])
+            if half and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
+                # Two processes have each other's block: of the rectangle, that of the lower rank takes the upper half.
+                middle = self.row_shards.sizes[min(rank, owner)] // 2
+                if rank < owner:
+                    rows = slice(0, middle)
+                else:
+                    columns = slice(middle, columns.stop)
+            if rows.start == rows.stop or columns.start == columns.stop:
+                continue
+            kernel = self.own
+            if owner != rank:
+                kernel = kernel.with_columns([v[columns] for v in self._unpack(block, owner)]).take_rows(rows)
+            yield Visit(
+                owner,
+                kernel,
+                slice(top + rows.start, top + rows.stop),
+                slice(left + columns.start, left + columns.stop),
+                rows,
+                columns,
+                half and owner != rank,
+            )
+
+    def add_column_gradients(self, exchange: RingExchange, visit: Visit, gradients: Sequence[Tensor | None]) -> None:
+        """Add gradients in the columns of a visit, of all inputs by place, to that which travels with the block."""
+        if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_inputs):
+            parts = self._unpack(exchange.gradient, visit.owner)
+            for k, part in zip(self.own.column_inputs, parts, strict=True):
+                if (value := gradients[k]) is not None:
+                    part[visit.own_columns] += value
+
+    def column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
+        """Return the place and the gradient of each column input, after the exchange."""
+        parts = self._unpack(exchange.gradient, self.processes.rank)
+        return list(zip(self.own.column_inputs, parts, strict=True))
+
+    def _unpack(self, block: Tensor, owner: int) -> list[Tensor]:
+        """Return the column inputs of a process, or their gradients, as views of its block."""
+        count, parts, start = self.column_shards.sizes[owner], [], 0
+        for k in self.own.column_inputs:
+            shape = count, *self.own.inputs[k].shape[1:]
+            parts.append(block[start : start + math.prod(shape)].view(shape))
+            start += math.prod(shape)
+        return parts
+
+
+class RingPairPasses(PairPasses):
+    """Passes over all pairs as a sum over visits, each with the passes of another backend.
+
+    Attributes:
+        visit_passes: Backend of a visit.
+    """
+
+    description: ClassVar[str] = "embeddings travel around a ring of processes: O(N d / W) memory on W"
+    visit_passes: ClassVar[type[PairPasses]]
+
+    def precompute(self) -> None:
+        assert isinstance(self.log_kernel, RingLogKernel)
+        self.ring, self.processes = self.log_kernel, self.log_kernel.processes
+        self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
+
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+        q = None if q is None else self.columns.by_owner(q)
+        p = None if p is None else self.rows.by_owner(p)
+        n, m = self.ring.shape
+        by_row = None if q is None else q.new_full((n,), -torch.inf)
+        by_column = None if p is None else p.new_full((m,), -torch.inf)
+        for visit, passes in self._visits(self._exchange()):
+            rows, columns = visit.rows, visit.columns
+            if not visit.is_mirrored:
+                sums = passes.log_sum_exp(None if q is None else q[columns], None if p is None else p[rows])
+                _add_logs(by_row, rows, sums[0])
+                _add_logs(by_column, columns, sums[1])
+                continue
+            for potential, total in ((q, by_row), (p, by_column)):  # S is symmetric: the sums over rows are both
+                if potential is not None:
+                    sums = passes.log_sum_exp(potential[columns], potential[rows])
+                    _add_logs(total, rows, sums[0])
+                    _add_logs(total, columns, sums[1])
+        return self._combine_logs(by_row, self.rows), self._combine_logs(by_column, self.columns)
+
+    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+        terms = self._by_owner(terms)
+        sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
+        for visit, passes in self._visits(self._exchange()):
+            parts = {"rows": visit.columns, "columns": visit.rows}  # what a sum over the axis has an entry for
+            if not visit.is_mirrored:
+                for term, total, part in zip(terms, sums, passes.weighted_sum(_restrict(terms, visit)), strict=True):
+                    total[parts[term.axis]] += part
+                continue
+            for term, total in zip(terms, sums, strict=True):
+                both = _restrict([term, _mirror(term)], visit)
+                for side, part in zip(both, passes.weighted_sum(both), strict=True):
+                    total[parts[side.axis]] += part
+        self.processes.all_reduce_(*sums)
+        shards = {"rows": self.columns, "columns": self.rows}
+        return [shards[term.axis].by_row(total) for term, total in zip(terms, sums, strict=True)]
+
+    def gradient(
+        self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
+    ) -> list[Tensor | None]:
+        terms, columns = self._by_owner(terms), self.ring.own.column_inputs
+        gradients = [
+            torch.zeros_like(value) if needed and k not in columns else None
+            for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
+        ]
+        exchange = self._exchange(with_gradient=any(needs_grad[k] for k in columns))
+        for visit, passes in self._visits(exchange):
+            both = [*terms, *map(_mirror, terms)] if visit.is_mirrored else terms
+            parts = passes.gradient(_restrict(both, visit), needs_grad, without_link=without_link)
+            for k, total in enumerate(gradients):
+                part, parts[k] = parts[k], None if total is not None else parts[k]
+                if total is not None and part is not None:
+                    total[visit.own_rows if k < len(parts) - self.ring.num_global_inputs else ...] += part
+            self.ring.add_column_gradients(exchange, visit, parts)
+        if exchange.with_gradient:
+            for k, total in self.ring.column_gradients(exchange):
+                # Columns that are rows: the slot of the rows, before theirs, has the rest of the gradient.
+                rest = gradients[k - 1] if self.is_symmetric else None
+                if rest is not None:
+                    rest += total
+                elif needs_grad[k]:
+                    gradients[k] = total
+        return self._contribution(gradients)
+
+    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
+        f, g = self.rows.by_owner(f), self.columns.by_owner(g)
+        sums = torch.zeros_like(f)
+        for visit, passes in self._visits(self._exchange()):
+            sums[visit.rows] += passes.transport_sums(f[visit.rows], g[visit.columns])
+            if visit.is_mirrored:
+                mirrored = self.visit_passes(passes.geometry.T, _ALONE, (), self.operand_precision)
+                sums[visit.columns] += mirrored.transport_sums(f[visit.columns], g[visit.rows])
+        self.processes.all_reduce_(sums)
+        return self.rows.by_row(sums)
+
+    def _exchange(self, *, with_gradient: bool = False) -> RingExchange:
+        return self.ring.start_exchange(with_gradient=with_gradient, half=self.is_symmetric)
+
+    def _visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
+        for visit in self.ring.visits(exchange, half=self.is_symmetric):
+            rows = self.rows.indices(visit.rows)
+            # One tensor for both where they are the same, by which a mask is recognized as symmetric.
+            columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
+            columns = self.columns.indices(visit.columns) if columns is None else columns
+            masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
+            yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ALONE, (), self.operand_precision)
+
+    def _by_owner(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+        rows, columns = self.rows.by_owner, self.columns.by_owner
+        return [
+            WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
+            for a, b, axis, factor in terms
+        ]
+
+    def _combine_logs(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
+        """Combine the partial log-sums of all processes, and return them in the order of rows."""
+        if partial is None:
+            return None
+        total = torch.ones_like(partial)
+        self.processes.all_reduce_log_sums_(partial, total)
+        return shards.by_row(partial + total.log())
+
+
+def _add_logs(total: Tensor | None, part: slice, values: Tensor | None) -> None:
+    if total is not None and values is not None:
+        total[part] = torch.logaddexp(total[part], values)
+
+
+def _mirror(term: WeightTerm) -> WeightTerm:
+    """Return the term of the transposed pairs."""
+    axis = "columns" if term.axis == "rows" else "rows"
+    return WeightTerm(term.column_exponents, term.row_exponents, axis, term.factor)
+
+
+def _restrict(terms: Sequence[WeightTerm], visit: Visit) -> list[WeightTerm]:
+    rows, columns = visit.rows, visit.columns
+    return [
+        WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])
+        for a, b, axis, factor in terms
+    ]
+
+
+class _RowInnerProducts(torch.autograd.Function):
+    """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
+
+    @staticmethod
+    def forward(ctx: Any, structure: TreeStructure, weight: PairWeights, *tensors: Tensor) -> Tensor:
+        ctx.structure, ctx.weight = structure, weight
+        ctx.save_for_backward(*tensors)
+        ring: RingLogKernel = unflatten(structure, tensors)
+        sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
+        exchange = ring.start_exchange(with_gradient=False, half=False)
+        for visit in ring.visits(exchange):
+            sums += visit.log_kernel.row_inner_products(_take_visited(weight, ring, visit))
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        ring: RingLogKernel = unflatten(ctx.structure, tensors)
+        if torch.is_grad_enabled():
+            ring.dense()  # which refuses a second derivative
+        needs_grad, columns = ctx.needs_input_grad[2:], ring.own.column_inputs
+        gradients = {id(v): torch.zeros_like(v) for v, needed in zip(tensors, needs_grad, strict=True) if needed}
+        exchange = ring.start_exchange(with_gradient=any(id(ring.inputs[k]) in gradients for k in columns), half=False)
+        for visit in ring.visits(exchange):
+            inputs: list[Tensor] = []
+            structure = flatten(visit.log_kernel, inputs)
+            with torch.enable_grad():
+                leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
+                kernel: LogKernel = unflatten(structure, leaves)
+                values = kernel.row_inner_products(_take_visited(ctx.weight, ring, visit))
+            found = torch.autograd.grad(values, kernel.inputs, seed, allow_unused=True)
+            parts: list[Tensor | None] = [None] * len(found)
+            for k, (source, value) in enumerate(zip(ring.inputs, found, strict=True)):
+                repeated = any(kernel.inputs[k] is other for other in kernel.inputs[:k])
+                if value is None or repeated or id(source) not in gradients:
+                    continue
+                if k in columns:
+                    parts[k] = value
+                else:
+                    gradients[id(source)] += value
+            ring.add_column_gradients(exchange, visit, parts)
+        if exchange.with_gradient:
+            for k, value in ring.column_gradients(exchange):
+                if id(ring.inputs[k]) in gradients:
+                    gradients[id(ring.inputs[k])] += value
+        return None, None, *[gradients.get(id(v)) for v in tensors]
+
+
+def _take_visited(weight: PairWeights, ring: RingLogKernel, visit: Visit) -> PairWeights:
+    return weight.take_rows_and_columns(ring.row_shards.indices(visit.rows), ring.column_shards.indices(visit.columns))

@@ -1,0 +1,206 @@
+"""Embeddings that travel around a ring give the value and the gradient of one process on the whole batch."""
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.engine.test_distributed import CASES, FACTS, batch, by_objective, flat, numbers
+from tests.processes import reports_of
+from torch.profiler import ProfilerActivity, profile
+
+import contraport
+from contraport.distributed import use_local_batch
+from contraport.engine import Gibbs, exchange, explain_backend
+from contraport.errors import UsageError
+
+SIZES = {2: (5, 3), 3: (4, 1, 3), 4: (2, 2, 3, 1)}
+REFUSED = {
+    "with_bank", "with_prototypes", "with_own_negatives", "with_negatives_of_each_item", "with_weights_by_the_plan",
+    "with_a_second_derivative",
+}  # fmt: skip
+REFUSED_OBJECTIVES = {"barlow-twins", "vic-reg"}
+
+
+class LearnedCost(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(numbers(4, seed=7))
+
+    def forward(self, x, y):
+        return torch.cdist(x * self.weight, y * self.weight).square()
+
+
+PLANS = {
+    "converged": contraport.Balanced(200, tolerance=1e-12),
+    "by weights": contraport.Balanced(4, marginals="weights"),
+    "total variation": contraport.Unbalanced(0.3, 4, price="total-variation"),
+    "counting": contraport.Unbalanced((0.3, 0.5), 4, reference="counting"),
+    "columns": contraport.Columns(),
+    "simplex": contraport.Simplex(),
+}
+LAYOUTS = {"joint": contraport.Joint(), "cross": contraport.Cross(), "pairs of views": contraport.AllViewPairs()}
+
+
+def by_plan(name, rows):
+    """A plan in each layout, with a penalty on its marginals and the cost of its pairs."""
+    layout, plan = name
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    penalties = {contraport.MarginalPenalty(): 0.3, contraport.ContrastiveEnergy(detach=False): 0.2}
+    parts = LAYOUTS[layout], Gibbs("cosine", 1.0), PLANS[plan], contraport.Pairs(), contraport.KL()
+    known = {"weights": FACTS["weights"][rows] + 0.5}
+    return contraport.Objective(*parts, penalties)(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder]
+
+
+def with_a_learned_cost(name, rows):
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    cost = LearnedCost()
+    kernel = Gibbs(cost, 1.0)
+    parts = LAYOUTS[name], kernel, contraport.Balanced(3), contraport.Labels(), contraport.KL()
+    loss = contraport.Objective(*parts).double()
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, labels=FACTS["labels"][rows]), [encoder, cost.weight]
+
+
+OWN_CASES = [
+    *[(by_plan, (layout, plan)) for layout in LAYOUTS for plan in PLANS],
+    *[(with_a_learned_cost, layout) for layout in LAYOUTS],
+]
+
+
+def work(rank, report, sizes, cases):
+    contraport.engine.backends.tiled.TILE = 4, 8
+    own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    for make, name in cases:
+        case = make.__name__, name
+        try:
+            with exchange("ring"):
+                mine, sources = make(name, own)
+            average = flat(torch.autograd.grad(mine, sources))
+        except UsageError as error:
+            report((rank, "refused", case, error.code))
+            continue
+        with use_local_batch():
+            value, sources = make(name, slice(None))
+        gradient = flat(torch.autograd.grad(value, sources))
+        dist.all_reduce(average)
+        wrong = float((average / len(sizes) - gradient).norm() / gradient.norm().clamp_min(1e-12))
+        if not torch.allclose(mine, value, rtol=1e-12, atol=1e-12) or not wrong <= 1e-12:
+            report((rank, "wrong", case, wrong))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_a_ring_is_exact(processes):
+    cases = [*CASES, *OWN_CASES]
+    if processes > 2:
+        cases = [case for case in cases if case[0] in (by_objective, by_plan)]
+    found = reports_of(work, processes, SIZES[processes], cases)
+    assert not [report for report in found if report[1] == "wrong"]
+    expected = {(make.__name__, name) for make, name in cases if make.__name__ in REFUSED or name in REFUSED_OBJECTIVES}
+    for rank in range(processes):
+        assert {case for at, _, case, _ in found if at == rank} == expected, "all processes refuse, and nothing else"
+    assert {code.split(".")[-1] for *_, code in found} == {"exchange"}
+
+
+def refuse(rank, report):
+    z0, z1 = torch.randn(2, 4, 3)
+    for name, call in {
+        "a plan as a matrix": lambda: contraport.nt_xent().plan(z0, z1),
+        "whole rows": lambda: contraport.Objective(
+            contraport.Joint(), Gibbs(), contraport.Rows(), contraport.Pairs(), contraport.PlanEntropy()
+        )(z0, z1),
+        "a backend that stores": lambda: contraport.gca_ince()(z0, z1),
+    }.items():
+        with exchange("ring"), contraport.engine.backend("stored" if "stores" in name else "streamed"):
+            try:
+                call()
+            except UsageError as error:
+                report((name, error.code.split(".")[-1]))
+    with exchange("ring" if rank else "gather"):
+        try:
+            contraport.nt_xent()(z0, z1)
+        except UsageError as error:
+            report(("another exchange", error.code.split(".")[-1]))
+
+
+def test_a_ring_refuses_what_it_does_not_offer():
+    found = Counter(reports_of(refuse, 2))
+    whole = ("a plan as a matrix", "whole rows", "a backend that stores")
+    assert found == {**{(name, "exchange"): 2 for name in whole}, ("another exchange", "processes_differ"): 2}
+
+
+def test_rejects_an_unknown_exchange():
+    with pytest.raises(UsageError, match="exchange"), exchange("star"):
+        pass
+
+
+def explained(rank, report):
+    z = torch.randn(6, 3)
+    with exchange("ring"):
+        (result, *_) = contraport.nt_xent().solve_blocks(z, z + 1)
+    report(explain_backend(result.plan.geometry))
+
+
+def test_explains_the_ring():
+    assert all("24 x 24 pairs" in text and "around a ring" in text for text in reports_of(explained, 2))
+
+
+ITEMS, DIMENSIONS, NUMBER = 192, 512, 4
+
+
+def count(rank, report, size):
+    contraport.engine.backends.tiled.TILE = 16, 16
+    share = ITEMS // size
+    generator = torch.Generator().manual_seed(rank)
+    for name, settings in [("info-nce", {}), ("nt-xent", {}), ("gca-ince", {"iterations": 3})]:
+        loss = contraport.objective(name, **settings)
+        for way in ("gather", "ring"):
+            z0, z1 = torch.randn(2, share, DIMENSIONS, generator=generator).unbind()
+            z0.requires_grad_()
+            z1.requires_grad_()
+            moved, start = Counter(), dist.batch_isend_irecv
+
+            def counted(operations, moved=moved, start=start):
+                moved["bytes"] += sum(o.tensor.numel() * NUMBER for o in operations if o.op is dist.isend)
+                return start(operations)
+
+            dist.batch_isend_irecv = counted
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+                with exchange(way), contraport.engine.backend("streamed"):
+                    value = loss(z0, z1)
+                forward = moved["bytes"]
+                value.backward()
+            dist.batch_isend_irecv = start
+            report((rank, name, way, forward, moved["bytes"] - forward, peak(profiled)))
+
+
+def peak(profiled):
+    """Return the most bytes that tensors took at one time, beyond those before."""
+    held = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_bytes_and_memory_of_a_process(size):
+    reports = reports_of(count, size, size)
+    found = {(name, way): (forward, backward) for rank, name, way, forward, backward, _ in reports if rank == 0}
+    most = {(name, way): peak for rank, name, way, *_, peak in reports if rank == 0}
+    share = ITEMS // size
+    cross, joint = (rows * (DIMENSIONS + 1) * NUMBER for rows in (share, 2 * share))  # embeddings and their biases
+    hops = size // 2  # of a symmetric problem
+    # Each pass over the pairs sends each block around; on the way of the gradient another as large follows it home.
+    assert found["info-nce", "ring"] == (cross * (size - 1), cross * 2 * (size - 1))
+    assert found["nt-xent", "ring"] == (joint * hops, joint * 2 * hops)
+    # Three iterations: six half-steps forward; backward five sums, and the gradient.
+    assert found["gca-ince", "ring"] == (6 * joint * hops, 5 * joint * hops + joint * 2 * hops)
+    for name in ("info-nce", "nt-xent", "gca-ince"):
+        assert found[name, "gather"] == (0, 0)
+        whole = 2 * ITEMS * DIMENSIONS * NUMBER
+        # Twelve times the own embeddings: the views, their normalized form, gradients, and blocks on their way.
+        assert most[name, "ring"] <= 12 * whole / size
+        assert most[name, "gather"] >= 4 * whole
