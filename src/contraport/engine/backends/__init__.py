@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -149,7 +149,7 @@ def exchange(name: str) -> Iterator[None]:
     """
     if name not in EXCHANGES:
         raise unknown_name_error("exchange", name, EXCHANGES)
-    with _override(_exchange, cast(Exchange, name)):
+    with _override(_exchange, name):
         yield
 
 
