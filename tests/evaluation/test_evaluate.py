@@ -22,7 +22,7 @@ from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
-from contraport.evaluation.notes import note_metrics_below_baseline
+from contraport.evaluation.notes import note_geometry_tradeoff, write_verdict
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -102,10 +102,7 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
         for parameter in model.parameters():
             parameter.mul_(0.0)
     spoilt = evaluate(make_run(tmp_path / "spoilt", model), data=data, progress=False)
-    (note,) = [note for note in spoilt["notes"] if "untrained encoder" in note]
-    before, after = (f"{spoilt['rows'][row]['linear_probe']:.1%}" for row in ("untrained", "trained"))
-    assert f"Linear probe {after} instead of {before}" in note
-    assert any("raw inputs: Linear probe" in note for note in spoilt["notes"])
+    assert spoilt["verdict"].startswith("Use raw inputs: on the linear probe the trained encoder is worse by")
 
 
 @pytest.mark.parametrize(
@@ -125,23 +122,39 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
 )
 def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: str | None) -> None:
     baseline = {"alignment": 0.4, "uniformity": -1.0}
-    told = note_metrics_below_baseline({"raw": baseline, "untrained": baseline, "trained": trained})
+    told = note_geometry_tradeoff({"raw": baseline, "untrained": baseline, "trained": trained})
     assert len(told) == (note is not None)
     assert note is None or told == [note]
 
 
-def test_insignificant_deterioration_is_not_noted() -> None:
-    rows = {"raw": {"knn": 0.9}, "untrained": {"knn": 0.9, "alignment": 0.4}, "trained": {"knn": 0.8, "alignment": 0.5}}
-    sure, unsure = Difference(-0.1, -0.15, -0.05), Difference(-0.1, -0.25, 0.05)
-    found = note_metrics_below_baseline(
-        rows, {"raw": {"knn": sure}, "untrained": {"knn": unsure, "alignment": Difference(0.1, -0.1, 0.3)}}
-    )
-    (note,) = found
-    assert "the raw inputs: kNN" in note
-    found = note_metrics_below_baseline(
-        rows, {"raw": {"knn": unsure}, "untrained": {"knn": sure, "alignment": Difference(0.1, 0.05, 0.15)}}
-    )
-    assert ["the untrained encoder: kNN" in found[0], "worsened Alignment" in found[1], len(found)] == [True, True, 2]
+def test_insignificant_tradeoff_is_not_noted() -> None:
+    rows = {"untrained": {"alignment": 0.4}, "trained": {"alignment": 0.5}}
+    assert note_geometry_tradeoff(rows, {"untrained": {"alignment": Difference(0.1, -0.1, 0.3)}}) == []
+    assert len(note_geometry_tradeoff(rows, {"untrained": {"alignment": Difference(0.1, 0.05, 0.15)}})) == 1
+
+
+BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), Difference(-0.1, -0.15, -0.05)
+
+
+@pytest.mark.parametrize(
+    ("differences", "start"),
+    [
+        ({"raw": {"knn": BETTER}, "untrained": {"knn": BETTER}}, "Use the trained encoder"),
+        ({"raw": {"knn": BETTER, "linear_probe": LEVEL}}, "Use the trained encoder"),
+        ({"raw": {"knn": LEVEL}, "untrained": {"knn": BETTER}}, "Use raw inputs"),
+        ({"raw": {"knn": BETTER}, "untrained": {"knn": LEVEL}}, "Use the untrained encoder"),
+        ({"raw": {"knn": BETTER, "linear_probe": WORSE}, "untrained": {"knn": BETTER}}, "Use raw inputs"),
+        ({"raw": {"knn": WORSE}, "given": {"knn": WORSE}}, "Use raw inputs"),
+        ({"given": {"knn": WORSE}}, "Use the encoder as it was given"),
+        ({"given": {"median_rank": WORSE}}, "Use the trained encoder"),  # a lower rank is better
+        ({"raw": {"uniformity": WORSE}}, None),
+        ({}, None),
+    ],
+)
+def test_verdict_says_which_features_to_use(differences: dict[str, dict[str, Difference]], start: str | None) -> None:
+    measured = {key for by_metric in differences.values() for key in by_metric}
+    verdict = write_verdict(measured, differences)
+    assert verdict is None if start is None else (verdict or "").startswith(start)
 
 
 def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:

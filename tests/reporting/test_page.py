@@ -8,9 +8,10 @@ import pytest
 
 from contraport._utils.files import write_json
 from contraport.errors import UsageError
-from contraport.evaluation.notes import note_metrics_below_baseline
+from contraport.evaluation.notes import write_verdict
 from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
 from contraport.metrics import metric_by_key, select_metrics
+from contraport.metrics.intervals import Difference
 from contraport.reporting import report
 from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.page import build_report_title, render_report
@@ -109,15 +110,13 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
     for part in ("rows", "differences", "intervals"):
         if "untrained" in known.get(part, {}):
             known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
-    known["notes"] += note_metrics_below_baseline(
-        known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)}
-    )
+    known["verdict"] = write_verdict(known["rows"]["trained"], {"given": {"knn": Difference(-0.1, -0.2, -0.05)}})
     write_json(made.evaluation_path, known)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]
     shown_words = words(report([made], out=tmp_path / "page.html"))
     assert "significantly better than the encoder as it was given, by 1.0 points" in shown_words
-    assert "The trained features are worse than the encoder as it was given:" in shown_words
+    assert "Use the encoder as it was given: on kNN" in shown_words
     assert "the encoder as it was given (dashed)" in shown_words
     assert "untrained" not in shown_words
 

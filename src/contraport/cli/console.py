@@ -93,6 +93,8 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in write_run_comparisons(load_runs(list(results))):
         print(sentence)
+    if not others and results[first]["verdict"]:
+        print(results[first]["verdict"])
 
 
 def print_neighbors(result: NearestItems) -> None:

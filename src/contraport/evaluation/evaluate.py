@@ -26,9 +26,10 @@ from contraport.evaluation.loaded_run import (
 )
 from contraport.evaluation.notes import (
     note_caveats,
-    note_metrics_below_baseline,
+    note_geometry_tradeoff,
     note_skipped_metrics,
     note_zero_width_intervals,
+    write_verdict,
 )
 from contraport.evaluation.page_samples import (
     Arrays,
@@ -187,7 +188,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         *skipped,
         *note_caveats(loaded, baselines, results["trained"]),
         *note_zero_width_intervals(results["trained"]),
-        *note_metrics_below_baseline(rows, differences),
+        *note_geometry_tradeoff(rows, differences),
         *plan_notes,
     ]
     class_names = loaded.train.class_names
@@ -200,6 +201,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
+        "verdict": write_verdict(rows["trained"], differences),
         "notes": notes,
         "not_measured": skipped,
         "rows": rows,

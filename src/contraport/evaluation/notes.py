@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -16,7 +16,7 @@ from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.builtin_metrics import SEVERAL_CLASSES
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, bootstrap_mean
-from contraport.metrics.registry import BEFORE_TRAINING
+from contraport.metrics.registry import BASELINES, BEFORE_TRAINING, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
 CLASSES_NAMED = 5
@@ -27,9 +27,11 @@ Results = Mapping[str, MetricResult | float]
 _ADVICE = {
     "given": "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
     "untrained": "More epochs, another --augment or another --temperature may help.",
-    "raw": "Train for longer, use a larger encoder, or use the raw inputs.",
+    "raw": "More epochs or a larger encoder may help.",
 }
-"""Advice if the trained features are worse than a baseline."""
+"""Advice if the trained features are not better than a baseline."""
+
+_TRADEOFF = ("alignment", "uniformity")
 
 _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
@@ -118,25 +120,55 @@ def note_zero_width_intervals(results: Results) -> list[str]:
     ]
 
 
-def note_metrics_below_baseline(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
-    """Return notes about metrics of the trained encoder that are worse than a baseline, with possible remedies.
+def note_geometry_tradeoff(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+    """Return a note if training worsened alignment or uniformity; it usually trades one for the other.
 
-    Differences from a baseline that are not significant are ignored.
+    Differences that are not significant are ignored.
     """
-    notes = []
-    metrics = collect_metrics_from_rows([rows["trained"]])
-    accuracy = [metric for metric in metrics if metric.group == "accuracy"]
-    names = {**BEFORE_TRAINING, "raw": "the raw inputs"}
-    for row, advice in _ADVICE.items():
-        if row in rows and (worse := _changed(rows, differences, row, accuracy, worse=True)):
-            notes.append(f"The trained features are worse than {names[row]}: {worse}. {advice}")
-    # Training usually trades one for the other, so both are reported together.
     before = next((row for row in BEFORE_TRAINING if row in rows), None)
-    geometry = [metric for metric in metrics if metric.key in ("alignment", "uniformity")]
-    if before is not None and (worse := _changed(rows, differences, before, geometry, worse=True)):
-        better = _changed(rows, differences, before, geometry, worse=False)
-        notes.append(f"Training worsened {worse}{f', and improved {better}' if better else ', and improved neither'}.")
-    return notes
+    metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _TRADEOFF]
+    if before is None or not (worse := _changed(rows, differences, before, metrics, worse=True)):
+        return []
+    better = _changed(rows, differences, before, metrics, worse=False)
+    return [f"Training worsened {worse}{f', and improved {better}' if better else ', and improved neither'}."]
+
+
+def write_verdict(trained: Iterable[str], differences: Differences) -> str | None:
+    """Write which features to use, the trained ones or those of a baseline, and why; None without a comparison.
+
+    Args:
+        trained: keys of the metrics of the trained encoder; the headline metrics among them decide.
+        differences: differences of the trained encoder from each baseline, by metric key.
+    """
+    metrics = choose_headline_metrics(collect_metrics_from_rows([trained]))
+    gains: dict[str, dict[Metric, Difference]] = {}
+    for row in BASELINES:
+        known = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}
+        gains[row] = {m: gain if m.better_direction == "higher" else -gain for m, gain in known.items()}
+    compared = {row: by_metric for row, by_metric in gains.items() if by_metric}
+    if not compared:
+        return None
+    for row, by_metric in reversed(compared.items()):  # raw inputs first: they need no encoder
+        for metric, gain in by_metric.items():
+            if gain.high < 0:
+                return (
+                    f"Use {BASELINES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
+                    f"{metric.format_gain(-gain)}. {_ADVICE[row]}"
+                )
+    no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
+    if no_better:
+        simplest = no_better[-1]
+        measured = join_names([metric.title_in_sentence for metric in compared[simplest]])
+        return (
+            f"Use {BASELINES[simplest]}: on {measured} the trained encoder is not significantly better. "
+            f"{_ADVICE[simplest]}"
+        )
+    smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
+    reasons = [
+        f"than {BASELINES[row]} on {metric.title_in_sentence}, by {metric.format_gain(gain)}"
+        for row, (metric, gain) in smallest.items()
+    ]
+    return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
 def _changed(rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, lower_first_letter
 from contraport.errors import check, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 
@@ -29,6 +29,8 @@ A run has only one of the two. A pretrained encoder is far better than random we
 BASELINES: Final = {**BEFORE_TRAINING, "raw": "raw inputs"}
 """Descriptions of all baselines, by row of the evaluation."""
 
+_HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")
+_NUM_HEADLINES = 2
 _NUMBER, _AT = "{}", "@"
 _EVERY = re.compile(r"every=([1-9][0-9]{0,8})")
 
@@ -91,6 +93,18 @@ class Metric:
 
         result = as_metric_result(self(context))
         return result if isinstance(result, float) else result.value
+
+    def format_gain(self, gain: tuple[float, float, float]) -> str:
+        """Format a difference with the ends of its confidence interval, in percentage points for shares."""
+        scale, digits, unit = (100, 1, " points") if self.in_percent else (1, 3, "")
+        value, low, high = (f"{scale * number:z.{digits}f}".replace("-", "−") for number in gain)  # z: no negative zero
+        return f"{value}{unit} ({low} to {high})"
+
+    @property
+    def title_in_sentence(self) -> str:
+        """Title as it reads within a sentence: "the linear probe", "kNN" or "recall@1"."""
+        title = lower_first_letter(self.title)
+        return title if title == self.title or title[-1].isdigit() else f"the {title}"
 
     def with_number(self, number: int) -> Metric:
         """Return a copy of the metric with its numeric parameter fixed, such as k = 5 for Recall@k."""
@@ -215,6 +229,20 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
     """Return the metrics whose keys occur in result rows, in display order; unknown keys are skipped."""
     keys = {key for row in rows for key in row}
     return _in_display_order([entry for key in keys if (entry := metric_by_key(key)) is not None])
+
+
+def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
+    """Choose the metrics of a verdict, at most two: of accuracy if there are any, else retrieval, else clustering.
+
+    >>> from contraport.metrics import select_metrics
+    >>> [metric.key for metric in choose_headline_metrics(select_metrics(["nmi", "recall"]))]
+    ['recall@1', 'recall@5']
+    """
+    directed = [metric for metric in metrics if metric.better_direction != "neither"]
+    for group in _HEADLINE_GROUPS:
+        if in_group := [metric for metric in directed if metric.group == group]:
+            return in_group[:_NUM_HEADLINES]
+    return []
 
 
 def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BEFORE_TRAINING
 from contraport.reporting.report_run import ReportRun
 
@@ -184,13 +183,6 @@ def format_interval(metric: Metric, low: float, high: float) -> str:
     if min(low, high) < 0:
         return " to ".join(ends)
     return "–".join([ends[0].removesuffix("%"), ends[1]])
-
-
-def format_gain(metric: Metric, gain: Difference) -> str:
-    """Format a difference with its confidence interval, in percentage points for shares."""
-    scale, digits, unit = (100, 1, " points") if metric.in_percent else (1, 3, "")
-    value, low, high = (f"{scale * number:z.{digits}f}".replace("-", "−") for number in gain)  # z: no negative zero
-    return f"{value}{unit} ({low} to {high})"
 
 
 def _format_seconds(value: float | None) -> str:

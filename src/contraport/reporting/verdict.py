@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import islice, permutations
 
 from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BASELINES
+from contraport.metrics.registry import BASELINES, choose_headline_metrics
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.metric_tables import compare_settings, format_gain, list_evaluated_metrics
+from contraport.reporting.metric_tables import compare_settings, list_evaluated_metrics
 from contraport.reporting.report_run import ReportRun
 from contraport.training.config import RECORDED_OPTIONS
-
-NUM_HEADLINES = 2
-"""Number of metrics on which runs are compared in words; the table has all of them."""
 
 MAX_LISTED = 6
 """Number of runs or settings that a sentence lists."""
 
 FEW_TEST_ITEMS = 2_000
 """Below this number of test items the verdict states the weight of one."""
-
-_HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")
 
 
 def build_verdict_section(builder: PageBuilder) -> Section | None:
@@ -36,7 +31,9 @@ def build_verdict_section(builder: PageBuilder) -> Section | None:
 def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
     """Write the sentences of the verdict: comparisons of metrics, then settings and items to inspect."""
     sentences = write_run_comparisons(runs)
-    if len(runs) > 1:
+    if len(runs) == 1:
+        sentences[:0] = filter(None, [runs[0].evaluation.get("verdict")])
+    else:
         sentences.append(_describe_differing_settings(runs))
     sentences += [_describe_mismatch_rate(run) for run in runs if run.online_audit_arrays]
     if any("mistaken" in run.figure_arrays for run in runs):
@@ -86,15 +83,13 @@ def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
     added to accuracies, as the training optimizes it.
     """
-    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.better_direction != "neither"]
-    for group in _HEADLINE_GROUPS:
-        in_group = [m for m in metrics if m.group == group and all(run.metric_value(m.key) is not None for run in runs)]
-        if in_group:
-            directions = [way for run in runs for way in run.evaluation.get("directions", {}).values()]
-            complete = len(directions) >= len(runs) and group == "accuracy"
-            cross = [metric for metric in metrics if complete and all(metric.key in way for way in directions)]
-            return in_group[:NUM_HEADLINES] + cross[:1]
-    return []
+    metrics = [m for m in list_evaluated_metrics(runs) if all(run.metric_value(m.key) is not None for run in runs)]
+    chosen = choose_headline_metrics(metrics)
+    directions = [way for run in runs for way in run.evaluation.get("directions", {}).values()]
+    if len(directions) < len(runs) or not any(metric.group == "accuracy" for metric in chosen):
+        return chosen
+    in_all = (m for m in metrics if m.better_direction != "neither" and all(m.key in way for way in directions))
+    return [*chosen, *islice(in_all, 1)]
 
 
 def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
@@ -103,14 +98,14 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
     )
     best, others = ranked[0], ranked[1:]
-    name = _title_in_sentence(metric)
+    name = metric.title_in_sentence
     leads = {run.name: lead for run in others if (lead := _difference_in_favor(metric, best, run)) is not None}
     if len(leads) < len(others):
         end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
     if len(others) == 1:
         ((other, lead),) = leads.items()
-        size = format_gain(metric, lead)
+        size = metric.format_gain(lead)
         high, low = (_format_value(run, metric) for run in ranked)
         if lead.is_significant:
             return f"{best.name} is better than {other} on {name}, {high} against {low}: by {size}."
@@ -118,7 +113,7 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     level = [run for run, lead in leads.items() if not lead.is_significant]
     behind = [run for run, lead in leads.items() if lead.is_significant]
     if not level:
-        size = format_gain(metric, leads[others[0].name])
+        size = metric.format_gain(leads[others[0].name])
         return f"{best.name} is the best on {name}, ahead of the next by {size}."
     if not behind:
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."
@@ -153,7 +148,7 @@ def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
         if metric.better_direction != "neither" and (gain := _difference_in_favor(metric, one, other)) is not None
     }
     titles = titles_by_metric_name(gains)
-    if len(titles) <= NUM_HEADLINES:
+    if len(titles) <= 2:  # the sentences on the headline metrics cover them
         return []
     # A family with significant gains of both signs counts for neither run.
     signs: dict[str, set[bool]] = {family: set() for family in titles}
@@ -181,15 +176,15 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
         if gain is None:
             continue
         if gain.low > 0:
-            better.append(f"than {title}, by {format_gain(metric, gain)}")
+            better.append(f"than {title}, by {metric.format_gain(gain)}")
         elif gain.high < 0:
-            worse.append(f"than {title}, by {format_gain(metric, -gain)}")
+            worse.append(f"than {title}, by {metric.format_gain(-gain)}")
         else:
-            neither.append(f"{title}, {format_gain(metric, gain)}")
+            neither.append(f"{title}, {metric.format_gain(gain)}")
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
-    value = f"{run.name} has {_format_value(run, metric)} on {_title_in_sentence(metric)}"
+    value = f"{run.name} has {_format_value(run, metric)} on {metric.title_in_sentence}"
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
@@ -200,7 +195,7 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
     largest gain if none is significant.
     """
     every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
-    name = _title_in_sentence(metric)
+    name = metric.title_in_sentence
     better, worse, neither = [], [], []
     for row, title in BASELINES.items():
         gains = {run.name: gain for run in runs if (gain := _difference_in_favor(metric, run, row)) is not None}
@@ -215,7 +210,7 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
         elif len(not_ahead) == len(runs) and not behind:
             neither.append((title, max(gains.values())))
         else:
-            sizes = [f"{run} by {format_gain(metric, gains[run])}" for run in not_ahead[:MAX_LISTED]]
+            sizes = [f"{run} by {metric.format_gain(gains[run])}" for run in not_ahead[:MAX_LISTED]]
             yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
     for lead, kind, joint, end, entries in (
         (f"{every} significantly better", "smallest gain", " and ", min, better),
@@ -224,7 +219,7 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
     ):
         if entries:
             titles = joint.join(title for title, _ in entries)
-            size = format_gain(metric, end(difference for _, difference in entries))
+            size = metric.format_gain(end(difference for _, difference in entries))
             yield f"{lead} than {titles} on {name}; the {kind} is {size}."
 
 
@@ -259,9 +254,3 @@ def _format_value(run: ReportRun, metric: Metric) -> str:
     value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run
     return metric.format(value).replace("-", "−")
-
-
-def _title_in_sentence(metric: Metric) -> str:
-    """Return the title of a metric as it reads within a sentence: "the linear probe", "kNN" or "recall@1"."""
-    title = lower_first_letter(metric.title)
-    return title if title == metric.title or title[-1].isdigit() else f"the {title}"

@@ -13,7 +13,6 @@ from contraport.reporting.metric_tables import (
     build_metric_cell,
     build_metric_tables,
     compare_settings,
-    format_gain,
     list_evaluated_metrics,
     summarize_training_speed,
 )
@@ -98,7 +97,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
                     "marker": {"color": run.color, "size": 9, "symbol": SYMBOLS[place % len(SYMBOLS)]},
                     "name": escape_tags(run.name),
                     "meta": run.position,
-                    "customdata": [format_gain(metric, gain) for metric, gain in own],
+                    "customdata": [metric.format_gain(gain) for metric, gain in own],
                     "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
                 }
             )
@@ -107,7 +106,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
         title = f"difference from {escape_tags(first.name)}, points"
         x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
         figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID})
-        parts = "; ".join(f"{metric.title}, {run.name}: {format_gain(metric, gain)}" for metric, run, gain in gains)
+        parts = "; ".join(f"{metric.title}, {run.name}: {metric.format_gain(gain)}" for metric, run, gain in gains)
         label = f"Differences from {first.name} on {data}: {parts}."
         result.append((first, builder.add_plot(f"differences-{first.position}", figure, label, "forest")))
     return result
