@@ -153,8 +153,8 @@ Networks memorize wrong pairs, so a score is useful only as far as it does not d
 - **online** (the default): a single training that scores its pairs after the first epoch and then seven more times, at
   growing intervals. Each scoring answers two questions about every pair, and both count equally:
 
-  1. Take the 15 nearest neighbors of one member. How near are their partners to the other member, by rank, among the
-     pairs that are trained on? Equal items, such as captions that only name a class, count as one group.
+  1. Take the 15 nearest neighbors of one member among the pairs that are trained on. How near are their partners to the
+     other member, by rank among the items? Equal items, such as captions that only name a class, count as one group.
   2. How well do the two members fit together, according to maps that are fitted to other pairs? Maps between the
      views (ridge regression and canonical correlations) are fitted on four fifths of the pairs that are trained on and
      score the remaining fifth (`canonical`).

@@ -74,12 +74,12 @@ def score_frozen_vectors(
     check(has_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
     items = torch.arange(len(dataset))
     partners = rotate_partners(draw_exchange_groups(dataset, seed=seed))
-    pool, result = items, None
+    everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
+    paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
-        pool = pool if result is None else result.select_trusted_pairs()
-        paired = load_vector_pairs(dataset, pool=pool)
-        scores, mismatch_scores = (score_pairs(paired, PairIndices(items, x), statistic) for x in (items, partners))
-        result = RoundResult.from_scores(scores.numpy(), mismatch_scores.numpy())
+        paired = paired if result is None else paired.with_pool(result.select_trusted_pairs())
+        scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
+        result = RoundResult.from_scores(scores, mismatch_scores)
         yield result, paired
 
 

@@ -110,17 +110,42 @@ def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, sh
         others = [k for k in kept.tolist() if k not in (i, j)]
         near_i = sorted(others, key=lambda k: -float(x[i] @ x[k]))[:15]
         near_j = sorted(others, key=lambda k: -float(y[j] @ y[k]))[:15]
-        there = [share(y, j, k, kept) for k in near_i]
-        here = [share(x, i, k, kept) for k in near_j]
+        there = [share(y, j, k) for k in near_i]
+        here = [share(x, i, k) for k in near_j]
         expected = -(np.log(there).mean() + np.log(here).mean()) / 2
         assert float(found[i]) == pytest.approx(expected, abs=0.05)
 
 
-def share(values: np.ndarray, item: int, other: int, kept: Tensor) -> float:
-    """Of the kept, but the item itself, the share that is at least as near to it as another."""
-    rest = kept[kept != item].numpy()
-    near = values[rest] @ values[item] >= values[other] @ values[item] - 1e-6
-    return float(near.sum() / (len(kept) - 1))
+def share(values: np.ndarray, item: int, other: int) -> float:
+    """Of all items but the item itself, the share that is at least as near to it as another."""
+    near = np.delete(values, item, 0) @ values[item] >= values[other] @ values[item] - 1e-6
+    return float(near.mean())
+
+
+def test_another_pool_gives_the_scores_of_new_features(sides: PairedFeatures) -> None:
+    """Few of the nearest items are in the pool, so that some neighbors are searched again."""
+    near_first = sides.features[0] @ sides.features[0][0]
+    pool = near_first.argsort()[: ITEMS // 2].sort().values
+    expected = score_pairs(PairedFeatures(sides.features, pool=pool), statistic="combined")
+    score_pairs(sides, statistic="combined")
+    torch.testing.assert_close(score_pairs(sides.with_pool(pool), statistic="combined"), expected)
+    with raises_usage_error("pool.invalid", "17"):
+        sides.with_pool(pool[:5])
+
+
+def test_scores_by_cells_separate_mismatches_as_exact_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(6_000, 6, generator=generator)
+    first, second = (hidden + 0.5 * torch.randn(6_000, 6, generator=generator) for _ in range(2))
+    second[:1_000] = second[:1_000].roll(1, 0)
+    found = []
+    for limit in (20_000, 100):
+        monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_EXACT_ITEMS", limit)
+        found.append(score_pairs(PairedFeatures((first, second)), statistic="combined"))
+    assert not torch.equal(*found)
+    exact, by_cells = (roc_auc_score(np.arange(6_000) >= 1_000, scores) for scores in found)
+    assert by_cells == pytest.approx(exact, abs=0.002)
+    assert exact > 0.9
 
 
 def test_equal_items_count_as_one_group() -> None:
@@ -163,7 +188,7 @@ def test_separates_planted_mismatches(name: str, sides: PairedFeatures) -> None:
 
 
 def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> None:
-    """By singular value decomposition in double precision, a fold at a time, where the code needs none."""
+    """By singular value decomposition in double precision, a fold at a time, with whitening by symmetric roots."""
     kept = torch.arange(ITEMS)[WRONG::2]
     some = PairedFeatures((sides.features[0], sides.features[1][:, :4]), pool=kept)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(4)
@@ -183,15 +208,15 @@ def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> No
         a, b = x @ roots[0], y @ roots[1]
         u, s, v = np.linalg.svd(a[fitted].T @ b[fitted] / fitted.sum(), full_matrices=False)
         assert s.max() < 1
-        ways = [csls(a @ u * s**p, b @ v.T * s**q, kept.numpy(), some.neighbors) for p, q in ((1, 2), (2, 1))]
+        ways = [csls(a @ u * s**p, b @ v.T * s**q, some.neighbors) for p, q in ((1, 2), (2, 1))]
         judged = fold == number
         expected[judged] = sum(ways)[first, second][judged] / 2
     np.testing.assert_allclose(score_pairs(some, PairIndices(first, second), "canonical"), expected, atol=1e-4)
 
 
-def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.ndarray:
+def csls(x: np.ndarray, y: np.ndarray, number: int) -> np.ndarray:
     s = (x / np.linalg.norm(x, axis=1, keepdims=True)) @ (y / np.linalg.norm(y, axis=1, keepdims=True)).T
-    near = [np.sort(matrix[:, among], axis=1)[:, -number:].mean(1) for matrix in (s, s.T)]
+    near = [np.sort(matrix, axis=1)[:, -number:].mean(1) for matrix in (s, s.T)]
     return np.asarray(2 * s - near[0][:, None] - near[1])
 
 

@@ -16,6 +16,7 @@ have not learned yet, or never will.
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -170,6 +171,11 @@ class AuditCallback(Callback):
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
 
+    @cached_property
+    def _vectors(self) -> PairedFeatures:
+        """The views themselves, where they are vectors: their nearest items and ranks are the same in all scorings."""
+        return load_vector_pairs(self._dataset)
+
     def state(self) -> dict[str, Any]:
         """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
         return {} if self.last_state is None else dict(zip(SAVED_NAMES, self.last_state, strict=True))
@@ -230,7 +236,7 @@ class AuditCallback(Callback):
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pairs, decoys, fresh, strict=True)))
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
-            sources.append(load_vector_pairs(self._dataset, pool=paired.pool))
+            sources.append(self._vectors.with_pool(paired.neighbor_candidates))
         statistics = [score_pairs(source, pairs, name) for source in sources for name in SCORED_BY]
         total = sum_standardized(statistics, len(paired))
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import (
+    MAX_CROWDING_REFERENCES,
+    MAX_REFERENCES,
     TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
@@ -117,22 +119,33 @@ def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     The maps of a pair are fitted to other folds, so that a pair does not confirm itself.
     """
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
-    centers, folds, maps = paired.canonical_maps
-    x, y = (values - center for values, center in zip(paired.features, centers, strict=True))
-    for fold, both_directions in enumerate(maps):
+    centers, folds, maps, correlations = paired.canonical_maps
+    references = paired.draw_reference_items("audit.crowding_references", MAX_CROWDING_REFERENCES)
+    # Of fewer references, fewer are the nearest: the same share of the items.
+    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_REFERENCES))
+    for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
-        # Hub corrections are computed once for each item, however many pairs it is in.
+        # Projections and hub corrections are computed once for each item, however many pairs it is in.
         (first, first_at), (second, second_at) = (members[in_fold].unique(return_inverse=True) for members in pairs)
-        directions = []
-        for map_first, map_second in both_directions:
-            u, v = F.normalize(x @ map_first, dim=1), F.normalize(y @ map_second, dim=1)
-            rows, columns = (
-                mean_nearest_similarity(own, others[paired.rank_reference_items], paired.neighbors)
-                for own, others in ((u[first], v), (v[second], u))
+        (x, y), (x_references, y_references) = (
+            [
+                (values[items] - center) @ linear
+                for values, center, linear, items in zip(paired.features, centers, fold_maps, both, strict=True)
+            ]
+            for both in ((first, second), (references, references))
+        )
+        total = torch.zeros(len(first_at), device=scores.device)
+        # What one view predicts of the other in canonical coordinates is weighted by the correlation, and the
+        # predictable part of the other by its square.
+        for powers in ((1, 2), (2, 1)):
+            u, v, u_references, v_references = (
+                F.normalize(rows * weights**power, dim=1)
+                for rows, power in zip((x, y, x_references, y_references), 2 * powers, strict=True)
             )
-            similarity = (u[first][first_at] * v[second][second_at]).sum(dim=1)
-            directions.append(2 * similarity - rows[first_at] - columns[second_at])
-        scores[in_fold] = (directions[0] + directions[1]) / 2
+            total += 2 * (u[first_at] * v[second_at]).sum(dim=1)
+            total -= mean_nearest_similarity(u, v_references, nearest)[first_at]
+            total -= mean_nearest_similarity(v, u_references, nearest)[second_at]
+        scores[in_fold] = total / 2
     return scores
 
 
@@ -210,9 +223,18 @@ def _log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: Sinkh
 @_register("the sum of neighbors and canonical, each standardized", shared_space=False)
 def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
-    number = len(paired)
-    everything = PairIndices(*map(torch.cat, zip(paired.observed_pairs, pairs, strict=True)))
-    return sum_standardized([_neighbors(paired, everything), _canonical(paired, everything)], number)[number:]
+    total = torch.zeros(len(pairs.first), device=pairs.first.device)
+    for name in ("neighbors", "canonical"):
+        score, number = STATISTICS[name].score_function, len(paired)
+        starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pairs, strict=True))
+        values = score(paired, pairs)
+        if name not in paired.standardization:
+            of_data = values[:number] if starts_with_data else score(paired, paired.observed_pairs)
+            paired.standardization[name] = torch.std_mean(of_data)
+        spread, mean = paired.standardization[name]
+        if spread > 0:
+            total += (values - mean) / spread
+    return total
 
 
 def sum_standardized(statistics: Sequence[Tensor], number: int) -> Tensor:

@@ -7,20 +7,23 @@ fitted to other pairs. Source: Hotelling (1936), Relations between two sets of v
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contraport._utils.cell_search import CellSearch
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, extract_feature_tensor
 from contraport.encoders import Model
 from contraport.errors import check
+from contraport.seeding import numpy_generator, torch_generator
 
 FOLDS = 5
 
@@ -29,6 +32,10 @@ RIDGE = 0.05
 
 _MIN_RIDGE = 1e-12
 """Keeps the Cholesky factorization defined where all items are equal."""
+
+
+NEGLIGIBLE_VARIANCE = 1e-4
+"""Share of the variance of the similarities in canonical space that dropped directions may have."""
 
 
 class LinearMapPair(NamedTuple):
@@ -44,24 +51,25 @@ class CanonicalMaps(NamedTuple):
     Attributes:
         feature_means: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
         item_folds: fold of each item, int64 ``(n,)``; the maps of an item are fitted to the other folds.
-        fold_maps: maps that predict the second view from the first, and the first from the second, for each fold.
+        fold_maps: maps of both views to the canonical directions, for each fold.
+        correlations: canonical correlations, ``(r,)`` for each fold.
     """
 
     feature_means: tuple[Tensor, Tensor]
     item_folds: Tensor
-    fold_maps: tuple[tuple[LinearMapPair, LinearMapPair], ...]
+    fold_maps: tuple[LinearMapPair, ...]
+    correlations: tuple[Tensor, ...]
 
 
 def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> CanonicalMaps:
     """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
-    With both features whitened, the cross-covariance M has the canonical correlations as its singular values. The first
-    view predicts M' x of the second, whose predictable part is M' M y. Directions are weighted by their correlation,
-    so uncorrelated ones vanish and no singular vectors are needed.
+    With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
+    correlations as its singular values.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
     >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
-    >>> first, second = fitted.fold_maps[0][0]
+    >>> first, second = fitted.fold_maps[0]
     >>> x, y = (u - fitted.feature_means[0]) @ first, (u.flip(1) - fitted.feature_means[1]) @ second
     >>> bool(torch.cosine_similarity(x, y).min() > 0.99)
     True
@@ -77,20 +85,25 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
         parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
-    maps = tuple(_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True))) for part in parts)
-    return CanonicalMaps(centers, folds, maps)
+    fitted = [_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True))) for part in parts]
+    maps, correlations = zip(*fitted, strict=True)
+    return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def _maps_from_moments(
-    number: Any, first: Tensor, second: Tensor, across: Tensor
-) -> tuple[LinearMapPair, LinearMapPair]:
+def _maps_from_moments(number: Any, first: Tensor, second: Tensor, across: Tensor) -> tuple[LinearMapPair, Tensor]:
     roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
-    correlation = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
+    cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
+    u, correlations, v = torch.linalg.svd(cross, full_matrices=False)
+    # A similarity in canonical space weighs a direction by the third power of its correlation; its variance, by the
+    # sixth. Most directions of wide features are noise, and cost as much time as the others.
+    weights = correlations.double() ** 6
+    rest = weights.flip(0).cumsum(0).flip(0)
+    kept = max(1, int((rest > NEGLIGIBLE_VARIANCE * rest[0]).sum()))
     # The maps act on rows from the right: x L'^-1 whitens x.
-    to_second = torch.linalg.solve_triangular(roots[0].T, correlation, upper=True)
-    to_first = torch.linalg.solve_triangular(roots[1].T, correlation.T, upper=True)
-    return LinearMapPair(to_second, to_first @ correlation), LinearMapPair(to_second @ correlation.T, to_first)
+    to_first = torch.linalg.solve_triangular(roots[0].T, u[:, :kept], upper=True)
+    to_second = torch.linalg.solve_triangular(roots[1].T, v[:kept].T, upper=True)
+    return LinearMapPair(to_first, to_second), correlations[:kept]
 
 
 def _add_ridge(covariance: Tensor) -> Tensor:
@@ -105,7 +118,13 @@ MIN_PAIRS = 50
 """Fewer pairs give too few scores to tell wrong ones from right ones."""
 
 MAX_REFERENCES = 4_096
-"""Ranks and mean similarities are measured against at most this many items: all of them would take O(n^2) time."""
+"""Ranks are measured against at most this many items: all of them would take O(n^2) time."""
+
+MAX_CROWDING_REFERENCES = 1_024
+"""Similarities to the nearest items, in canonical space, are measured against at most this many."""
+
+MAX_EXACT_ITEMS = 20_000
+"""With more items than this, nearest neighbors are found by cells instead of exactly, which takes O(n^2) time."""
 
 NUM_THRESHOLDS = 64
 """Ranks whose similarity is stored for each item, geometrically spaced, as only the log of a rank is used."""
@@ -149,6 +168,7 @@ class PairedFeatures:
 
     def __post_init__(self) -> None:
         check_pair_count(len(self))
+        normalized: dict[int, Tensor] = {}
         for name in ("features", "embeddings"):
             views = getattr(self, name)
             if views is not None:
@@ -159,21 +179,43 @@ class PairedFeatures:
                     bad = int((~values.isfinite().all(dim=1)).sum())
                     message = f"{name}: must be finite, got NaN or infinity in {bad} rows of view {view}."
                     check(bad == 0, message, "not_finite")
-                object.__setattr__(self, name, tuple(F.normalize(values.float(), dim=1) for values in views))
+                for values in views:
+                    if id(values) not in normalized:  # vectors of one space are features and embeddings
+                        normalized[id(values)] = F.normalize(values.float(), dim=1)
+                object.__setattr__(self, name, tuple(normalized[id(values)] for values in views))
         if self.embeddings is not None:
             widths = [values.shape[1] for values in self.embeddings]
             check(widths[0] == widths[1], f"embeddings: both views must have one width, got {widths}.", "shape")
-        fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
-        check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
+        self._check_pool()
 
     def __len__(self) -> int:
         return len(self.features[0])
 
-    @property
+    @cached_property
     def observed_pairs(self) -> PairIndices:
         """Pairs as they are in the data: the first and the second view of each item."""
         items = torch.arange(len(self), device=self.features[0].device)
         return PairIndices(items, items)
+
+    def with_pool(self, pool: Tensor) -> Self:
+        """Return the same features with another pool; what does not depend on the pool is computed once for both.
+
+        >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+        >>> whole = PairedFeatures((u, u))
+        >>> half = whole.with_pool(torch.arange(30))
+        >>> int(half.nearest_neighbors[0].max()) < 30, half.features is whole.features
+        (True, True)
+        """
+        other = copy.copy(self)
+        for name in ("nearest_neighbors", "canonical_maps", "standardization"):
+            other.__dict__.pop(name, None)
+        object.__setattr__(other, "pool", pool)
+        other._check_pool()
+        return other
+
+    def _check_pool(self) -> None:
+        fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
+        check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
 
     @property
     def neighbor_candidates(self) -> Tensor:
@@ -181,21 +223,64 @@ class PairedFeatures:
         return self.observed_pairs.first if self.pool is None else self.pool
 
     @cached_property
+    def standardization(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Standard deviation and mean of the scores of the observed pairs, by statistic, as far as computed."""
+        return {}
+
+    def draw_reference_items(self, purpose: str, number: int) -> Tensor:
+        """Draw at most `number` random items, int64 ``(r,)``, sorted; always the same for a purpose."""
+        if len(self) <= number:
+            return self.observed_pairs.first
+        drawn = numpy_generator(purpose, len(self)).choice(len(self), number, replace=False)
+        return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
+
+    @cached_property
     def rank_reference_items(self) -> Tensor:
-        """Evenly spaced sample of the pool, ``(r,)``, among which the rank of an item is measured."""
-        pool = self.neighbor_candidates
-        return pool[torch.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().long()]
+        """Random sample of the items, ``(r,)``, among which the rank of an item is measured.
+
+        Items outside the pool count too: a wrong pair consists of two right members.
+        """
+        return self.draw_reference_items("audit.rank_references", MAX_REFERENCES)
+
+    @cached_property
+    def _nearest_items(self) -> tuple[Tensor, Tensor]:
+        """Nearest items of each item in each view, in or out of the pool, ``(n, k)``, with twice as many as needed."""
+        items, number = self.observed_pairs.first, min(2 * (self.neighbors + 2), len(self))
+        first, second = (self.find_nearest(values, values, items, number) for values in self.features)
+        return first, second
 
     @cached_property
     def nearest_neighbors(self) -> tuple[Tensor, Tensor]:
         """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
         # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
-        return self._find_nearest(self.features[0]), self._find_nearest(self.features[1])
+        number = self.neighbors + 2
+        if self.pool is None:
+            return self._nearest_items[0][:, :number], self._nearest_items[1][:, :number]
+        in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.pool.device)
+        in_pool[self.pool] = True
+        found = []
+        for values, nearest in zip(self.features, self._nearest_items, strict=True):
+            outside = ~in_pool[nearest]
+            order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
+            chosen = nearest.gather(1, order)
+            short = (outside.shape[1] - outside.sum(dim=1) < number).nonzero().flatten()
+            if len(short) > 0:
+                chosen[short] = self.find_nearest(values[short], values, self.pool, number)
+            found.append(chosen)
+        return found[0], found[1]
 
-    def _find_nearest(self, values: Tensor) -> Tensor:
-        pool, number = values[self.neighbor_candidates], self.neighbors + 2
-        indices = [(rows @ pool.T).topk(number, 1).indices for rows in split_into_row_blocks(values, len(pool))]
-        return self.neighbor_candidates[torch.cat(indices)]
+    @staticmethod
+    def find_nearest(queries: Tensor, values: Tensor, items: Tensor, number: int) -> Tensor:
+        """Return the `number` nearest among `items`, ``(m,)``, of each query, int64 ``(q, number)``, nearest first.
+
+        The search is exact up to 20,000 queries and items, or as many products; beyond, it is by cells and finds most.
+        """
+        if len(queries) * len(items) > MAX_EXACT_ITEMS**2:
+            generator = torch_generator("audit.cells", len(values), len(items))
+            return CellSearch(values, items, generator).find_nearest(queries, number)
+        candidates = values[items]
+        blocks = split_into_row_blocks(queries, len(items))
+        return items[torch.cat([(rows @ candidates.T).topk(number, 1).indices for rows in blocks])]
 
     def find_pair_neighbors(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
@@ -232,18 +317,24 @@ class PairedFeatures:
 
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
         references = self.rank_reference_items
-        number = len(references) - 1  # the item itself does not count
+        compared, number = values[references], len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
+        reference_of = torch.full((len(self),), -1, device=values.device)
+        reference_of[references] = torch.arange(len(references), device=values.device)
         thresholds = []
-        for rows, items in zip(
-            *(split_into_row_blocks(x, len(references)) for x in (values, self.observed_pairs.first)), strict=True
+        for rows, places in zip(
+            *(split_into_row_blocks(x, len(references)) for x in (values, reference_of)), strict=True
         ):
-            similarity = (rows @ values[references].T).masked_fill(items[:, None] == references, -torch.inf)
-            # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
-            on_cpu = values.device.type == "cpu"
-            ordered = torch.from_numpy(np.sort(similarity.numpy(), axis=1)) if on_cpu else similarity.sort(1).values
-            thresholds.append(ordered[:, -ranks.long()])
+            similarity = rows @ compared.T
+            own = (places >= 0).nonzero().flatten()
+            similarity[own, places[own]] = -torch.inf
+            if values.device.type == "cpu":
+                # On the CPU, NumPy sorts in a thirtieth of torch's time, as torch computes the indices too.
+                similarity.numpy().sort(axis=1)
+            else:
+                similarity = similarity.sort(1).values
+            thresholds.append(similarity[:, -ranks.long()])
         return ranks / number, torch.cat(thresholds)
 
     @cached_property

@@ -1,0 +1,109 @@
+"""Approximate nearest-neighbor search among unit vectors, by cells of rows that are near one another.
+
+All rows of a cell are compared with the rows of the nearest cells in one matrix product. The time is bounded by
+O(n c d) for `n` queries of width `d` and `c` compared rows, however the rows lie: cells have a largest size, and equal
+rows are dealt into several cells. An inverted file, whose cells have no largest size, is quadratic among equal rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CELL_ROWS = 512
+"""Rows of a cell, at most."""
+
+COMPARED_ROWS = 4_096
+"""Rows that a query is compared with, at least (all of them, if there are fewer)."""
+
+MAX_BRANCHES = 64
+"""Parts of one split, at most; larger sets are split again, as the time of a split grows with the number of parts."""
+
+SAMPLE_PER_BRANCH = 32
+ITERATIONS = 4
+_BLOCK_VALUES = 2**24
+
+
+class CellSearch:
+    """Search for the nearest among some rows of unit vectors; it finds most of them.
+
+    Args:
+        values: unit vectors, ``(n, d)``.
+        rows: indices of the rows to search, int64 ``(m,)``.
+        generator: draws the samples that the cells are fitted to, on the CPU.
+
+    >>> u = F.normalize(torch.randn(5_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    >>> search = CellSearch(u, torch.arange(0, 5_000, 2), torch.Generator().manual_seed(0))
+    >>> search.find_nearest(u[:3], 2)[:, 0].tolist()[::2]
+    [0, 2]
+    """
+
+    def __init__(self, values: Tensor, rows: Tensor, generator: torch.Generator) -> None:
+        self._values = values
+        self._cells = _split_into_cells(values, rows, generator)
+        self._centers = F.normalize(torch.stack([values[cell].mean(dim=0) for cell in self._cells]), dim=1)
+        self._sizes = torch.tensor([len(cell) for cell in self._cells], device=values.device)
+
+    def find_nearest(self, queries: Tensor, count: int) -> Tensor:
+        """Return the `count` rows most similar to each query, int64 ``(q, count)``, the nearest first.
+
+        Args:
+            queries: unit vectors, ``(q, d)``.
+            count: number of rows, at most `COMPARED_ROWS` and the number of rows searched.
+        """
+        blocks = queries.split(max(1, _BLOCK_VALUES // len(self._cells)))
+        cell_of_query = torch.cat([(block @ self._centers.T).argmax(dim=1) for block in blocks])
+        nearest = torch.empty(len(queries), count, dtype=torch.int64, device=queries.device)
+        order = cell_of_query.argsort(stable=True)
+        sizes = cell_of_query.bincount(minlength=len(self._cells))
+        for members, compared in zip(order.split(sizes.tolist()), self._iterate_compared_rows(), strict=True):
+            others = self._values[compared] if len(members) > 0 else None
+            for part in members.split(_BLOCK_VALUES // len(compared)):
+                if others is not None:
+                    nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
+        return nearest
+
+    def _iterate_compared_rows(self) -> Iterator[Tensor]:
+        """Yield the rows of the cells nearest to each cell, itself first: at least `COMPARED_ROWS`."""
+        for first in range(0, len(self._cells), CELL_ROWS):
+            similarity = self._centers[first : first + CELL_ROWS] @ self._centers.T
+            similarity.diagonal(offset=first).fill_(torch.inf)
+            order = similarity.argsort(dim=1, descending=True, stable=True)
+            before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
+            for cells, number in zip(order.tolist(), (before < COMPARED_ROWS).sum(dim=1).tolist(), strict=True):
+                yield torch.cat([self._cells[cell] for cell in cells[:number]])
+
+
+def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Split rows by k-means, and each part again, until no part has more than `CELL_ROWS` rows."""
+    cells, parts = [], [rows]
+    while parts:
+        part = parts.pop()
+        if len(part) <= CELL_ROWS:
+            cells.append(part)
+            continue
+        number = min(MAX_BRANCHES, math.ceil(2 * len(part) / CELL_ROWS))
+        labels = _cluster_rows(values, part, number, generator)
+        sizes = labels.bincount(minlength=number)
+        if int(sizes.max()) == len(part):  # equal rows
+            cells.extend(part.split(CELL_ROWS))
+        else:
+            parts.extend(one for one in part[labels.argsort(stable=True)].split(sizes.tolist()) if len(one) > 0)
+    return cells
+
+
+def _cluster_rows(values: Tensor, rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """Return the cluster of each row by spherical k-means of a sample, int64 ``(m,)``."""
+    drawn = torch.randperm(len(rows), generator=generator)[: SAMPLE_PER_BRANCH * number].to(rows.device)
+    sample = values[rows[drawn]]
+    centers = sample[:number]
+    for _ in range(ITERATIONS):
+        sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
+        # A center without rows stays where it is.
+        centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)
+    blocks = rows.split(max(1, _BLOCK_VALUES // max(number, values.shape[1])))
+    return torch.cat([(values[block] @ centers.T).argmax(dim=1) for block in blocks])

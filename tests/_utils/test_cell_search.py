@@ -1,0 +1,46 @@
+"""Nearest neighbors by cells against exact ones, and bounds on what is compared."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from contraport._utils.cell_search import CELL_ROWS, COMPARED_ROWS, CellSearch
+
+
+def make_search(values: torch.Tensor, rows: torch.Tensor) -> CellSearch:
+    return CellSearch(values, rows, torch.Generator().manual_seed(0))
+
+
+def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.randn(40, 16, generator=generator)
+    values = centers[torch.arange(12_000) % 40] + 0.5 * torch.randn(12_000, 16, generator=generator)
+    values = F.normalize(values, dim=1)
+    rows = torch.arange(0, 12_000, 2)
+    found = make_search(values, rows).find_nearest(values[:500], 10)
+    exact = rows[(values[:500] @ values[rows].T).topk(10, dim=1).indices]
+    assert bool((found % 2 == 0).all())
+    shared = (found[:, :, None] == exact[:, None]).any(2)
+    assert float(shared.float().mean()) > 0.9
+    similarity = (values[:500, None] * values[found]).sum(2)
+    assert bool((similarity.diff(dim=1) <= 1e-6).all())
+    assert torch.equal(found, make_search(values, rows).find_nearest(values[:500], 10))
+
+
+def test_few_rows_are_all_compared() -> None:
+    values = F.normalize(torch.randn(COMPARED_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    rows = torch.arange(COMPARED_ROWS)
+    found = make_search(values, rows).find_nearest(values, 5)
+    assert torch.equal(found.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
+
+
+def test_equal_rows_are_dealt_into_cells_of_bounded_size() -> None:
+    values = F.normalize(torch.eye(3).repeat_interleave(torch.tensor([20_000, 5_000, 7]), 0), dim=1)
+    search = make_search(values, torch.arange(len(values)))
+    assert int(search._sizes.max()) <= CELL_ROWS
+    compared = [len(rows) for rows in search._iterate_compared_rows()]
+    assert min(compared) >= COMPARED_ROWS
+    assert max(compared) < COMPARED_ROWS + CELL_ROWS
+    found = search.find_nearest(values[[0, 20_000, 25_000]], 5)
+    assert bool((values[found].argmax(2) == torch.arange(3)[:, None]).all())
