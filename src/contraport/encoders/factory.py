@@ -55,7 +55,7 @@ def list_custom_code_encoders(encoder: object) -> list[str]:
     return [name for name in names if isinstance(name, str) and ":" in name]
 
 
-@hint_on_error("contraport docs training folders-of-others")
+@hint_on_error("contraport docs training trust-in-run-folders")
 def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
     """Raise `UsageError` if a saved configuration refers to Python code and the user does not trust it."""
     code = ", ".join(map(repr, list_custom_code_encoders(encoder)))
