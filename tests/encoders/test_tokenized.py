@@ -11,7 +11,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained, read_initial_weights
 from contraport.encoders.factory import build_encoder
-from contraport.encoders.transformers_text_encoder import is_transformers_folder
+from contraport.encoders.transformers_text_encoder import TOKENS_PER_PASS, is_transformers_folder
 from contraport.features import read_features
 from contraport.runs import Run
 
@@ -66,6 +66,33 @@ def expected(folder, texts, pooling="mean"):
     states = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
     pooled = {"mean": lambda state: state.mean(0), "first": lambda state: state[0], "last": lambda state: state[-1]}
     return torch.stack([pooled[pooling](state) for state in states])
+
+
+@pytest.mark.parametrize("budget", [1, 12, 20, 1000])
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_token_budgets_change_neither_features_nor_gradients(folder, monkeypatch, pooling, budget):
+    texts = ["red bag 3", "blue", "blue shoe 1 red bag", "", "red", "bag bag bag bag bag bag bag"]
+    load_pretrained(name := f"{folder}@{pooling}").load_into(model := Model(name, [()]))
+    encoder = model.tower(0).encoder.eval()
+    passes = []
+    encoder.network.register_forward_pre_hook(
+        lambda _, __, given: passes.append(given["input_ids"].shape), with_kwargs=True
+    )
+    outcomes = []
+    for tokens in (10**6, budget):
+        monkeypatch.setitem(TOKENS_PER_PASS, "cpu", tokens)
+        encoder.zero_grad()
+        got = encoder(texts_to_tensor(texts))
+        got.square().sum().backward()
+        outcomes.append((got.detach(), [p.grad.clone() for p in encoder.parameters() if p.grad is not None]))
+    whole, grouped = outcomes
+    torch.testing.assert_close(grouped[0], whole[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(grouped[1], whole[1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(whole[0][:3], expected(folder, texts[:3], pooling), atol=1e-5, rtol=1e-5)
+    first, *others = passes
+    assert first[0] == sum(rows for rows, _ in others) == len(texts)
+    assert all(rows * width <= budget or rows == 1 for rows, width in others)
+    assert sum(rows * width for rows, width in others) <= first[0] * first[1]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])

@@ -25,6 +25,12 @@ POOLINGS = ("mean", "first", "last")
 MAX_TOKENS = 512
 """Maximum number of tokens for models that do not state one."""
 
+TOKENS_PER_PASS = {"cpu": 1_024}
+"""Maximum number of tokens, with padding, that pass through a network at a time, by type of device."""
+
+ACCELERATOR_TOKENS_PER_PASS = 16_384
+"""The same for other devices, whose kernels are only fast on more tokens."""
+
 _POOLING_FILE = "1_Pooling/config.json"
 _LENGTH_FILE = "sentence_bert_config.json"
 _MODULES_FILE = "modules.json"
@@ -75,25 +81,37 @@ class TransformersTextEncoder(nn.Module):
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, texts: Tensor) -> Tensor:
-        """Return the representation, ``(b, num_features)``."""
+        """Return the representation, ``(b, num_features)``.
+
+        The network computes groups of texts of similar length, as padding to the longest text takes as long as text.
+        """
         device = next(self.parameters()).device
-        tokens, mask = self.tokenize(tensor_to_texts(texts), device)
-        states = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
+        tokens, mask = self.tokenize(tensor_to_texts(texts))
+        lengths = mask.sum(1)
+        groups = group_by_length(lengths, TOKENS_PER_PASS.get(device.type, ACCELERATOR_TOKENS_PER_PASS))
+        pooled = []
+        for rows in groups:
+            width = max(1, int(lengths[rows].max()))
+            pooled.append(self._pool(tokens[rows, :width].to(device), mask[rows, :width].to(device)))
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled)[torch.cat(groups).argsort().to(device)]
+
+    def _pool(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return the pooled states of tokens, ``(b, num_features)``, from token ids and attention mask, ``(b, T)``."""
+        states: Tensor = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
         if self.pooling == "first":
-            return states[:, 0]  # type: ignore[no-any-return]
+            return states[:, 0]
         if self.pooling == "last":
             ends = (mask.sum(1) - 1).clamp(min=0)
-            return states[torch.arange(len(states), device=device), ends]  # type: ignore[no-any-return]
+            return states[torch.arange(len(states), device=states.device), ends]
         weights = mask.to(states.dtype)[:, :, None]
-        pooled: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
-        return pooled
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def extra_repr(self) -> str:
         """Return the pooling, text length and other settings, as part of the description stored with a model."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"
 
-    def tokenize(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return token ids ``(b, T)`` and the attention mask."""
+    def tokenize(self, texts: list[str]) -> tuple[Tensor, Tensor]:
+        """Return token ids ``(b, T)`` and the attention mask, on the CPU."""
         batch = self.tokenizer(
             texts, padding=True, truncation=True, max_length=self.length, return_tensors="pt", padding_side="right"
         )
@@ -101,7 +119,7 @@ class TransformersTextEncoder(nn.Module):
         if tokens.shape[1] == 0:  # all texts are empty, and the tokenizer adds no special tokens
             tokens = torch.full((len(texts), 1), self.tokenizer.pad_token_id)
             mask = torch.zeros_like(tokens)
-        return tokens.long().to(device), mask.to(device)
+        return tokens.long(), mask
 
     def save_config(self, folder: Path) -> None:
         """Save the config and tokenizer, from which the encoder can be rebuilt without its weights."""
@@ -111,6 +129,28 @@ class TransformersTextEncoder(nn.Module):
         (mode,) = (mode for mode, pooling in _POOLING_NAMES.items() if pooling == self.pooling)
         (folder / _POOLING_FILE).write_text(json.dumps({_POOLING: mode}), encoding="utf-8")
         (folder / _LENGTH_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
+
+
+def group_by_length(lengths: Tensor, budget: int) -> list[Tensor]:
+    """Split rows into groups of similar length whose number of entries, padded to the longest row, is within a budget.
+
+    A row that is longer than the budget is a group by itself. Rows that fit into one group stay in their order.
+
+    Args:
+        lengths: number of entries of each row, ``(n,)``, at least one row.
+        budget: maximum number of entries of a group.
+
+    >>> [group.tolist() for group in group_by_length(torch.tensor([9, 2, 8, 1]), budget=20)]
+    [[3, 1], [2, 0]]
+    """
+    if len(lengths) * int(lengths.max()) <= budget:
+        return [torch.arange(len(lengths))]
+    order = lengths.argsort(stable=True)
+    starts = [0]
+    for place, length in enumerate(lengths[order].tolist()):
+        if place > starts[-1] and (place - starts[-1] + 1) * length > budget:
+            starts.append(place)
+    return [order[start:stop] for start, stop in zip(starts, [*starts[1:], len(order)], strict=True)]
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:
