@@ -52,6 +52,8 @@ PEERS = {
     "gte": "sentence-transformers",
     "mv-dhel": "dhel (two views)",
     "debiased": "nt-xent (no prior)",
+    "cosent": "sentence-transformers",
+    "angle": "sentence-transformers",
     "barlow-twins": "lightly",
     "vic-reg": "lightly",
 }

@@ -9,10 +9,12 @@ from contraport._version import __version__ as __version__
 from contraport.auditing.audit import audit as audit
 from contraport.catalog.objectives import align_uniform as align_uniform
 from contraport.catalog.objectives import alpha_cl as alpha_cl
+from contraport.catalog.objectives import angle as angle
 from contraport.catalog.objectives import barlow_twins as barlow_twins
 from contraport.catalog.objectives import byol as byol
 from contraport.catalog.objectives import cmc as cmc
 from contraport.catalog.objectives import cmc_nce as cmc_nce
+from contraport.catalog.objectives import cosent as cosent
 from contraport.catalog.objectives import dcl as dcl
 from contraport.catalog.objectives import dclw as dclw
 from contraport.catalog.objectives import debiased as debiased
@@ -95,7 +97,9 @@ from contraport.objectives import NestedCoordinates as NestedCoordinates
 from contraport.objectives import NoiseContrastiveEstimation as NoiseContrastiveEstimation
 from contraport.objectives import Objective as Objective
 from contraport.objectives import PairList as PairList
+from contraport.objectives import PairRanking as PairRanking
 from contraport.objectives import Pairs as Pairs
+from contraport.objectives import PhaseShift as PhaseShift
 from contraport.objectives import PlanEntropy as PlanEntropy
 from contraport.objectives import PlanUniformity as PlanUniformity
 from contraport.objectives import PlanWeights as PlanWeights

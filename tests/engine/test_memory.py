@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.objectives.comparing import OF_COORDINATES
+from tests.objectives.comparing import OF_COORDINATES, RANKING
 from tests.processes import reports_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,6 +40,8 @@ def largest(name, rows):
     loss = contraport.objective(name, **settings)
     with contraport.engine.backend("streamed"), Largest() as seen:
         known = {} if name in OF_COORDINATES else {"ids": torch.arange(ITEMS)[rows] // 2}
+        if name in RANKING:
+            known |= {"weights": torch.arange(ITEMS)[rows] % 5}
         loss(z0, z1, labels=labels, features=torch.randn(ITEMS, 3)[rows], **known).backward()
     return seen.entries, seen.operation
 

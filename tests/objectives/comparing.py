@@ -14,6 +14,10 @@ OF_COORDINATES = {"barlow-twins", "vic-reg"}
 """Objectives that compare coordinates, so that nothing is known of items."""
 
 
+RANKING = ("cosent", "angle")
+"""Objectives that rank pairs by their weights, and have no value for each row."""
+
+
 def needed(name, n=7):
     """Return what the call of an objective needs beside the views, for n items."""
     generator = torch.Generator().manual_seed(11)
@@ -23,6 +27,8 @@ def needed(name, n=7):
         "x-clr": {"features": features},
         "guided": {"features": features},
         "sog-clr": {"ids": torch.arange(n)},
+        "cosent": {"weights": torch.arange(n).double() % 4 + 0.5},
+        "angle": {"weights": torch.arange(n).double() % 4 + 0.5},
     }.get(name, {})
 
 

@@ -562,6 +562,24 @@ def guided(z0, z1, temperature=0.1, margin=0.0, layout="cross", features=None, w
     return (one_way(cross(z0, z1, ids)) + one_way(cross(z1, z0, ids, transposed=True))) / 2
 
 
+def cosent(z0, z1, temperature=0.05, weights=None):
+    """All pairs of pairs, in a matrix."""
+    return ranking(torch.nn.functional.cosine_similarity(z0, z1) / temperature, weights)
+
+
+def ranking(scores, grades):
+    higher = grades[:, None] > grades
+    return torch.log1p(torch.where(higher, torch.exp(scores - scores[:, None]), 0).sum())
+
+
+def angle(z0, z1, temperature=0.0354, weights=None):
+    """The product of one complex vector and the conjugate of the other, real and imaginary part."""
+    z0, z1 = (torch.cat([z, z[:, : z.shape[1] % 2] * 0], 1) for z in (z0, z1))
+    (a, b), (c, d) = ((z / z.norm(dim=1, keepdim=True)).chunk(2, 1) for z in (z0, z1))
+    real, imaginary = (a * c + b * d).sum(1), (b * c - a * d).sum(1)
+    return ranking((real + imaginary).abs() / math.sqrt(2) / temperature, weights)
+
+
 def sog_clr(z0, z1, temperature=0.1, momentum=0.1, ids=None, weights=None, average=None):
     """The estimator's gradient: that of the batch's mean over the moving average. The averages are in a dict."""
     average = {} if average is None else average

@@ -9,7 +9,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.errors import raises_usage_error
-from tests.objectives.comparing import BACKENDS, IDS, LABELS, OF_COORDINATES, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import (
+    BACKENDS,
+    IDS,
+    LABELS,
+    OF_COORDINATES,
+    RANKING,
+    assert_same,
+    build,
+    needed,
+    outcome,
+    views,
+)
 from torch import nn
 
 import contraport
@@ -257,7 +268,7 @@ def test_one_view_that_nothing_matches():
 # One value per row
 
 # Some are no sums over rows, and the parts of others have rows of their own.
-WHOLE = {"align-uniform", "iot-uniform", "mv-dhel", *OF_COORDINATES}
+WHOLE = {"align-uniform", "iot-uniform", "mv-dhel", *OF_COORDINATES, *RANKING}
 BY_ROW = [name for name in OBJECTIVES if name not in WHOLE]
 
 

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from tests.errors import raises_usage_error
+from tests.objectives.comparing import RANKING
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -33,6 +34,8 @@ def test_constraints_without_influence_do_not_change_the_value(name: str) -> Non
         KNOWN if loss.requires_ids or loss.requires_features() else {key: KNOWN[key] for key in ("labels", "domains")}
     )
     known = known if loss.compares_items else {}
+    if name in RANKING:
+        known = known | {"weights": torch.arange(8.0)}
     before, changed, refused = loss(*views, **known), False, False
     for constraint in (contraport.Simplex(), contraport.Balanced(1)):
         try:

@@ -133,7 +133,7 @@ DECOUPLED = ["dcl", "dclw", "gte", "dhel", "mv-dhel", "kcl", "spectral", "debias
 NEED_NEGATIVES = {
     "align-uniform", "pairwise", "alpha-cl", "quadratic", "cmc-nce", "barlow-twins", "vic-reg", *DECOUPLED
 }  # fmt: skip
-NEED_FACTS = ["sup-con", "x-clr", "guided", "sog-clr"]
+NEED_FACTS = ["sup-con", "x-clr", "guided", "sog-clr", "cosent", "angle"]
 
 
 def test_the_cases_cover_the_catalog():

@@ -242,7 +242,7 @@ TRANSFORMED = {
     ids=str,
 )
 def test_forward_mode_holds_what_reverse_mode_holds(name, settings, weights):
-    loss, known = contraport.objective(name, **settings).double().eval(), needed(name, 6) | {"weights": weights}
+    loss, known = contraport.objective(name, **settings).double().eval(), {"weights": weights} | needed(name, 6)
     z, along = views(dtype=torch.float64), views(seed=1, dtype=torch.float64)
     free = [view.clone().requires_grad_() for view in z]
     slopes = torch.autograd.grad(loss(*free, **known), free, materialize_grads=True)

@@ -11,6 +11,7 @@ from tests.objectives.comparing import (
     IDS,
     LABELS,
     OF_COORDINATES,
+    RANKING,
     assert_same,
     build,
     outcome,
@@ -55,7 +56,7 @@ CASES = [
     ("debiased", {}),
     ("hard-negative", {}),
 ]
-WITHOUT = {"align-uniform", "byol", "dhel", "mv-dhel", "kcl", *OF_COORDINATES}
+WITHOUT = {"align-uniform", "byol", "dhel", "mv-dhel", "kcl", *OF_COORDINATES, *RANKING}
 KNOWN = {
     "labels": ({"target": contraport.Labels(), "labels": LABELS}, {"target": formulas.classes(LABELS)}),
     "domains": (

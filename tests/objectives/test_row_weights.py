@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pytorch_metric_learning.losses import SupConLoss
-from tests.objectives.comparing import OF_COORDINATES, needed
+from tests.objectives.comparing import OF_COORDINATES, RANKING, needed
 
 import contraport
 from contraport import KL, Balanced, Free, Gibbs, Joint, Labels, Objective, Rows, Simplex, Tsallis
@@ -20,6 +20,7 @@ from contraport.objectives import (
 
 LABELS = torch.tensor([0, 1, 1, 2, 3, 3])
 SETTINGS = {"direct-clr": {"dimensions": 3}}
+WITHOUT_ROWS = {"align-uniform", *OF_COORDINATES, *RANKING}
 WEIGHTS = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 3.0], dtype=torch.float64)
 
 
@@ -64,7 +65,7 @@ def test_a_batch_without_any_positive_has_no_loss_and_no_gradient(constraint):
     assert (slope == 0).all()
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in {"align-uniform", *OF_COORDINATES}])
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in WITHOUT_ROWS])
 def test_equal_weights_change_nothing(name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double().eval()
     known = needed(name, 6)

@@ -945,6 +945,48 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
 
 
 @register_objective(
+    "Huang et al. (2024), CoSENT: consistent sentence embedding via similarity ranking.",
+    r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
+)
+def cosent(temperature: TemperatureLike = 0.05) -> Loss:
+    """CoSENT: ranks pairs by their graded similarities, such as scores of annotators; needs ``weights=``, the grades.
+
+    Only the order of the grades counts. Items are not negatives of each other.
+
+    Args:
+        temperature: in units of the cosine.
+
+    >>> import torch
+    >>> grades = torch.tensor([1.0, 0.5])  # the second pair is less similar than the first
+    >>> round(cosent(temperature=1.0)(torch.eye(2), torch.eye(2), weights=grades).item(), 4)
+    0.6931
+    """
+    layout, kernel = cp.Cross(symmetric=False), cp.Gibbs("negative-cosine", temperature)
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.PairRanking())
+
+
+@register_objective(
+    "Li and Li (2023), AnglE-optimized text embeddings, the angle objective.",
+    r"\text{as cosent, with } s = |\cos(e^{-i\pi/4} z, z')|,\; z \in \mathbb{C}^{d/2}",
+)
+def angle(temperature: TemperatureLike = 0.0354) -> Loss:
+    """AnglE: ranks pairs by graded similarities as `cosent`, by an angle in the complex plane; needs ``weights=``.
+
+    The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
+
+    Args:
+        temperature: in units of the cosine of the turned embeddings, the paper's 0.05 over the square root of 2.
+
+    >>> import torch
+    >>> grades = torch.tensor([1.0, 0.5])  # the second pair is less similar than the first
+    >>> round(angle(temperature=1.0)(torch.eye(2), torch.eye(2), weights=grades).item(), 4)
+    0.6931
+    """
+    layout, kernel = cp.PhaseShift(cp.Cross(symmetric=False)), cp.Gibbs("negative-cosine", temperature)
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.PairRanking(absolute=True))
+
+
+@register_objective(
     "Yuan, Wu, Qiu, Du, Zhang, Zhou and Yang (2022), Provable stochastic optimization for global contrastive learning: "
     "small batch does not harm performance (SogCLR), algorithm 1.",
     r"\tfrac1n \sum_i \big[-\tfrac{s_{ii'}}{\tau} + \log u_i\big],\; u_i \leftarrow \mu u_i + (1 - \mu)\,"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import SimilarityMask, normalize
@@ -23,6 +24,7 @@ __all__ = [
     "GuidedNegatives",
     "LeadingCoordinates",
     "NestedCoordinates",
+    "PhaseShift",
     "WithinView",
 ]
 
@@ -210,6 +212,41 @@ class NestedCoordinates(LayoutWrapper):
             for block in self.layout(*(z[:, :size] for z in views)):
                 blocks.append(replace(block, pattern=block.pattern.scale_weight(weight)))
         return blocks
+
+
+@dataclass(frozen=True, repr=False)
+class PhaseShift(LayoutWrapper):
+    """Layout wrapper that turns the first view by 45 degrees in the complex plane (AnglE).
+
+    An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
+    coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).
+
+    Args:
+        layout: the other layout.
+
+    Source: Li and Li (2023), AnglE-optimized text embeddings; their similarity |Re + Im| of x / y is this cosine times
+    the square root of 2, in absolute value.
+
+    >>> import torch, contraport as cp
+    >>> (block,) = cp.PhaseShift(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> block.x
+    tensor([[ 0.7071, -0.7071]])
+    """
+
+    layout: Layout
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        first, *others = map(_pad_to_even, views)
+        # Sums of half-precision coordinates would lose digits.
+        real, imaginary = first.to(torch.promote_types(first.dtype, torch.float32)).chunk(2, dim=1)
+        return self.layout(torch.cat([real + imaginary, imaginary - real], dim=1) / math.sqrt(2), *others)
+
+    def transform_negatives(self, negatives: Tensor) -> Tensor:
+        return self.layout.transform_negatives(_pad_to_even(negatives))
+
+
+def _pad_to_even(z: Tensor) -> Tensor:
+    return F.pad(z, (0, z.shape[1] % 2))
 
 
 @dataclass(frozen=True, repr=False)

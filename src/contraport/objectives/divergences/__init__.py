@@ -8,6 +8,7 @@ from contraport.objectives.divergences.attraction_repulsion import (
     LogSumKernel,
     MeanKernel,
     MeanSquaredCost,
+    PairRanking,
     TargetCost,
     VarianceHinge,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "MeanSquaredCost",
     "MovingAverageLogSum",
     "NoiseContrastiveEstimation",
+    "PairRanking",
     "Pairwise",
     "PlanEntropy",
     "PlanUniformity",

@@ -139,6 +139,54 @@ class LogKernelAttraction(KernelDivergence):
 
 
 @dataclass(frozen=True, repr=False)
+class PairRanking(KernelDivergence):
+    """Ranking of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)) over all i, j of which i has the higher grade.
+
+    s_i is the log-kernel of the pair i of the target plan, and its grade is the weight of its row, ``weights=`` of the
+    call: only the order of the grades counts, and equal grades are not compared. It takes O(n log n) time.
+
+    Args:
+        absolute: rank by the absolute value of the log-kernel, as AnglE does.
+
+    Raises:
+        UsageError: absolute is not a Boolean; in the call, weights are missing, or the target plan is not given by its
+            entries, as that of `Pairs`.
+
+    Source: Huang et al. (2024), CoSENT: consistent sentence embedding via similarity ranking.
+
+    >>> import torch, contraport as cp
+    >>> kernel, layout = cp.Gibbs("negative-cosine", 1.0), cp.Cross(symmetric=False)
+    >>> loss = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.PairRanking())
+    >>> round(loss(torch.eye(2), torch.eye(2), weights=[1.0, 0.5]).item(), 4)  # log(1 + exp(1 - 1))
+    0.6931
+    """
+
+    repels: ClassVar[bool] = False
+
+    absolute: bool = False
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.absolute, bool), f"absolute: must be True or False, got {self.absolute!r}.")
+
+    def __call__(self, result: BlockResult) -> Tensor:
+        """Return the loss of all pairs, a scalar."""
+        target, grades = result.target, result.row_weights
+        if not isinstance(target, SparseTarget):
+            got = type(target).__name__
+            raise UsageError(f"target: must consist of pairs for PairRanking, got a {got}.", kind="conflict")
+        if grades is None:
+            raise UsageError("weights: required, the grade of each pair, such as its similarity.", kind="missing")
+        scores = target.gather_log_kernel(result.plan.log_kernel_without_link)
+        scores = scores.abs() if self.absolute else scores
+        ascending, order = (-grades[target.rows]).sort(stable=True)  # the highest grade first
+        scores = scores[order]
+        num_higher = torch.searchsorted(ascending, ascending)
+        none = scores.new_full((1,), -torch.inf)
+        of_higher = torch.cat([none, torch.logcumsumexp(-scores, 0)])[num_higher]
+        return torch.cat([scores.new_zeros(1), scores + of_higher]).logsumexp(0)
+
+
+@dataclass(frozen=True, repr=False)
 class LogSumKernel(Divergence):
     """Log-denominator of InfoNCE: the log of the summed kernel over a row's compared pairs, averaged over rows.
 

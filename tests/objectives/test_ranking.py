@@ -1,0 +1,94 @@
+"""Rankings of graded pairs: against their formulas over all pairs of pairs, and sentence-transformers."""
+
+import importlib
+import math
+
+import pytest
+import torch
+from tests.errors import raises_usage_error
+from tests.objectives import formulas
+from tests.objectives.comparing import BACKENDS, RANKING, assert_same, build, outcome, views
+from tests.processes import reports_of
+
+import contraport
+
+GRADES = torch.tensor([0.2, 0.0, 1.0, 0.5, 0.5, 3.0, 0.25], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", RANKING)
+@pytest.mark.parametrize(("d", "temperature"), [(5, 0.1), (6, 0.1), (6, 1.0), (1, 0.5)])
+def test_is_the_formula(name, d, temperature, backend):
+    with contraport.engine.backend(backend):
+        ours = outcome(lambda *z: build(name, temperature=temperature)(*z, weights=GRADES), *views(d=d))
+    assert_same(ours, outcome(lambda *z: getattr(formulas, name)(*z, temperature, GRADES), *views(d=d)))
+
+
+@pytest.mark.parametrize("name", RANKING)
+def test_only_the_order_of_the_grades_counts(name):
+    loss, z = build(name), views()
+    value = loss(*z, weights=GRADES)
+    torch.testing.assert_close(loss(*z, weights=GRADES.square() + GRADES.sqrt()), value)
+    assert loss(*z, weights=torch.full((7,), 0.3)) == 0
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(loss(*(view[order] for view in z), weights=GRADES[order]), value)
+
+
+def test_large_differences_neither_overflow_nor_vanish():
+    z0 = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
+    z1 = torch.tensor([[-1.0, 0.1], [1.0, 0.1]])
+    value = contraport.cosent(temperature=1e-4)(z0, z1, weights=torch.tensor([1.0, 0.0]))
+    value.backward()
+    assert value.item() == pytest.approx(2e4 * math.cos(math.atan(0.1)), rel=1e-4)
+    assert z0.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", RANKING)
+def test_learns_the_temperature(name):
+    loss = contraport.objective(name, temperature="learn")
+    loss(*views(), weights=GRADES).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in loss.parameters())
+
+
+def test_rejects_what_is_no_ranking():
+    z = views()
+    with raises_usage_error("weights.missing"):
+        contraport.cosent()(*z)
+    with raises_usage_error("target.conflict"):
+        contraport.cosent()(*z, weights=GRADES, target=contraport.SoftNeighbors(z[0]))
+    with raises_usage_error("reduction.*"):
+        contraport.cosent()(*z, weights=GRADES, reduction="none")
+    with raises_usage_error("negatives.conflict"):
+        contraport.cosent()(*z, weights=GRADES, negatives=z[0])
+    with raises_usage_error("absolute.*"):
+        contraport.PairRanking("yes")
+
+
+@pytest.mark.parametrize("name", RANKING)
+def test_is_that_of_sentence_transformers(name):
+    peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    losses = importlib.import_module(f"{peer.__name__}.losses")
+    model = torch.nn.Identity()
+    if name == "cosent":
+        theirs, ours = losses.CoSENTLoss(model, scale=20.0), contraport.cosent()
+    else:
+        theirs, ours = losses.AnglELoss(model, scale=20.0), contraport.angle(temperature=0.05 / math.sqrt(2))
+    for d in (5, 6):
+        expected = outcome(lambda *z: theirs.compute_loss_from_embeddings(list(z), GRADES), *views(d=d))
+        assert_same(outcome(lambda *z: ours(*z, weights=GRADES), *views(d=d)), expected)
+
+
+def test_processes_rank_the_pairs_of_all():
+    expected = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES), *views())
+    for rank, value, slopes in reports_of(_share, 2):
+        rows = slice(0, 4) if rank == 0 else slice(4, 7)
+        torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
+        for slope, whole in zip(slopes, expected[1], strict=True):
+            torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, whole[rows])
+
+
+def _share(rank, report):
+    rows = slice(0, 4) if rank == 0 else slice(4, 7)
+    z = [view[rows] for view in views()]
+    value, slopes = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES[rows]), *z)
+    report((rank, value.item(), [slope.tolist() for slope in slopes]))
