@@ -48,6 +48,7 @@ from contraport.catalog.objectives import x_clr as x_clr
 from contraport.cli.demo import demo as demo
 from contraport.cli.doctor import doctor as doctor
 from contraport.comparison.compare import compare as compare
+from contraport.encoders import Model as Model
 from contraport.engine import BilinearCost as BilinearCost
 from contraport.engine import Gibbs as Gibbs
 from contraport.engine import RationalQuadratic as RationalQuadratic
@@ -125,6 +126,7 @@ from contraport.objectives import matryoshka as matryoshka
 from contraport.objectives import sinkhorn_divergence as sinkhorn_divergence
 from contraport.objectives import transport as transport
 from contraport.reporting import report as report
+from contraport.runs import Run as Run
 from contraport.similarity_search.cluster import cluster as cluster
 from contraport.similarity_search.duplicates import duplicates as duplicates
 from contraport.similarity_search.neighbors import neighbors as neighbors

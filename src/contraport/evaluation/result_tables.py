@@ -17,6 +17,21 @@ EPOCHS_SHOWN = 5
 class Evaluation(dict[str, Any]):
     """Evaluation result of one run: the contents of `evaluation.json`, shown as tables in a notebook."""
 
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each encoder and metric, for ``pandas.DataFrame(evaluation.table())``.
+
+        The ends of the confidence interval are None for metrics without one.
+
+        >>> Evaluation(rows={"raw": {"knn": 0.5}}, intervals={"raw": {"knn": {"low": 0.4, "high": 0.6}}}).table()
+        [{'encoder': 'raw', 'metric': 'knn', 'value': 0.5, 'low': 0.4, 'high': 0.6}]
+        """
+        return [
+            {"encoder": encoder, "metric": metric, "value": value}
+            | (self["intervals"].get(encoder, {}).get(metric) or {"low": None, "high": None})
+            for encoder, values in self["rows"].items()
+            for metric, value in values.items()
+        ]
+
     def _repr_html_(self) -> str:
         tables = {
             f"{self['data']}: frozen features of held-out items": tabulate_metrics_with_baselines(self),
@@ -31,6 +46,10 @@ class Evaluation(dict[str, Any]):
 
 class EvaluationsByRun(dict[str, Evaluation]):
     """Evaluation results of several runs, by path of the run folder."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each run, encoder and metric, for ``pandas.DataFrame``."""
+        return [{"run": path, **row} for path, result in self.items() for row in result.table()]
 
     def _repr_html_(self) -> str:
         first, *others = self
