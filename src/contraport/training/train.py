@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -197,6 +198,7 @@ def _fit(
         )
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
+        log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
 def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
