@@ -34,6 +34,19 @@ def test_embeds_the_representation_of_one_view(tmp_path: Path) -> None:
     assert np.allclose(features, expected, atol=1e-5)
 
 
+def test_without_a_file_the_features_are_returned(tmp_path: Path) -> None:
+    data, run = vectors(30, 3), make_run(tmp_path / "run", vector_model())
+    written = read_features(embed(run, data=data, out=tmp_path / "vectors.npz", progress=False))
+    files = set(tmp_path.rglob("*"))
+    returned = embed(run, data=data, out=None, progress=False)
+    assert set(tmp_path.rglob("*")) == files
+    assert returned.data_name == written.data_name
+    for name in ("features", "source_rows", "splits", "labels"):
+        assert np.array_equal(getattr(returned, name), getattr(written, name))
+    with raises_usage_error(code="shard_items.no_out"):
+        embed(run, data=data, out=None, shard_items=3, progress=False)
+
+
 def test_npz_contains_every_item_of_both_splits(tmp_path: Path) -> None:
     model = image_model()
     run = make_run(tmp_path / "run", model)

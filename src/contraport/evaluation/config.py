@@ -133,7 +133,9 @@ class EmbedOptions(SingleRunOptions):
         None,
         "Data to embed, as in `contraport train`; default: the run's own, limited by its `max_items` and `test_items`.",
     )
-    out: str | Path = field(metadata=option_metadata("Output file: .npz, .npy or .parquet."))
+    out: str | Path | None = field(
+        metadata=option_metadata("Output file: .npz, .npy or .parquet; from Python also None, to return the features.")
+    )
     split: Literal["train", "test", "all"] = option(
         "all",
         "Split to embed: train, test, or all, which is both in this order; a Dataset is embedded as a whole.",

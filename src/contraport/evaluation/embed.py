@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,10 @@ from contraport.evaluation.split_loading import (
 from contraport.features import (
     SUPPORTED_SUFFIXES,
     FeatureFileBuffer,
+    Features,
     find_conflicting_files,
     open_feature_buffer,
+    read_features,
     remove_feature_file,
     shard_path,
     write_feature_shards,
@@ -50,15 +53,25 @@ LETTERS = 80
 
 @EMBED.with_option_parameters
 @torch.random.fork_rng(devices=[])
-def embed(given: dict[str, Any]) -> Path:
+def embed(given: dict[str, Any]) -> Path | Features:
     """Write the frozen features of a dataset to a file, with row, split and label of each item; return its path.
+
+    With `out=None` nothing is written, and the features are returned as `contraport.features.Features`.
 
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
     """
     options = EmbedOptions(**given)
+    if options.out is not None:
+        return _write_embedding(options, Path(options.out))
+    check(options.shard_items is None, "shard_items: requires out, got None.", "no_out")
+    with TemporaryDirectory() as folder:
+        return read_features(_write_embedding(options, Path(folder) / "features.npz"))
+
+
+def _write_embedding(options: EmbedOptions, out: Path) -> Path:
     rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-    path = Path(options.out) if processes == 1 else shard_path(Path(options.out), rank, processes)
+    path = out if processes == 1 else shard_path(out, rank, processes)
     suffixes = ", ".join(SUPPORTED_SUFFIXES)
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_new_file("out", path, overwrite=options.overwrite)
@@ -68,7 +81,7 @@ def embed(given: dict[str, Any]) -> Path:
         "conflict",
     )
     has_shards = processes > 1 or options.shard_items is not None
-    older = find_conflicting_files(Path(options.out), processes if processes > 1 else None) if has_shards else []
+    older = find_conflicting_files(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
     run = options.run if isinstance(options.run, Run) else Run(options.run)
