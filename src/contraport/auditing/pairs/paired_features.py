@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -165,6 +165,8 @@ class PairedFeatures:
     embeddings: tuple[Tensor, Tensor] | None = None
     pool: Tensor | None = None
     neighbors: int = NUM_NEIGHBORS
+    _of_all: PairedFeatures | None = field(default=None, init=False, repr=False)
+    """Where `with_pool` was called: it keeps what does not depend on the pool."""
 
     def __post_init__(self) -> None:
         check_pair_count(len(self))
@@ -210,6 +212,7 @@ class PairedFeatures:
         for name in ("nearest_neighbors", "canonical_maps", "standardization"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "pool", pool)
+        object.__setattr__(other, "_of_all", self if self._of_all is None else self._of_all)
         other._check_pool()
         return other
 
@@ -243,7 +246,7 @@ class PairedFeatures:
         return self.draw_reference_items("audit.rank_references", MAX_REFERENCES)
 
     @cached_property
-    def _nearest_items(self) -> tuple[Tensor, Tensor]:
+    def nearest_items(self) -> tuple[Tensor, Tensor]:
         """Nearest items of each item in each view, in or out of the pool, ``(n, k)``, with twice as many as needed."""
         items, number = self.observed_pairs.first, min(2 * (self.neighbors + 2), len(self))
         first, second = (self.find_nearest(values, values, items, number) for values in self.features)
@@ -255,11 +258,14 @@ class PairedFeatures:
         # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
         number = self.neighbors + 2
         if self.pool is None:
-            return self._nearest_items[0][:, :number], self._nearest_items[1][:, :number]
+            return self.nearest_items[0][:, :number], self.nearest_items[1][:, :number]
+        if self._of_all is None:
+            first, second = (self.find_nearest(values, values, self.pool, number) for values in self.features)
+            return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.pool.device)
         in_pool[self.pool] = True
         found = []
-        for values, nearest in zip(self.features, self._nearest_items, strict=True):
+        for values, nearest in zip(self.features, self._of_all.nearest_items, strict=True):
             outside = ~in_pool[nearest]
             order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
             chosen = nearest.gather(1, order)
@@ -313,6 +319,8 @@ class PairedFeatures:
     @cached_property
     def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Per view: ranks as fractions, ``(r,)``, and the similarity at which each item reaches them, ``(n, r)``."""
+        if self._of_all is not None:
+            return self._of_all._rank_thresholds
         return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
 
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
