@@ -375,6 +375,58 @@ def test_memory_is_that_of_the_points():
     assert largest < 32 << 20
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_rounded_plan_meets_both_marginals_and_its_bounds(backend, iterations, monkeypatch):
+    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 20)  # several blocks of rows
+    x, y, a, b = points()
+    with contraport.engine.backend(backend):
+        result = transport(x, y, Gibbs("sqeuclidean", 0.3), Balanced(iterations), a=a, b=b)
+        rounded, before, cost = result.rounded, result.plan.dense(), torch.cdist(x, y).square()
+        # Algorithm 2 of the paper, on the matrix.
+        matrix = before * (a / before.sum(1)).clamp(max=1)[:, None]
+        matrix = matrix * (b / matrix.sum(0)).clamp(max=1)
+        rows, columns = a - matrix.sum(1), b - matrix.sum(0)
+        matrix = matrix + torch.outer(rows, columns) / rows.sum()
+        torch.testing.assert_close(rounded.dense(), matrix, rtol=1e-9, atol=1e-14)
+        torch.testing.assert_close(rounded.row_cost().sum(), (matrix * cost).sum())
+        torch.testing.assert_close(rounded.apply(y), matrix @ y)
+        torch.testing.assert_close(rounded.apply(b), matrix @ b)
+    assert rounded.dense().min() >= 0
+    torch.testing.assert_close(rounded.dense().sum(1), a, rtol=0, atol=1e-15)
+    torch.testing.assert_close(rounded.dense().sum(0), b, rtol=0, atol=1e-15)
+    assert (rounded.dense() - before).abs().sum() <= 2 * result.marginal_error
+    exact = transport(x, y, Gibbs("sqeuclidean", 0.3), Exact(), a=a, b=b).cost
+    assert exact <= rounded.row_cost().sum() <= result.cost + 2 * result.marginal_error * cost.max()
+
+
+def test_rounding_a_feasible_plan_changes_nothing_and_unequal_totals_are_refused():
+    x, y, a, b = points()
+    plan = transport(x, y, Gibbs("sqeuclidean", 0.8), Exact(), a=a, b=b).plan
+    torch.testing.assert_close(plan.round_to_marginals().dense(), plan.dense())
+    with raises_usage_error("plan.total", 2):
+        transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5), a=a, b=2 * b).rounded  # noqa: B018
+
+
+def test_sharpness_of_plans(monkeypatch):
+    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 20)
+    x, y, a, b = points()
+    sharpness = []
+    for temperature in (1e6, 1.0, 0.1):
+        plan = transport(x, y, Gibbs("sqeuclidean", temperature), Balanced(2000, 1e-9), a=a, b=b).plan
+        shares = plan.dense() / plan.dense().sum(1, keepdim=True)
+        torch.testing.assert_close(plan.effective_partners(), torch.special.entr(shares).sum(1).exp())
+        sharpness.append(plan.sharpness())
+        rescaled = transport(3 * x, 3 * y, Gibbs("sqeuclidean", 9 * temperature), Balanced(2000, 1e-9), a=a, b=b).plan
+        assert rescaled.sharpness() == pytest.approx(sharpness[-1])
+    assert sharpness == sorted(sharpness)
+    uniform = transport(x, y, Gibbs("sqeuclidean", 1e6), Balanced(50)).plan
+    assert uniform.sharpness() == pytest.approx(0, abs=1e-9)
+    assert uniform.effective_partners().tolist() == pytest.approx([7.0] * 9)
+    assert transport(x, x, Gibbs("sqeuclidean", 1.0), Exact()).plan.sharpness() == 1
+    assert transport(x, y[:1], Gibbs("sqeuclidean", 1.0)).plan.sharpness() == 1
+
+
 def test_deprecated_name_of_the_marginal_error_warns():
     result = transport(torch.zeros(2, 1), torch.ones(3, 1), Gibbs("sqeuclidean", 0.8))
     with pytest.warns(FutureWarning, match="marginal.error"):

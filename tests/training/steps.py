@@ -28,6 +28,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "predictive": {"recipe": "predictive"},
     "three views": {"views": 3, "recipe": "moco-v3"},
     "neighbors": {"target": "neighbors:k=3"},
+    "balanced over the data": {"constraint": "data-balanced:momentum=0.3"},
+    "three views balanced over the data": {"views": 3, "constraint": "data-balanced:momentum=0.3"},
     "labels and a queue": {"target": "labels", "negatives": "queue", "queue_size": 10},
     "nested and a queue": {"matryoshka": "8:1,3:0.5", "negatives": "queue", "queue_size": 10},
     "nested, by prototypes": {"matryoshka": [8, 3], "recipe": "swav", "prototypes": 6},

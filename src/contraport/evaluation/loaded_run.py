@@ -19,7 +19,7 @@ from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.page_samples import Arrays, compute_sample_plan
 from contraport.evaluation.split_loading import load_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
-from contraport.objectives import Loss, Objective
+from contraport.objectives import Balanced, Loss, Objective
 from contraport.options import has_object_placeholder
 from contraport.runs import Run, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
@@ -93,6 +93,8 @@ def build_objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs
         schedule.apply(objective, 2 * max(done, 1) - 1)
     if isinstance(objective, Objective) and objective.constraint.requires_weights:
         return "No plan of test items is drawn: its marginals were weights of training items."
+    if isinstance(objective, Objective) and objective.constraint.requires_ids:
+        objective.set_constraint(Balanced(50))  # the potentials of training items are not those of test items
     rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
     if rows and rows[-1].get("temperature") is not None:  # the last value of a learned temperature
         objective.temperature = rows[-1]["temperature"]

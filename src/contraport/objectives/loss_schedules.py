@@ -17,6 +17,7 @@ from contraport.objectives.constraints import (
     Balanced,
     Columns,
     Constraint,
+    DataBalanced,
     Free,
     Rows,
     Simplex,
@@ -149,6 +150,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "rows": Rows,
     "columns": Columns,
     "balanced": Balanced,
+    "data-balanced": DataBalanced,
     "unbalanced": Unbalanced,
     "tsallis": Tsallis,
 }

@@ -13,7 +13,7 @@ from contraport.errors import UsageError, check, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
-from contraport.objectives.layouts import Block, Layout, PairPattern
+from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import MatchingProblem, build_problem, convert_target, read_call, report_failure
@@ -79,20 +79,25 @@ class Objective(Loss):
         self.multi_view, self.has_core_view = traits.multi_view, traits.has_core_view
         self.compares_items, self.stop_gradient = traits.compares_items, traits.stop_gradient
         self.has_negatives = traits.compares_items and any(term.repels for term in terms)
-        self.requires_ids = any(term.requires_ids for term in terms)
         self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
 
     def set_constraint(self, constraint: Constraint) -> None:
         """Set the constraint, in place of the present one.
 
         Raises:
-            UsageError: the divergence does not support the constraint.
+            UsageError: the divergence or the layout does not support the constraint.
         """
         # A constraint without a gradient is for inspection only: no divergence is computed from its plan.
         for term in (self.divergence, *self.penalties) if constraint.differentiable else ():
             if (conflict := term.constraint_conflict(constraint)) is not None:
                 raise UsageError(f"divergence: {conflict}", kind="constraint")
+        single = not constraint.requires_ids or isinstance(self.layout, Cross | Joint)
+        check(single, f"layout: must be Cross or Joint for {constraint!r}, got {self.layout!r}.", "constraint")
+        if "constraint" in self._modules and not isinstance(constraint, nn.Module):
+            del self.constraint  # torch replaces a module by modules alone
         self.constraint = constraint
+        terms = (self.divergence, *self.penalties)
+        self.requires_ids = constraint.requires_ids or any(term.requires_ids for term in terms)
 
     def with_layout(self, layout: Layout) -> Objective:
         """Return an objective with another layout and the same other parts, whose parameters and averages it shares."""
@@ -255,7 +260,9 @@ class Objective(Loss):
         if problem.directions_share_pairs:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
             geometry = directions[0].block.build_geometry(self.kernel, problem.temperature)
-            plans = self.constraint(geometry, PlanRequest(marginals, bidirectional=len(directions) == 2))
+            pattern, ids = directions[0].block.pattern, attributes.get("ids")
+            request = PlanRequest(marginals, len(directions) == 2, pattern=pattern, ids=ids)
+            plans = self.constraint(geometry, request)
         else:
             plans, column_weights = [], attributes.get("column_weights")
             for k, (side, _, _) in enumerate(directions):

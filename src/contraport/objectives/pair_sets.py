@@ -27,6 +27,25 @@ def group_indices(labels: Tensor) -> Tensor:
     return torch.searchsorted(labels.sort().values, labels.contiguous())
 
 
+def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the weighted log-mean-exp of values, (k,), in each group, (size,), and the group sizes; 0 for empty."""
+    zeros = values.new_zeros(size)
+    counts = zeros.index_add(0, groups, torch.ones_like(values))
+    mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
+    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), size)
+    return total.masked_fill(counts == 0, 0) - mass.log(), counts
+
+
+def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
+    """Return the log-sum-exp of the values in each group, (size,); minus infinity for empty groups."""
+    with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
+        top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
+        top = top.masked_fill(top == -torch.inf, 0)
+    total = values.new_zeros(size).index_add(0, groups, torch.exp(values - top[groups]))
+    empty = total == 0
+    return (total.masked_fill(empty, 1).log() + top).masked_fill(empty, -torch.inf)
+
+
 @dataclass(frozen=True, eq=False)
 class SignedLabelEquality:
     """Signed set of pairs with equal labels: the matrix sign * [labels of row i = labels of column j].

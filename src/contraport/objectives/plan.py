@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -215,12 +216,74 @@ class Plan:
         """
         n, m = self.shape
         check(is_integer(k) and 1 <= k <= m, f"k: must be an integer from 1 to {m}, the number of columns, got {k!r}.")
+
+        def largest_entries(rows: slice) -> Tensor:
+            log_plan = self.take_rows(rows).log_dense()
+            # On a CPU topk sorts pairs of value and index, which takes many times as long as a maximum.
+            return log_plan.argmax(1, keepdim=True) if k == 1 else log_plan.topk(k, 1).indices
+
         with torch.no_grad():
-            largest = map_row_blocks(lambda rows: self.take_rows(rows).log_dense().topk(k, 1).indices, self.shape)
+            largest = map_row_blocks(largest_entries, self.shape)
         columns = torch.cat(largest).flatten()
         rows = torch.arange(n, device=columns.device).repeat_interleave(k)
         entries = self.log_at(rows, columns).exp()
         return torch.sparse_coo_tensor(torch.stack([rows, columns]), entries, (n, m), check_invariants=False)
+
+    @torch.no_grad()
+    def effective_partners(self) -> Tensor:
+        """Return the effective number of partners of each row, (N,): the exponential of the entropy of its shares.
+
+        It is 1 if a row's mass is on one column, and k if it is spread evenly over k columns; rows without mass give 1.
+        Neither the unit of the cost nor the mass of the row matters. It takes the memory of a block of rows.
+
+        Source: Hill (1973), Diversity and evenness: a unifying notation and its consequences, order 1.
+        """
+
+        def entropies(rows: slice) -> Tensor:
+            log_plan = self.take_rows(rows).log_dense()
+            log_mass = log_plan.logsumexp(1, keepdim=True)
+            log_shares = (log_plan - log_mass.masked_fill(log_mass == -torch.inf, 0)).double()
+            return torch.special.entr(log_shares.exp()).sum(1)
+
+        return torch.cat(map_row_blocks(entropies, self.shape)).exp().to(self.f)
+
+    @torch.no_grad()
+    def sharpness(self) -> float:
+        """Return how sharp the plan is, from 0 (all rows alike spread evenly) to 1 (each row has one partner).
+
+        It is 1 - H / log M, H the mean entropy of the rows' shares, weighted by their mass; 1 for a single column.
+        """
+        mass, columns = self.log_row_mass().exp(), self.shape[1]
+        if columns == 1:
+            return 1.0
+        return 1 - float((mass / mass.sum()) @ self.effective_partners().log()) / math.log(columns)
+
+    @torch.no_grad()
+    def round_to_marginals(self) -> RoundedPlan:
+        """Round the plan to one that meets both target marginals, in O(N + M) memory; the result has no gradient.
+
+        Rows and then columns with too much mass are scaled down, and what is missing is added as a product of two
+        vectors. The L1 distance from the plan is at most twice its `marginal_error`, so that the transport cost grows
+        by at most that times the largest cost.
+
+        Raises:
+            UsageError: the target marginals have different totals.
+
+        Source: Altschuler, Weed and Rigollet (2017), Near-linear time approximation algorithms for optimal transport
+        via Sinkhorn iteration, algorithm 2 and lemma 7.
+        """
+        a, b = self.log_target_row_marginal, self.log_target_column_marginal
+        totals = float(a.exp().sum()), float(b.exp().sum())
+        close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
+        check(close, f"plan: marginals must have equal totals, got {totals[0]:.6g} and {totals[1]:.6g}.", "total")
+        f = self.f + (a - self.f - log_sums(self.geometry, "rows", self.g)).clamp(max=0)
+        g = self.g + (b - self.g - log_sums(self.geometry, "columns", f)).clamp(max=0)
+        scaled = Plan(self.geometry, f, g, log_marginals=(a, b))
+        # Differences of nearly equal masses: below 0 they are rounding errors.
+        missing_rows = (a.exp() - scaled.log_row_mass().exp()).clamp_min(0)
+        missing_columns = (b.exp() - scaled.log_column_mass().exp()).clamp_min(0)
+        total = missing_columns.sum()
+        return RoundedPlan(scaled, missing_rows, missing_columns / torch.where(total > 0, total, 1))
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
@@ -229,6 +292,45 @@ class Plan:
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, for inspection."""
         return self.log_dense().exp()
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedPlan:
+    """Plan that meets both marginals up to rounding errors: P_ij = scaled_ij + u_i v_j, without gradient.
+
+    Attributes:
+        scaled: Plan of which no row or column has more than its target mass.
+        u: Missing mass of each row, (N,).
+        v: Share of each column in the missing mass, (M,).
+    """
+
+    scaled: Plan
+    u: Tensor
+    v: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and number of columns, (N, M)."""
+        return self.scaled.shape
+
+    @torch.no_grad()
+    def apply(self, values: Tensor) -> Tensor:
+        """Apply the plan to values of the columns; see `Plan.apply`."""
+        product = self.scaled.apply(values)
+        added = torch.outer(self.u, self.v @ values.reshape(len(values), -1).to(self.v))
+        return product + added.reshape(product.shape)
+
+    @torch.no_grad()
+    def row_cost(self) -> Tensor:
+        """Return the transport cost of each row, (N,), block by block of rows."""
+        kernel = self.scaled.log_kernel_without_link
+        costs = map_row_blocks(lambda rows: kernel.take_rows(rows).dense() @ self.v, self.shape)
+        return self.scaled.row_cost(detach_plan=True) - kernel.cost_scale * self.u * torch.cat(costs)
+
+    @torch.no_grad()
+    def dense(self) -> Tensor:
+        """Return P as an (N, M) tensor, for inspection."""
+        return self.scaled.dense() + torch.outer(self.u, self.v)
 
 
 @dataclass(frozen=True, eq=False)

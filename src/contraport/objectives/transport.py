@@ -16,7 +16,7 @@ from contraport.errors import UsageError, check, describe_value, is_number
 from contraport.objectives.constraints import Balanced, Constraint, Exact, Marginals, PlanRequest
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
-from contraport.objectives.plan import Plan
+from contraport.objectives.plan import Plan, RoundedPlan
 from contraport.options import accept_deprecated, warn_renamed
 
 
@@ -84,6 +84,14 @@ class Transport:
     def marginal_error(self) -> float:
         """Marginal error of the plan: the L1 distance of its row and column masses from a and b."""
         return self.plan.marginal_error()
+
+    @cached_property
+    def rounded(self) -> RoundedPlan:
+        """The plan rounded to one that meets both marginals, without gradient: see `Plan.round_to_marginals`.
+
+        Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport.
+        """
+        return self.plan.round_to_marginals()
 
     @property
     def error(self) -> float:

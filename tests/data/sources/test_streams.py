@@ -164,6 +164,7 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
         (Numbers(), {"steps": 2, "negatives": "bank"}, "negatives."),
         (Numbers(), {"steps": 2, "target": "neighbors:k=2"}, "target."),
         (Numbers(), {"steps": 2, "objective": "sog-clr"}, "objective."),
+        (Numbers(), {"steps": 2, "constraint": "data-balanced"}, "constraint."),
         (Numbers(), {"steps": 2, "max_items": 20}, "max_items."),
         (Numbers(), {"steps": 2, "validation": 0.5}, "validation."),
         (Numbers(), {"steps": 2, "sample_weight": "weights.npy"}, "sample_weight."),
@@ -173,7 +174,7 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
         (Numbers(), {"steps": 2, "num_workers": 1}, "num_workers."),
         (Numbers(), {"steps": 2, "test_fraction": 0.5}, "test_fraction.conflict"),
     ],
-    ids=["steps", "empty", "once", "bank", "target", "by item", "items", "validation", "weights", "draws", "labels",
+    ids=["steps", "empty", "once", "bank", "target", "by item", "data balanced", "items", "validation", "weights", "draws", "labels",
          "size", "num_workers", "fraction"],
 )  # fmt: skip
 def test_rejects_options_that_need_all_items_of_a_stream(

@@ -1,6 +1,7 @@
 """Constraints of the objectives: the set of transport plans that are allowed."""
 
 from contraport.objectives.constraints.constraint import Constraint, Exact, Free, Marginals, PlanRequest, Simplex
+from contraport.objectives.constraints.data_balanced import DataBalanced
 from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
@@ -8,6 +9,7 @@ __all__ = [
     "Balanced",
     "Columns",
     "Constraint",
+    "DataBalanced",
     "Exact",
     "Free",
     "Marginals",

@@ -13,6 +13,7 @@ from torch import Tensor
 from contraport._utils.html_repr import ReprMixin
 from contraport.engine import Geometry, MatrixLogKernel, log_of_size, log_sums
 from contraport.errors import check, import_optional
+from contraport.objectives.layouts import PairPattern
 from contraport.objectives.plan import Plan
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
@@ -27,11 +28,15 @@ class PlanRequest(NamedTuple):
         bidirectional: Whether to solve both directions, rows to columns and columns to rows.
         log_column_weights: Log weights of the columns, (M,): the plan is that of the kernel w_j K_ij. Not combined with
             ``bidirectional``, as rows have no weights.
+        pattern: Pattern of the block if the compared pairs are its pairs alone, for constraints that require ids.
+        ids: Id of each item of the pattern, (n,), or None.
     """
 
     marginals: Marginals | None = None
     bidirectional: bool = False
     log_column_weights: Tensor | None = None
+    pattern: PairPattern | None = None
+    ids: Tensor | None = None
 
 
 DEFAULT_REQUEST = PlanRequest()
@@ -43,10 +48,13 @@ class Constraint(ReprMixin, ABC):
 
     Attributes:
         differentiable: Whether the plan has a gradient in the embeddings.
+        requires_ids: Whether the constraint keeps a state for each item, so that a call needs ``ids=``. Its plan is
+            then that of the whole data, of which the block has a part of the entries.
         marginals: Target marginals of rows and columns: ``"weights"``, the weights of the items, or ``"uniform"``.
     """
 
     differentiable: ClassVar[bool] = True
+    requires_ids: ClassVar[bool] = False
     marginals: str = "uniform"
 
     @property

@@ -21,12 +21,11 @@ from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
     log_candidate_counts,
-    log_mean_exp_by_group,
     log_mean_kernel,
-    log_sum_exp_by_group,
     replace_zeros_by_one,
     require_negatives,
 )
+from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_by_group
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTarget
 
@@ -364,7 +363,7 @@ class ContrastiveEnergy(Divergence):
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if self.phi is not None and not isinstance(constraint, Rows):
             return f"phi of ContrastiveEnergy requires the constraint Rows, got {constraint!r}."
-        return None
+        return super().constraint_conflict(constraint)
 
     @property
     def has_temperature_gradient(self) -> bool:

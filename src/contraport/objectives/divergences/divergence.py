@@ -10,10 +10,9 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
-from contraport.engine import check_not_in_torch_func
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import BlockResult
@@ -41,6 +40,8 @@ class Divergence(ReprMixin):
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         """Return why the divergence does not support a constraint, or None if it does."""
+        if constraint.requires_ids and self.depends_on_constraint:
+            return f"{self!r} sums over the pairs of a plan, of which {constraint!r} has those of the batch; use KL."
         return None
 
     @abstractmethod
@@ -53,14 +54,6 @@ class KernelDivergence(Divergence):
 
     supports_column_weights: ClassVar[bool] = False
     depends_on_constraint: ClassVar[bool] = False
-
-
-def updates_averages(divergence: nn.Module) -> bool:
-    """Return whether a divergence updates its moving averages: in training mode, with gradients enabled."""
-    updates = divergence.training and torch.is_grad_enabled()
-    if updates:
-        check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")
-    return updates
 
 
 def require_negatives(result: BlockResult) -> None:
@@ -91,22 +84,3 @@ def log_mean_kernel(result: BlockResult) -> Tensor:
     nonempty = count > 0
     total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)
     return total - torch.where(nonempty, count, len(log_row_sums)).log()
-
-
-def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the weighted log-mean-exp of values, (k,), in each group, (size,), and the group sizes; 0 for empty."""
-    zeros = values.new_zeros(size)
-    counts = zeros.index_add(0, groups, torch.ones_like(values))
-    mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
-    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), size)
-    return total.masked_fill(counts == 0, 0) - mass.log(), counts
-
-
-def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return the log-sum-exp of the values in each group, (size,); minus infinity for empty groups."""
-    with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
-        top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
-        top = top.masked_fill(top == -torch.inf, 0)
-    total = values.new_zeros(size).index_add(0, groups, torch.exp(values - top[groups]))
-    empty = total == 0
-    return (total.masked_fill(empty, 1).log() + top).masked_fill(empty, -torch.inf)

@@ -52,7 +52,7 @@ class KL(Divergence):
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if constraint.has_exact_zeros:
             return f"KL is infinite on the exact zeros of {constraint!r}; use FenchelYoung for order 2."
-        return None
+        return super().constraint_conflict(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the divergence of each row, (N,); the difference between total masses is divided among the rows."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contraport.plots.figure_setup import Array
-from contraport.plots.plan_plots import DECADES, LogScale, excludes_self_pairs, share_on_target
+from contraport.plots.plan_plots import DECADES, LogScale, effective_partners, excludes_self_pairs, share_on_target
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
@@ -58,6 +58,11 @@ class PlanSnapshot(NamedTuple):
     def total_mass(self) -> float:
         """Sum of all masses of the plan; below 1 if the plan drops mass."""
         return float(self.plan.sum())
+
+    @property
+    def effective_partners(self) -> float:
+        """Effective number of partners of a row, from 1 (one partner) to the number of columns."""
+        return effective_partners(self.plan)
 
     @property
     def negative_unevenness(self) -> float | None:

@@ -33,6 +33,7 @@ from contraport.data.views.views import COLOR
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
+from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint
 from contraport.options import has_object_placeholder
 from contraport.runs import Run
 from contraport.training.config import Settings
@@ -70,7 +71,9 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
 
 def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Module | None) -> None:
     """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
+    constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
     unsupported = {
+        "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
         "negatives": settings.negatives == "bank",
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
         "teacher": settings.teacher is not None,

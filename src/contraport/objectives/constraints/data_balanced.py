@@ -1,0 +1,112 @@
+"""Balanced plan of the whole data from small batches, by dual potentials of the items that are kept between steps."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from contraport.engine import Geometry, LabelMask, log_of_size, log_sums
+from contraport.errors import check
+from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest
+from contraport.objectives.item_averages import ItemAverages
+from contraport.objectives.layouts import PairPattern
+from contraport.objectives.pair_sets import PairIndicator, log_sum_exp_by_group
+from contraport.objectives.plan import Plan
+
+MAX_VIEWS = 2
+"""Number of views that a block may compare at once."""
+
+
+class DataBalanced(ItemAverages, Constraint):
+    """Balanced plan of the whole data, of which a batch shows a part: dual potentials are kept for each item.
+
+    With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and
+    its mirror. A step estimates both means from its batch, once each, columns first. The pairs of an item's own views
+    are always in the batch and count once; the pairs with the other items of the batch count for those with the N - 1
+    other items of the data. The estimates go into moving averages, u <- momentum u + (1 - momentum) estimate, whose
+    first value is the first estimate. N is the number of items seen so far.
+
+    The objective is that of the plan of the data, in which an item competes with all others. Its gradient holds the
+    potentials of the columns and the averages fixed, which is exact for KL at convergence if the target has uniform
+    marginals. In evaluation mode the averages are constant. The call needs ``ids``, (n,), in [0, items).
+
+    Args:
+        items: maximum number of items; ids count from 0.
+        momentum: weight of the past, in [0, 1). With 0 and the whole data as the batch, steps are Sinkhorn iterations.
+
+    Raises:
+        UsageError: items is not positive or the momentum out of range; in the objective, a layout other than `Cross`
+            and `Joint`, or a divergence other than KL; in the call, ids are missing or out of range, more than two
+            views at once, negatives, column weights or pairs that depend on features.
+
+    Source: Yuan et al. (2022), Provable stochastic optimization for global contrastive learning, algorithm 1, whose
+    averages of denominators are here those of both half-steps of Sinkhorn.
+
+    >>> import torch, contraport as cp
+    >>> constraint = cp.DataBalanced(items=4, momentum=0.0)
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), constraint, cp.Pairs(), cp.KL())
+    >>> for ids in torch.tensor([[0, 1], [2, 3], [0, 2]]):
+    ...     value = loss(torch.eye(4)[ids], torch.eye(4)[ids], ids=ids)
+    >>> value, cp.iot(1.0)(torch.eye(4), torch.eye(4))
+    """
+
+    requires_ids: ClassVar[bool] = True
+
+    def __init__(self, items: int = 1 << 17, momentum: float = 0.5) -> None:
+        # Two potentials, of an item as a row and as a column, for each of two views.
+        super().__init__(items, momentum, vectors=2 * MAX_VIEWS)
+
+    def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
+        """Return the plan of the batch's pairs, scaled so that a row's shares are those in the plan of the data."""
+        pattern = request.pattern
+        message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
+        check(pattern is not None, message, "conflict")
+        assert pattern is not None
+        ids = self.check_ids(request.ids)
+        row_keys, column_keys = (self._keys(ids, pattern, side) for side in range(2))
+        like = geometry.log_kernel.inputs[0]
+        with torch.no_grad():
+            f = self._potentials(row_keys, 0).to(like)
+            column_values = self._log_means(geometry.T, pattern.T, f, self._count(row_keys, 0).to(like))
+        g = -self.log_averages(column_keys, column_values).detach()
+        columns = self._count(column_keys, 1).to(like)
+        f = -self.log_averages(row_keys, self._log_means(geometry, pattern, g, columns))
+        plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
+        return [plan, plan.T] if request.bidirectional else [plan]
+
+    def _keys(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
+        """Return the position in the flattened buffer of each row (side 0), (N,), or each column (side 1), (M,)."""
+        items, selected = pattern.items[side], pattern.selected_indices
+        places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
+        views = places // pattern.num_items  # a layout puts one view after another
+        most = int(views.max()) + 1 if len(views) else 1
+        message = f"views: must be at most {MAX_VIEWS} at once for {self!r}, got {most}; train on pairs of views."
+        check(most <= MAX_VIEWS, message, "too_many")
+        return (MAX_VIEWS * side + views) * self.log_average.shape[1] + ids[items]
+
+    def _potentials(self, keys: Tensor, side: int) -> Tensor:
+        """Return the stored potentials, (k,); of new items, the mean over those seen, or 0 if there are none."""
+        stored = self.log_average[MAX_VIEWS * side : MAX_VIEWS * (side + 1)]
+        own = self.log_average.view(-1)[keys]
+        return -torch.where(own.isnan(), stored.nanmean().nan_to_num(0.0), own)
+
+    def _count(self, keys: Tensor, side: int) -> Tensor:
+        """Return the number of rows (side 0) or columns (side 1) of the data: those seen so far, with some keys."""
+        seen = ~self.log_average.isnan()
+        seen.view(-1)[keys] = True
+        return seen[MAX_VIEWS * side : MAX_VIEWS * (side + 1)].sum()
+
+    def _log_means(self, geometry: Geometry, pattern: PairPattern, g: Tensor, columns: Tensor) -> Tensor:
+        """Estimate the log-mean of K_ij e^g_j over all columns of the data, (N,), from those of the batch."""
+        rows, own_columns = pattern.positives
+        own = log_sum_exp_by_group(rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items))
+        of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelMask(pattern.items)))
+        others = log_sums(of_others, "rows", g)
+        counts = pattern.negative_pairs().row_counts(g)
+        in_data = columns - PairIndicator.from_equal_labels(pattern.items).row_counts(g)
+        scale = in_data / counts.clamp_min(1)
+        present = (counts > 0) & (in_data > 0)
+        others = torch.where(present, others + torch.where(present, scale, 1).log(), -torch.inf)
+        return torch.logaddexp(own, others) - columns.log()

@@ -1,0 +1,101 @@
+"""Moving averages per item, kept between steps: the state of objectives that see a batch and mean the whole data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from contraport.engine import check_not_in_torch_func
+from contraport.errors import check, check_integer, is_number
+from contraport.objectives.inputs import check_values
+from contraport.objectives.pair_sets import group_indices, log_mean_exp_by_group
+
+
+class ItemAverages(nn.Module):
+    """Log of a moving average per item, as a buffer of a module: saved in checkpoints, and moved with it.
+
+    Args:
+        items: total number of items.
+        momentum: weight of the past, in [0, 1).
+        vectors: number of averages per item.
+
+    Raises:
+        UsageError: items is not positive, or the momentum is out of range.
+    """
+
+    log_average: Tensor
+
+    def __init__(self, items: int, momentum: float, vectors: int | None = None) -> None:
+        super().__init__()
+        check_integer("items", items)
+        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: must be a number in [0, 1), got {momentum!r}.")
+        self.momentum = momentum
+        shape = (items,) if vectors is None else (vectors, items)
+        self.register_buffer("log_average", torch.full(shape, math.nan))
+
+    def check_ids(self, ids: Tensor | None) -> Tensor:
+        """Return the ids of the items, (n,), or raise `UsageError` if they are missing or out of range."""
+        total = self.log_average.shape[-1]
+        check(
+            ids is not None,
+            "ids: required, got none. Pass ids= in the call, one per item; each item has a moving average.",
+            "missing",
+        )
+        assert ids is not None
+        check(not ids.is_floating_point(), f"ids: must be integers, got {ids.dtype}.", "type")
+        check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
+        return ids
+
+    def log_averages(self, keys: Tensor, values: Tensor) -> Tensor:
+        """Return the log averages of some keys, (k,); in training mode, update them with values first.
+
+        The mean of the values with a key updates its average. The value is the average; the gradient is that of the
+        mean divided by the average. Keys without a finite value give 0.
+
+        Args:
+            keys: position in the flattened buffer, (k,); keys may repeat.
+            values: log of what is averaged, (k,); minus infinity is left out.
+        """
+        groups, size, present = group_indices(keys), len(keys), values > -torch.inf
+        # Values that are left out form a group of their own, behind those of the keys.
+        means, counts = log_mean_exp_by_group(
+            torch.where(present, groups, size), torch.where(present, values, 0), torch.ones_like(values), size + 1
+        )
+        means, counts = means[groups], counts[groups]
+        present_means = torch.where(counts > 0, means.detach(), math.nan)
+        averages = self._update(keys, present_means, training=updates_averages(self))
+        ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
+        return torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
+
+    @torch.no_grad()
+    def _update(self, keys: Tensor, means: Tensor, *, training: bool) -> Tensor:
+        """Return the log averages of some keys, (k,), in training updated with their means; NaN without either.
+
+        A key that occurs several times has the same mean each time, so that the order of writes does not matter.
+        """
+        stored = self.log_average.view(-1)
+        past = stored[keys].to(means)
+        if training:
+            updated = torch.where(means.isnan(), past, log_moving_average(past, means, self.momentum))
+            past = torch.where(past.isnan(), means, updated)
+            stored[keys] = past.to(stored)
+        return torch.where(past.isnan(), means, past)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log_average.shape[-1]}, {self.momentum!r})"
+
+
+def updates_averages(module: nn.Module) -> bool:
+    """Return whether a module updates its moving averages: in training mode, with gradients enabled."""
+    updates = module.training and torch.is_grad_enabled()
+    if updates:
+        check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")
+    return updates
+
+
+def log_moving_average(past: Tensor, present: Tensor, momentum: float) -> Tensor:
+    """Return the log of an exponential moving average, log(momentum e^past + (1 - momentum) e^present)."""
+    # In logarithms: sums of a sharp kernel overflow single precision.
+    return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
