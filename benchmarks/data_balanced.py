@@ -85,7 +85,9 @@ def batches(items: int, size: int, epochs: int, seed: int) -> Iterator[Tensor]:
         yield from torch.randperm(items, generator=generator).split(size)
 
 
-def train(row: str, data: tuple[Tensor, Tensor, Tensor, Tensor], epochs: int, seed: int) -> tuple[nn.Module, dict[str, float]]:
+def train(
+    row: str, data: tuple[Tensor, Tensor, Tensor, Tensor], epochs: int, seed: int
+) -> tuple[nn.Module, dict[str, float]]:
     """Train one encoder, and return it, head included, and its results."""
     constraint, size = ROWS[row]
     images, labels, test, test_labels = data
@@ -134,7 +136,11 @@ def compare_gradients(images: Tensor, encoder: nn.Module) -> dict[str, dict[str,
     everything = torch.arange(len(images))
     wanted = gradient(build(cp.Balanced(20), len(images)), everything)
     found = {}
-    for name, constraint in {"balanced": cp.Balanced(5), "data-balanced": 0.5, "data-balanced, momentum .9": 0.9}.items():
+    for name, constraint in {
+        "balanced": cp.Balanced(5),
+        "data-balanced": 0.5,
+        "data-balanced, momentum .9": 0.9,
+    }.items():
         for size in GRADIENT_SIZES:
             loss = build(constraint, len(images))
             for ids in batches(len(images), size, 0 if name == "balanced" else 10, 1):

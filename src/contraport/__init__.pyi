@@ -70,8 +70,8 @@ from contraport.objectives import ContrastiveEnergy as ContrastiveEnergy
 from contraport.objectives import Coordinates as Coordinates
 from contraport.objectives import CoreViewPairs as CoreViewPairs
 from contraport.objectives import Cross as Cross
-from contraport.objectives import DebiasedContrastive as DebiasedContrastive
 from contraport.objectives import DataBalanced as DataBalanced
+from contraport.objectives import DebiasedContrastive as DebiasedContrastive
 from contraport.objectives import Domains as Domains
 from contraport.objectives import DuplicateGroups as DuplicateGroups
 from contraport.objectives import Exact as Exact

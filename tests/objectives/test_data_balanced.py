@@ -82,7 +82,9 @@ def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(
     assert (plan - expected).abs().sum() < 0.06
     assert (len(plan) * plan.sum(0) - 1).abs().max() < 0.3
     one_batch = next(objective(contraport.Balanced(50), layout).solve_blocks(x[:size], y[:size])).plan.dense()
-    shares = [matrix.diagonal(len(matrix) // 2 if isinstance(layout, Joint) else 0)[:size] for matrix in (one_batch, plan)]
+    shares = [
+        matrix.diagonal(len(matrix) // 2 if isinstance(layout, Joint) else 0)[:size] for matrix in (one_batch, plan)
+    ]
     assert (len(one_batch) * shares[0]).mean() > 2 * (len(plan) * shares[1]).mean()  # what the batch alone would say
 
 
@@ -120,7 +122,9 @@ def test_averages_over_batches_follow_the_formula(momentum):
         z = [view[ids].requires_grad_() for view in (x, y)]
         ours, expected = loss(*z, ids=ids), by_hand(*z, ids, memory, momentum)
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(torch.autograd.grad(ours, z), torch.autograd.grad(expected, z), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            torch.autograd.grad(ours, z), torch.autograd.grad(expected, z), rtol=1e-9, atol=1e-12
+        )
     held = loss.constraint.log_average.clone()
     loss.eval()(*z, ids=ids)
     with torch.no_grad():

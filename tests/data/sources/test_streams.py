@@ -174,8 +174,8 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
         (Numbers(), {"steps": 2, "num_workers": 1}, "num_workers."),
         (Numbers(), {"steps": 2, "test_fraction": 0.5}, "test_fraction.conflict"),
     ],
-    ids=["steps", "empty", "once", "bank", "target", "by item", "data balanced", "items", "validation", "weights", "draws", "labels",
-         "size", "num_workers", "fraction"],
+    ids=["steps", "empty", "once", "bank", "target", "by item", "data balanced", "items", "validation", "weights",
+         "draws", "labels", "size", "num_workers", "fraction"],
 )  # fmt: skip
 def test_rejects_options_that_need_all_items_of_a_stream(
     data: Any, given: dict[str, Any], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

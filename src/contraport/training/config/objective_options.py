@@ -73,8 +73,8 @@ class ObjectiveSettings(BaseOptions):
     constraint: str | None = option(
         None,
         "Constraint on the plan: free, simplex, rows, columns, balanced:iterations=5, unbalanced:relaxation=0.2, "
-        "tsallis:order=2 or data-balanced:momentum=0.5 (balanced over the whole data, for small batches), each with its "
-        "parameters. Or a schedule: tighten:every=N starts with rows and changes to "
+        "tsallis:order=2 or data-balanced:momentum=0.5 (balanced over the whole data, for small batches), each with "
+        "its parameters. Or a schedule: tighten:every=N starts with rows and changes to "
         "balanced with 1, 2, 4 and 8 iterations, N epochs each; relax:every=N is the reverse; default: that of the "
         "objective.",
     )
