@@ -53,6 +53,8 @@ class Objective(Loss):
     tensor(0.5944)
     """
 
+    constraint: Constraint
+
     def __init__(
         self,
         layout: Layout,

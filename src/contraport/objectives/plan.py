@@ -243,7 +243,8 @@ class Plan:
             log_plan = self.take_rows(rows).log_dense()
             log_mass = log_plan.logsumexp(1, keepdim=True)
             log_shares = (log_plan - log_mass.masked_fill(log_mass == -torch.inf, 0)).double()
-            return torch.special.entr(log_shares.exp()).sum(1)
+            entropy: Tensor = torch.special.entr(log_shares.exp()).sum(1)
+            return entropy
 
         return torch.cat(map_row_blocks(entropies, self.shape)).exp().to(self.f)
 
