@@ -25,8 +25,8 @@ from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_c
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
-from contraport.auditing.pairs.pair_scoring import find_better_partners, select_lowest_scoring_items
 from contraport.auditing.pairs.paired_features import PairedFeatures
+from contraport.auditing.pairs.partner_plan import propose_partners, second_content_ids, select_free_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit
@@ -166,10 +166,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
     *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
     assert paired is not None
-    candidates = select_lowest_scoring_items(torch.from_numpy(result.scores), result.noise.rate)
-    partners, partner_scores = find_better_partners(
-        paired, torch.arange(len(dataset)), statistic, candidates=candidates
-    )
+    free = select_free_items(torch.from_numpy(result.scores), result.noise.rate)
+    proposals = propose_partners(paired, free, statistic, content_ids=second_content_ids(dataset))
     return Audit(
         dataset.name,
         options.method,
@@ -178,8 +176,9 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         result.mismatch_scores,
         result.noise.rate,
         result.noise.interval,
-        partners.numpy(),
-        partner_scores.numpy(),
+        proposals.partners.numpy(),
+        proposals.scores.numpy(),
+        partner_confidences=proposals.confidences.numpy(),
     )
 
 

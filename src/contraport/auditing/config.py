@@ -177,17 +177,18 @@ AUDIT = Command(
     "Find mismatched pairs, or with three or more views the view that does not belong.",
     details="""
         Each pair gets a score; higher is better. The share of wrong pairs is estimated, with a 95 % interval, from
-        pairs that are mismatched on purpose. For each pair the item whose second view fits the first view better is
-        proposed as partner. `contraport train --audit` trains on the other pairs in the same pass.
+        pairs that are mismatched on purpose. Suspected mismatches are matched with one another by a transport plan: if
+        the second view of another one fits better, it is proposed as partner, with a confidence. `contraport train
+        --audit` trains on the other pairs in the same pass.
 
         Of data with three or more views each pair of views is audited, each in its own folder, and `views.csv` has a
         score for each view of each item: low if the pairs with this view score low and the item's others do not.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
         pairs among those that score as low), `flagged`, `partner` (`id` of the better partner; -1: none),
-        `partner_score`, `row` (position in the data, from 0, with pairs that were not audited counted) and `key`, if
-        the data have names. A key that a spreadsheet would take for a formula (it begins with =, +, - or @) has an
-        apostrophe before it.
+        `partner_score`, `partner_confidence` (the estimated probability that the partner is right), `row` (position in
+        the data, from 0, with pairs that were not audited counted) and `key`, if the data have names. A key that a
+        spreadsheet would take for a formula (it begins with =, +, - or @) has an apostrophe before it.
         `audit.html` shows the worst pairs side by side, each with its better partner: one file, in which pairs can be
         sorted, marked and downloaded as a list.
     """,

@@ -71,7 +71,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     first, second = map(convert_sketches_to_json, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
     better = convert_sketches_to_json(make_thumbnails(dataset, shown_partners, IMAGE_SIDE)[1])
-    flagged, fdr = set(audit.flagged().tolist()), audit.fdr
+    flagged, fdr, confidences = set(audit.flagged().tolist()), audit.fdr, audit.partner_confidences
     return [
         {
             "id": int(pair),
@@ -83,6 +83,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
             "flagged": int(pair) in flagged,
             "partner": int(partners[place]),
             "partner_score": round(float(audit.partner_scores[pair]), 4),
+            "confidence": None if confidences is None else round(float(confidences[pair]), 4),
             "views": [first[place], second[place], *([better[place]] if partners[place] >= 0 else [])],
         }
         for place, pair in enumerate(worst)

@@ -53,6 +53,8 @@ class Audit:
         source_rows: row of each pair in the source, int64 ``(n,)``, counting all splits and skipped rows; None if the
             pairs are all rows of the source.
         keys: names of the pairs in the source, such as file paths; None if they have no names.
+        partner_confidences: estimated probability that each better partner is the right one, ``(n,)``; 0 without a
+            better partner; None in run folders written before confidences were.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
@@ -74,6 +76,7 @@ class Audit:
     notes: tuple[str, ...] = ()
     source_rows: NDArray[np.int64] | None = None
     keys: Sequence[str] | None = None
+    partner_confidences: NDArray[np.floating] | None = None
 
     def __post_init__(self) -> None:
         low, high = self.noise_interval
@@ -133,6 +136,7 @@ class Audit:
             "flagged": np.isin(items, self.flagged()),
             "partner": self.partners,
             "partner_score": self.partner_scores,
+            **({} if self.partner_confidences is None else {"partner_confidence": self.partner_confidences}),
             "row": items if self.source_rows is None else self.source_rows,
         }
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
@@ -175,9 +179,15 @@ class Audit:
                 "score": f"{self.scores[pair]:z.3f}",
                 "better partner": "-" if self.partners[pair] < 0 else str(self.partners[pair]),
                 "score with it": f"{self.partner_scores[pair]:z.3f}",
+                **self._format_confidence(pair),
             }
             for pair in worst
         ]
+
+    def _format_confidence(self, pair: int) -> dict[str, str]:
+        if self.partner_confidences is None:
+            return {}
+        return {"confidence": "-" if self.partners[pair] < 0 else f"{self.partner_confidences[pair]:.0%}"}
 
     if not TYPE_CHECKING:
 
@@ -212,6 +222,7 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
         arrays["partners"],
         arrays["partner_scores"],
         (format_memorization_warning(memorized),) if memorized > MEMORIZATION_THRESHOLD else (),
+        partner_confidences=arrays.get("partner_confidences"),
     )
 
 

@@ -287,9 +287,9 @@ class Run(RunFolder):
     def pair_scores(self) -> dict[str, np.ndarray]:
         """Read the last pair scores of the online audit of `n` pairs.
 
-        Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners` and `partner_scores`. Scores of
-        the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high` and `remembered`. See
-        `contraport.auditing.Audit`.
+        Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners`, `partner_scores` and
+        `partner_confidences`. Scores of the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high`
+        and `remembered`. See `contraport.auditing.Audit`.
         """
         return self._load(self.pairs_path, read_arrays)
 
@@ -413,7 +413,16 @@ _ARRAYS_BY_FORM = {
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
     (1, "b"): ("kept",),
-    (1, "f"): ("spectrum", "losses", "suspicion", "scores", "mismatched", "fdr", "partner_scores"),
+    (1, "f"): (
+        "spectrum",
+        "losses",
+        "suspicion",
+        "scores",
+        "mismatched",
+        "fdr",
+        "partner_scores",
+        "partner_confidences",
+    ),
     (1, "iu"): ("labels", "plan_labels", "cosine_labels", "plan_epochs", "ids", "domains", "partners", "train", "test"),
     (1, "U"): ("class_names", "domain_names", "texts"),
     (2, "f"): ("points", "plan", "target", "cosines"),

@@ -3,11 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.engine.test_memory import Largest
 from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
-from contraport.auditing.pairs.pair_scoring import find_better_partners, score_pairs, select_lowest_scoring_items
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchange_groups, rotate_partners
 from contraport.data import BatchOrder, Dataset, from_arrays
@@ -92,72 +90,6 @@ def test_batch_order_of_drawn_positions_repeats_none_within_a_batch() -> None:
     assert list(order) == plain
     with raises_usage_error("batch_size.too_large", 5, 20):
         order.restrict_positions(np.arange(5))
-
-
-def test_finds_swapped_partners() -> None:
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(ITEMS, 3, generator=generator)
-    second = hidden @ torch.randn(3, 6, generator=generator)
-    swapped = second.clone()
-    swapped[:20] = second[:20].roll(1, 0)  # what belongs to item i is now with item i + 1
-    sides = PairedFeatures((hidden, swapped))
-    partners, best = find_better_partners(sides, torch.arange(ITEMS), "likeness")
-    right = (partners[:19] == torch.arange(1, 20)).float().mean()
-    assert right > 0.4, "of 300 partners, by features of another space"
-    assert (partners[100:] == -1).float().mean() > 0.3
-    assert best.shape == (ITEMS,)
-    # Whose pairs are right is nobody's partner.
-    free = torch.arange(20)
-    of_free, _ = find_better_partners(sides, free, "likeness", candidates=free)
-    assert (of_free < 20).all()
-    assert (of_free[:19] == torch.arange(1, 20)).float().mean() > right + 0.1
-    alone, own = find_better_partners(sides, free, "likeness", candidates=free[:1])
-    assert alone[0] == -1
-    assert own[0] == score_pairs(sides, PairIndices(free[:1], free[:1]), "likeness")
-
-
-@pytest.mark.parametrize("statistic", ["cosine", "likeness"])
-def test_partner_is_the_best_of_the_shortlist(statistic: str) -> None:
-    generator = torch.Generator().manual_seed(3)
-    hidden = torch.randn(ITEMS, 3, generator=generator)
-    second = hidden + 0.2 * torch.randn(ITEMS, 3, generator=generator)
-    second[:60] = second[:60].roll(1, 0)
-    sides = PairedFeatures((hidden, second), (hidden, second))
-    free = torch.arange(0, ITEMS, 6)
-    found, best = find_better_partners(sides, torch.arange(ITEMS), statistic, candidates=free)
-    x, y = (values.double() for values in sides.features)
-    items = torch.arange(ITEMS)
-    near = (x @ x.T).fill_diagonal_(-2).topk(15).indices
-    likeness = y[near].mean(dim=1) @ y.T
-    own = score_pairs(sides, PairIndices(items, items), statistic)
-    for item in range(ITEMS):
-        others = free[free != item]
-        proposed = others[likeness[item, others].topk(10).indices]
-        judged = score_pairs(sides, PairIndices(torch.full((10,), item), proposed), statistic)
-        assert float(best[item]) == pytest.approx(float(max(judged.max(), own[item])), abs=1e-5)
-        expected = int(proposed[judged.argmax()]) if judged.max() > own[item] + 1e-5 else -1
-        assert found[item] == expected
-    assert 0.1 < (found >= 0).float().mean() < 0.9
-
-
-def test_candidates_are_the_lowest_scores_and_at_least_a_tenth() -> None:
-    values = torch.rand(200, generator=torch.Generator().manual_seed(0))
-    for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
-        free = select_lowest_scoring_items(values, rate)
-        assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
-        assert free.tolist() == sorted(free.tolist())
-
-
-def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a million pairs the likeness of a few thousand to all others would take gigabytes."""
-    items, generator = torch.arange(2_000), torch.Generator().manual_seed(0)
-    sides = PairedFeatures((torch.randn(2_000, 3, generator=generator), torch.randn(2_000, 3, generator=generator)))
-    expected, _ = find_better_partners(sides, items, "likeness")
-    monkeypatch.setattr("contraport.auditing.pairs.paired_features._BLOCK_VALUES", 2**14)
-    with Largest() as seen:
-        found, _ = find_better_partners(sides, items, "likeness")
-    assert seen.entries <= 10 * 17 * 2 * len(items), seen.operation  # whether a neighbour is one of a candidate pair
-    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("items", [50, 51])

@@ -24,12 +24,7 @@ import torch
 from torch import Tensor
 
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_fdr, estimate_noise_rate
-from contraport.auditing.pairs.pair_scoring import (
-    find_better_partners,
-    score_pairs,
-    select_lowest_scoring_items,
-    sum_standardized,
-)
+from contraport.auditing.pairs.pair_scoring import score_pairs, sum_standardized
 from contraport.auditing.pairs.paired_features import (
     MAX_VECTOR_WIDTH,
     NUM_NEIGHBORS,
@@ -39,6 +34,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
+from contraport.auditing.pairs.partner_plan import propose_partners, second_content_ids, select_free_items
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import permute_partners
@@ -196,12 +192,14 @@ class AuditCallback(Callback):
         arrays["fdr"] = estimate_fdr(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
         if state.trained_epochs == self._epochs:
-            items = torch.arange(len(state.mean_scores))
-            candidates = select_lowest_scoring_items(state.mean_scores, state.noise_rate)
-            partners, scores = find_better_partners(
-                self.extract_paired_features(), items, "combined", candidates=candidates
+            proposals = propose_partners(
+                self.extract_paired_features(),
+                select_free_items(state.mean_scores, state.noise_rate),
+                content_ids=second_content_ids(self._dataset),
             )
-            arrays |= {"partners": partners.numpy(), "partner_scores": scores.numpy()}
+            arrays["partners"] = proposals.partners.numpy()
+            arrays["partner_scores"] = proposals.scores.numpy()
+            arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
     def _set_positions(self, positions: Tensor) -> None:

@@ -6,6 +6,8 @@ let shown = STEP;
 
 const short = (value) => String(Number(value.toPrecision(3)));
 
+const confidence = (pair) => (pair.confidence === null ? "" : ` (right with ${(100 * pair.confidence).toFixed(0)}%)`);
+
 function side(view, caption, proposed) {
   return element("figure", { className: proposed ? "sketch proposed" : "sketch" }, sketch(view, caption), element("figcaption", { textContent: caption }));
 }
@@ -16,7 +18,7 @@ function card(pair) {
   title.append(element("span", { className: "aside", textContent: [pair.kind && `class ${pair.kind}`, pair.name].filter(Boolean).join(" · ") }));
   const sides = element("div", { className: "sides" }, side(pair.views[0], VIEWS[0]), side(pair.views[1], VIEWS[1]));
   if (pair.partner >= 0) sides.append(side(pair.views[2], `better: ${VIEWS[1]} of ${pair.partner}`, true));
-  const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}` : ", no better partner found";
+  const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}${confidence(pair)}` : ", no better partner found";
   const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% of pairs this low are right` }));
   const buttons = ["wrong", "right"].map((word) => element("button", { type: "button", textContent: word }));
   const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", marks.get(pair.id) === button.textContent));
@@ -65,8 +67,8 @@ function download() {
   const isFormula = (value) => typeof value === "string" && /^[=+\-@\t\r]/.test(value) && !/^[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(value);
   const plain = (value) => (isFormula(value) ? `'${value}` : value);
   const quoted = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
-  const rows = chosen().map((pair) => [pair.id, pair.row, pair.name, pair.score, pair.fdr, pair.flagged, pair.partner, pair.partner_score, marks.get(pair.id) ?? ""]);
-  const text = [["id", "row", "name", "score", "fdr", "flagged", "partner", "partner_score", "mark"], ...rows].map((row) => row.map(plain).map(quoted).join(",")).join("\n");
+  const rows = chosen().map((pair) => [pair.id, pair.row, pair.name, pair.score, pair.fdr, pair.flagged, pair.partner, pair.partner_score, pair.confidence ?? "", marks.get(pair.id) ?? ""]);
+  const text = [["id", "row", "name", "score", "fdr", "flagged", "partner", "partner_score", "partner_confidence", "mark"], ...rows].map((row) => row.map(plain).map(quoted).join(",")).join("\n");
   const link = element("a", { download: "pairs-chosen.csv", href: URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" })) });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -1,0 +1,286 @@
+"""Proposals of better partners for suspected mismatches, by a transport plan with slack.
+
+A wrong pair took its second member from another pair, which is then wrong too. So only suspected mismatches exchange
+partners: the members of a right pair already have theirs. The best partner of each item alone would often be the same
+generic one (a hub), so all items are matched at once: in the plan every item has mass 1, so has every candidate, and
+mass that fits nowhere goes to the slack. The mass of a proposal is its confidence. A candidate is proposed to one item.
+
+The plan is that of exp(slope * (score - offset)), against a slack of weight 1. Slope and offset are fitted by maximum
+likelihood to pairs that are not suspected, with half of the partners replaced by others: what is right is known.
+
+Source: Sarlin et al. (2020), SuperGlue, section 3.2: entropic transport with a slack row and column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import (
+    PairedFeatures,
+    PairIndices,
+    average_gathered_rows,
+    split_into_row_blocks,
+)
+from contraport.data import Dataset
+from contraport.seeding import numpy_generator
+
+SHORTLIST = 16
+"""Candidates that are scored for each item, and items that are scored for each candidate."""
+
+MIN_FREE_SHARE = 0.1
+"""Least share of the pairs that may exchange partners, so that partners are also proposed for pairs that a user
+inspects beyond the estimated noise rate."""
+
+MIN_FITTED, MAX_FITTED = 30, 2_000
+"""Fewest and most pairs that the plan is fitted to; with fewer trusted ones nothing is proposed."""
+
+ITERATIONS, FIT_ITERATIONS = 200, 30
+"""Sinkhorn iterations of the plan, and of each plan while fitting."""
+
+MAX_SLOPE, MAX_EXPONENT = 20.0, 500.0
+"""Bounds of the slope, for standardized scores, and of the exponents, which double precision holds."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class PartnerProposals(NamedTuple):
+    """Better partners of `n` items, ``(n,)`` each.
+
+    Attributes:
+        partners: item whose second view is proposed, int64; -1 where nothing fits better.
+        scores: score of each pair with its better partner; without one, the score of the pair itself.
+        confidences: mass of the proposal in the plan, from 0 to 1; 0 without a proposal.
+    """
+
+    partners: Tensor
+    scores: Tensor
+    confidences: Tensor
+
+
+class ScoredCandidates(NamedTuple):
+    """Sparse matrix of the scores of items, the rows, with candidate contents of the second view, the columns.
+
+    Attributes:
+        rows: row of each entry, int64 ``(e,)``, sorted.
+        columns: column of each entry, int64 ``(e,)``.
+        scores: score of each entry, ``(e,)``.
+        capacities: number of items that have the content of each column, ``(c,)``.
+        own_columns: column of the own partner of each row, int64 ``(r,)``; -1 if it is no candidate.
+    """
+
+    rows: Ints
+    columns: Ints
+    scores: Floats
+    capacities: Floats
+    own_columns: Ints
+
+    @property
+    def is_own(self) -> NDArray[np.bool_]:
+        """Whether each entry is the item's own partner, ``(e,)``."""
+        return self.columns == self.own_columns[self.rows]
+
+
+def select_free_items(scores: Tensor, rate: float) -> Tensor:
+    """Select the items with the lowest scores, int64 ``(f,)``: their second views may belong to other pairs.
+
+    >>> select_free_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
+    tensor([1, 3])
+    """
+    number = math.ceil(max(rate, MIN_FREE_SHARE) * len(scores))
+    return scores.argsort(stable=True)[:number].sort().values
+
+
+def second_content_ids(dataset: Dataset) -> Tensor | None:
+    """Return the number of the content of each second view, int64 ``(n,)``; None if all differ.
+
+    In a coupling it is the number of the column.
+    """
+    ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
+    return None if ids is None else ids[:, 1]
+
+
+def propose_partners(
+    paired: PairedFeatures, free: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
+) -> PartnerProposals:
+    """Propose better partners of the items `free`, ``(f,)``, among one another.
+
+    An item gets no proposal where the slack, or its own partner, has more mass than any other candidate, or where its
+    best candidate is proposed to another item with more mass.
+
+    Args:
+        paired: features of all items.
+        free: sorted items that may exchange partners.
+        statistic: name of the statistic that scores pairs.
+        content_ids: number of the content of each second view, int64 ``(n,)``; second views of equal content are one
+            candidate, which is proposed as often as it occurs. Default: all differ.
+
+    >>> u = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> second = u.clone()
+    >>> second[:40] = u[:40].roll(1, 0)
+    >>> proposals = propose_partners(PairedFeatures((u, second)), torch.arange(40), "likeness")
+    >>> bool((proposals.partners[:40] == torch.arange(40).roll(-1)).float().mean() > 0.5)
+    True
+    """
+    items = paired.observed_pairs.first
+    contents = (items if content_ids is None else content_ids.to(items.device)).cpu().numpy()
+    own_scores = score_pairs(paired, None, statistic)
+    partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)
+    trusted = items[~torch.isin(items, free)]
+    if len(trusted) >= MIN_FITTED:
+        order = numpy_generator("audit.partners", len(items)).permutation(len(trusted))
+        drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED]
+        # As many candidates compete as among the free items: of more, some fit by chance.
+        samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(free)), MIN_FITTED)))
+        slope, offset = fit_plan([
+            score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
+            for known in samples
+        ])  # fmt: skip
+        found = score_candidates(paired, free, free, statistic, contents, with_own=True)
+        mass, slack = solve_plan_with_slack(found, slope, offset)
+        own = np.zeros(len(free))
+        own[found.rows[found.is_own]] = mass[found.is_own]
+        entries = _first_of_each_row(found.rows, np.where(found.is_own, -1.0, mass))
+        better = found.scores[entries] > own_scores[free].cpu().numpy()
+        entries = entries[better & (mass[entries] > np.maximum(own, slack))]
+        entries, members = _deal_members(entries, found, mass, contents[free.cpu().numpy()])
+        at = free[torch.from_numpy(found.rows[entries]).to(free.device)]
+        partners[at] = free[torch.from_numpy(members).to(free.device)]
+        best[at] = torch.from_numpy(found.scores[entries]).to(best)
+        confidences[at] = torch.from_numpy(mass[entries]).to(confidences)
+    return PartnerProposals(partners, best, confidences)
+
+
+def score_candidates(
+    paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: Ints, *, with_own: bool = False
+) -> ScoredCandidates:
+    """Score items, ``(r,)``, with the contents of the second views of others, ``(s,)``, by shortlists from both sides.
+
+    Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
+    """
+    columns, first, capacities = np.unique(contents[others.cpu().numpy()], return_index=True, return_counts=True)
+    candidates = others[torch.from_numpy(first).to(others.device)]
+    own_contents = contents[items.cpu().numpy()]
+    own_columns = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
+    own_columns = np.where(columns[own_columns] == own_contents, own_columns, -1)
+    of_items = _shortlist(paired, 0, items, candidates).cpu().numpy()
+    of_candidates = _shortlist(paired, 1, candidates, items).cpu().numpy()
+    codes = [np.arange(len(items))[:, None] * len(candidates) + of_items]
+    codes.append(of_candidates * len(candidates) + np.arange(len(candidates))[:, None])
+    if with_own:
+        codes.append(np.arange(len(items)) * len(candidates) + own_columns)
+    rows, places = np.divmod(np.unique(np.concatenate([code.ravel() for code in codes])), len(candidates))
+    pairs = PairIndices(
+        items[torch.from_numpy(rows).to(items.device)], candidates[torch.from_numpy(places).to(items.device)]
+    )
+    scores = score_pairs(paired, pairs, statistic).double().cpu().numpy()
+    return ScoredCandidates(rows, places, scores, capacities.astype(float), own_columns)
+
+
+def _shortlist(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
+    """Return the positions of the `others` nearest to the partners of the neighbors of each item, ``(p, k)``.
+
+    Neighbors are those in the view of the items; nearness is that in the other view.
+    """
+    values, shortlists = paired.features[1 - view], []
+    for block in split_into_row_blocks(items, len(others)):
+        near = paired.find_pair_neighbors(PairIndices(block, block))[view]
+        similarity = average_gathered_rows(values, near) @ values[others].T
+        shortlists.append(similarity.topk(min(SHORTLIST, len(others)), 1).indices)
+    return torch.cat(shortlists)
+
+
+def fit_plan(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
+    """Fit slope and offset of the plans of items whose right partner is known: their own, or none.
+
+    The mean log mass of the right partners, or of the slack, is maximized.
+    """
+    known = _stack(samples)
+    is_right = known.is_own
+    rows_with = known.rows[is_right]
+    rows_without = np.setdiff1d(np.arange(len(known.own_columns)), rows_with)
+    mean, spread = float(known.scores.mean()), float(known.scores.std()) or 1.0
+    standard = known._replace(scores=(known.scores - mean) / spread)
+    low, high = float(standard.scores.min()), float(standard.scores.max())
+
+    def loss(parameters: Floats) -> float:
+        mass, slack = solve_plan_with_slack(standard, math.exp(parameters[0]), parameters[1], FIT_ITERATIONS)
+        right = np.concatenate([mass[is_right], slack[rows_without]])
+        return -float(np.log(np.maximum(right, np.finfo(float).tiny)).mean())
+
+    largest = math.log(min(MAX_SLOPE, MAX_EXPONENT / max(high - low, 1e-6)))
+    starts = [(slope, offset) for slope in np.linspace(-1, largest, 5) for offset in np.linspace(low, high, 5)]
+    start = min(starts, key=lambda parameters: loss(np.array(parameters)))
+    bounds = [(-3, largest), (low, high)]
+    fitted = minimize(loss, start, method="Nelder-Mead", bounds=bounds, options={"maxfev": 60}).x
+    slope = math.exp(fitted[0]) / spread
+    return slope, mean + spread * float(fitted[1])
+
+
+def _stack(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
+    """Stack matrices as diagonal blocks of one."""
+    rows = np.cumsum([0, *(len(one.own_columns) for one in samples)])
+    columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
+    return ScoredCandidates(
+        np.concatenate([one.rows + begin for one, begin in zip(samples, rows[:-1], strict=True)]),
+        np.concatenate([one.columns + begin for one, begin in zip(samples, columns[:-1], strict=True)]),
+        np.concatenate([one.scores for one in samples]),
+        np.concatenate([one.capacities for one in samples]),
+        np.concatenate([
+            np.where(one.own_columns < 0, -1, one.own_columns + begin)
+            for one, begin in zip(samples, columns[:-1], strict=True)
+        ]),
+    )  # fmt: skip
+
+
+def solve_plan_with_slack(
+    candidates: ScoredCandidates, slope: float, offset: float, iterations: int = ITERATIONS
+) -> tuple[Floats, Floats]:
+    """Return the mass of each entry in the plan, ``(e,)``, and that of the slack of each row, ``(r,)``.
+
+    Rows have mass 1 and columns their capacity, with the slack. Columns do so exactly, as their potentials come last.
+
+    >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
+    >>> mass, slack = solve_plan_with_slack(ScoredCandidates(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
+    >>> mass.round(2).tolist(), slack.round(2).tolist()
+    ([0.78, 0.03, 0.77], [0.19, 0.23])
+    """
+    values = np.exp(slope * (candidates.scores - offset))
+    shape = (len(candidates.own_columns), len(candidates.capacities))
+    kernel = csr_array((values, (candidates.rows, candidates.columns)), shape=shape)
+    transposed, columns = kernel.T.tocsr(), candidates.capacities
+    for _ in range(iterations):
+        rows = 1 / (kernel @ columns + 1)
+        columns = candidates.capacities / (transposed @ rows + 1)
+    return rows[candidates.rows] * values * columns[candidates.columns], rows
+
+
+def _first_of_each_row(rows: Ints, values: Floats) -> Ints:
+    """Return the entry with the largest value of each row, int64 ``(r,)``."""
+    order = np.lexsort((-values, rows))
+    return order[np.unique(rows[order], return_index=True)[1]]
+
+
+def _deal_members(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
+    """Deal the items of each content to the proposals of it, the largest mass first.
+
+    Returns:
+        The entries that get an item, and the items, int64 ``(p,)`` each.
+    """
+    entries = entries[np.lexsort((-mass[entries], found.columns[entries]))]
+    columns = found.columns[entries]
+    turn = np.arange(len(columns)) - np.searchsorted(columns, columns)
+    is_left = turn < found.capacities[columns]
+    members = np.argsort(contents, kind="stable")
+    begin = np.concatenate([[0], found.capacities.cumsum()[:-1]]).astype(np.int64)
+    return entries[is_left], members[(begin[columns] + turn)[is_left]]

@@ -1,0 +1,154 @@
+"""Better partners by a plan with slack: against a dense solution in log space, hubs, and items that fit nowhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from tests.engine.test_memory import Largest
+
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
+from contraport.auditing.pairs.partner_plan import (
+    MIN_FITTED,
+    ScoredCandidates,
+    propose_partners,
+    score_candidates,
+    select_free_items,
+    solve_plan_with_slack,
+)
+
+ITEMS, WRONG = 300, 40
+
+
+def _swapped(seed: int = 0, *, noise: float = 0.05) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the features of both views, where the first items have exchanged partners, and the right partners."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(ITEMS, 4, generator=generator)
+    second = hidden @ torch.randn(4, 6, generator=generator) + noise * torch.randn(ITEMS, 6, generator=generator)
+    partners = torch.arange(ITEMS)
+    partners[:WRONG] = torch.arange(WRONG).roll(1)
+    right = torch.empty(ITEMS, dtype=torch.int64)
+    right[partners] = torch.arange(ITEMS)
+    return hidden, second[partners], right
+
+
+def test_plan_is_that_of_a_dense_solution_in_log_space() -> None:
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(12, 9)) * 3
+    shown = random.random((12, 9)) < 0.6
+    capacities = random.integers(1, 4, 9).astype(float)
+    rows, columns = np.nonzero(shown)
+    found = ScoredCandidates(rows, columns, scores[shown], capacities, np.full(12, -1))
+    mass, slack = solve_plan_with_slack(found, 1.7, 0.4, 500)
+    logits = np.where(shown, 1.7 * (scores - 0.4), -np.inf)
+    f, g = np.zeros(12), np.zeros(9)
+    for _ in range(500):
+        f = -np.logaddexp(logsumexp(logits + g, axis=1), 0)
+        g = np.log(capacities) - np.logaddexp(logsumexp(logits + f[:, None], axis=0), 0)
+    dense = np.exp(logits + f[:, None] + g)
+    np.testing.assert_allclose(mass, dense[shown], rtol=1e-9)
+    np.testing.assert_allclose(slack, np.exp(f), rtol=1e-9)
+    np.testing.assert_allclose(dense.sum(axis=1) + slack, 1, rtol=1e-6)
+    assert (np.bincount(columns, mass, 9) <= capacities).all()
+
+
+@pytest.mark.parametrize("statistic", ["combined", "likeness"])
+def test_finds_exchanged_partners(statistic: str) -> None:
+    first, second, right = _swapped()
+    paired = PairedFeatures((first, second))
+    free = select_free_items(score_pairs(paired, None, statistic), WRONG / ITEMS)
+    proposals = propose_partners(paired, free, statistic)
+    proposed = proposals.partners >= 0
+    assert not proposed[WRONG:][~torch.isin(torch.arange(WRONG, ITEMS), free)].any()
+    assert (proposals.partners == right)[:WRONG].float().mean() > 0.25
+    assert (proposals.partners == right)[proposed].float().mean() > 0.8
+    own = score_pairs(paired, None, statistic)
+    assert (proposals.scores[proposed] > own[proposed]).all()
+    assert torch.equal(proposals.scores[~proposed], own[~proposed])
+    assert ((proposals.confidences > 0) == proposed).all()
+    assert torch.isin(proposals.partners[proposed], free).all()
+
+
+def test_a_generic_item_is_no_hub() -> None:
+    first, second, _ = _swapped(noise=0.6)
+    # The best partner of each item alone is often one and the same.
+    paired = PairedFeatures((first, second))
+    free = torch.arange(WRONG)
+    found = score_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
+    best = [found.columns[found.rows == row][found.scores[found.rows == row].argmax()] for row in range(WRONG)]
+    proposals = propose_partners(paired, free, "likeness")
+    proposed = proposals.partners[proposals.partners >= 0]
+    assert np.bincount(best).max() > 2
+    assert len(proposed) > 5
+    assert len(proposed.unique()) == len(proposed)
+
+
+def test_proposes_nothing_where_nothing_fits() -> None:
+    first, second, right = _swapped(noise=0.2)
+    kept = torch.cat([torch.arange(0, WRONG, 2), torch.arange(WRONG, ITEMS)])  # no right partner is in the data
+    assert not torch.isin(right[:WRONG:2], kept).any()
+    proposals = propose_partners(PairedFeatures((first[kept], second[kept])), torch.arange(WRONG // 2))
+    assert (proposals.partners >= 0).sum() <= 0.3 * (WRONG // 2)
+
+
+def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.arange(ITEMS) % 12
+    first = torch.randn(12, 5, generator=generator)[kinds] + 0.2 * torch.randn(ITEMS, 5, generator=generator)
+    second = torch.randn(12, 5, generator=generator)[kinds]
+    wrong = torch.arange(36)
+    second[wrong], shown = second[wrong.roll(1)], kinds.clone()
+    shown[wrong] = kinds[wrong.roll(1)]
+    proposals = propose_partners(PairedFeatures((first, second)), wrong, "likeness", content_ids=shown)
+    proposed = proposals.partners >= 0
+    assert (shown[proposals.partners[proposed]] == kinds[proposed]).float().mean() > 0.9
+    assert proposals.partners[proposed].unique(return_counts=True)[1].max() == 1
+    alone = propose_partners(PairedFeatures((first, second)), wrong, "likeness")
+    assert alone.confidences.max() < proposals.confidences.max(), "the mass is shared by equal candidates"
+
+
+def test_proposes_nothing_with_too_few_trusted_pairs() -> None:
+    first, second, _ = _swapped()
+    free = torch.arange(ITEMS - MIN_FITTED + 1)
+    assert (propose_partners(PairedFeatures((first, second)), free, "likeness").partners == -1).all()
+
+
+def test_scored_pairs_are_those_of_both_shortlists() -> None:
+    first, second, _ = _swapped(3)
+    paired = PairedFeatures((first, second))
+    free = torch.arange(0, ITEMS, 6)
+    found = score_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
+    x, y = (values.double() for values in paired.features)
+    near = (x @ x.T).fill_diagonal_(-2).topk(15).indices[free]
+    likeness = y[near].mean(dim=1) @ y[free].T
+    near_second = (y @ y.T).fill_diagonal_(-2).topk(15).indices[free]
+    likeness_second = x[near_second].mean(dim=1) @ x[free].T
+    expected = {(row, column) for row, columns in enumerate(likeness.topk(16).indices.tolist()) for column in columns}
+    expected |= {(row, column) for column, rows in enumerate(likeness_second.topk(16).indices.tolist()) for row in rows}
+    expected |= {(row, row) for row in range(len(free))}
+    assert set(zip(found.rows.tolist(), found.columns.tolist(), strict=True)) == expected
+    scores = score_pairs(paired, PairIndices(free[found.rows], free[found.columns]), "likeness")
+    np.testing.assert_allclose(found.scores, scores.numpy(), rtol=1e-6)
+
+
+def test_free_items_are_the_lowest_scores_and_at_least_a_tenth() -> None:
+    values = torch.rand(200, generator=torch.Generator().manual_seed(0))
+    for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
+        free = select_free_items(values, rate)
+        assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
+        assert free.tolist() == sorted(free.tolist())
+
+
+def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The similarity of many free items to one another would take gigabytes."""
+    generator = torch.Generator().manual_seed(0)
+    paired = PairedFeatures((torch.randn(3_000, 3, generator=generator), torch.randn(3_000, 3, generator=generator)))
+    free = torch.arange(2_000)
+    expected = propose_partners(paired, free, "likeness").partners
+    monkeypatch.setattr("contraport.auditing.pairs.paired_features._BLOCK_VALUES", 2**14)
+    with Largest() as seen:
+        found = propose_partners(paired, free, "likeness").partners
+    assert seen.entries <= 33 * 17 * 2 * len(free), seen.operation  # whether a neighbor is one of a candidate pair
+    assert torch.equal(found, expected)
