@@ -55,11 +55,13 @@ def format_headline(audit: Audit) -> str:
     """Format the estimated share of wrong pairs as a sentence, with the interval.
 
     >>> scores, none = np.ones(100), np.full(100, -1)
-    >>> format_headline(Audit("toy", "frozen", "cosine", scores, scores, 0.12, (0.1, 0.15), none, scores))
+    >>> format_headline(Audit("toy", "frozen", "cosine", scores, scores - 1, 0.12, (0.1, 0.15), none, scores))
     '12% of the 100 pairs of toy look wrong (95% interval 10% to 15%).'
     """
     low, high = (_percent(end) for end in audit.noise_interval)
     pairs = len(audit.scores)
+    if not audit.is_rate_reliable:
+        return f"How many of the {pairs:,} pairs of {Path(audit.data_name).name} are wrong is not known."
     share = _percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
     return f"{share} of the {pairs:,} pairs of {Path(audit.data_name).name} look wrong (95% interval {low} to {high})."
 

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_csv, write_json
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.pairs.noise_rate import estimate_fdr
+from contraport.auditing.pairs.noise_rate import (
+    MIN_SEPARATION,
+    estimate_fdr,
+    estimate_separation,
+    is_rate_reliable,
+)
 from contraport.auditing.pairs.online_audit import (
     MAX_DROPPED_SHARE,
     MEMORIZATION_THRESHOLD,
@@ -44,7 +49,7 @@ class Audit:
         statistic_name: name of the statistic that scored the pairs.
         scores: scores of the pairs, ``(n,)``; higher is better.
         known_mismatch_scores: scores of pairs that were mismatched on purpose, ``(m,)``.
-        noise_rate: estimated share of wrong pairs, from 0 to 1.
+        noise_rate: estimated share of wrong pairs, from 0 to 1; too high if not `is_rate_reliable`.
         noise_interval: 95 % bootstrap interval of the noise rate, over pairs and mismatches but not over trainings.
         partners: item whose second view fits the first view of each pair better, int64 ``(n,)``; -1 if there is none.
         partner_scores: score of each pair with its better partner, ``(n,)``, by the last encoder alone; without a
@@ -80,7 +85,14 @@ class Audit:
 
     def __post_init__(self) -> None:
         low, high = self.noise_interval
-        if max(self.noise_rate, high) > MAX_DROPPED_SHARE:
+        if not self.is_rate_reliable:
+            separation = estimate_separation(self.scores, self.known_mismatch_scores, low)
+            note = (
+                "The views share too little to estimate how many pairs are wrong: right pairs score above known "
+                f"mismatches in {separation:.0%} of cases ({MIN_SEPARATION:.0%} needed). Right pairs are flagged too."
+            )
+            object.__setattr__(self, "notes", (*(other for other in self.notes if other != note), note))
+        elif max(self.noise_rate, high) > MAX_DROPPED_SHARE:
             share, consequence = f"{self.noise_rate:.0%}", "the scores carry no information"
             if self.noise_rate <= MAX_DROPPED_SHARE:
                 share, consequence = f"Anything from {low:.0%} to {high:.0%}", "right pairs are flagged"
@@ -89,6 +101,11 @@ class Audit:
                 f"the two views share too little information for this audit, and {consequence}."
             )
             object.__setattr__(self, "notes", (*(other for other in self.notes if other != note), note))
+
+    @property
+    def is_rate_reliable(self) -> bool:
+        """Whether the views share enough for the noise rate to be believed; else `audit.json` and the page lack it."""
+        return is_rate_reliable(self.scores, self.known_mismatch_scores, self.noise_interval[0])
 
     @property
     def fdr(self) -> NDArray[np.float64]:
@@ -142,14 +159,17 @@ class Audit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def json_summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`: the noise rate, its interval, numbers of pairs, and notes."""
+        """Return the contents of `audit.json`: noise rate, interval, numbers of pairs, and notes.
+
+        Rate and interval are None if the rate is not reliable.
+        """
         return {
             "data": self.data_name,
             "method": self.method,
             "statistic": self.statistic_name,
             "pairs": len(self.scores),
-            "noise_rate": self.noise_rate,
-            "noise_interval": list(self.noise_interval),
+            "noise_rate": self.noise_rate if self.is_rate_reliable else None,
+            "noise_interval": list(self.noise_interval) if self.is_rate_reliable else None,
             "flagged": len(self.flagged()),
             "notes": list(self.notes),
         }
@@ -203,6 +223,8 @@ class Audit:
 
     def __repr__(self) -> str:
         low, high = self.noise_interval
+        if not self.is_rate_reliable:
+            return f"Audit({self.data_name}: {len(self.scores)} pairs, unknown how many are wrong)"
         wrong = f"{self.noise_rate:.1%} look wrong (95% interval {low:.1%} to {high:.1%})"
         return f"Audit({self.data_name}: {len(self.scores)} pairs, {wrong})"
 

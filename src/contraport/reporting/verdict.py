@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, permutations
 
 from contraport._utils.formatting import join_names, lower_first_letter
+from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES, choose_headline_metrics
@@ -226,7 +227,13 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
 def _describe_mismatch_rate(run: ReportRun) -> str:
     assert run.online_audit_arrays
     rate, low, high = (100 * float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
-    pairs = len(run.online_audit_arrays["scores"])
+    scores, mismatched = run.online_audit_arrays["scores"], run.online_audit_arrays["mismatched"]
+    pairs = len(scores)
+    if not is_rate_reliable(scores, mismatched, low / 100):
+        return (
+            f"The views share too little to estimate how many of the {pairs:,} pairs of {run.name} are mismatched; "
+            "the audit below lists the 10 with the lowest scores."
+        )
     return (
         f"An estimated {rate:.1f}% ({low:.1f} to {high:.1f}) of the {pairs:,} pairs of {run.name} are mismatched; "
         "the audit below lists the 10 with the lowest scores."

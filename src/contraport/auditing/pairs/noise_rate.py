@@ -27,6 +27,10 @@ from contraport.seeding import numpy_generator
 LOWER_PARTS = np.arange(0.4, 0.91, 0.05)
 """Candidate lower parts of the mismatches' scores, as shares; smaller ones contain too few mismatches."""
 
+MIN_SEPARATION = 0.87
+"""The noise rate is believed if right pairs score above known mismatches at least this often: it was .90 or more where
+the rate was right, and .85 or less where right pairs were counted as wrong."""
+
 BOOTSTRAP_DRAWS = 500
 COVERAGE = 0.95
 
@@ -104,6 +108,26 @@ def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArra
     rates = np.empty(len(scores))
     rates[order] = np.minimum.accumulate(good[::-1])[::-1]
     return rates
+
+
+def estimate_separation(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
+    """Estimate how often a right pair scores above a known mismatch, from pairs of which the share `rate` is wrong.
+
+    Wrong pairs do so half the time. With the lower end of the interval of the rate, the estimate is a cautious one.
+
+    >>> mismatches = np.arange(10.0)
+    >>> estimate_separation(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
+    1.0
+    """
+    if rate >= 1:
+        return 0.0
+    mixed = area_under_roc_curve(scores, mismatch_scores)
+    return min(1.0, (mixed - rate / 2) / (1 - rate))
+
+
+def is_rate_reliable(scores: Scores, mismatch_scores: Scores, lowest_rate: float) -> bool:
+    """Return whether the two views share enough for the noise rate, with this lower end, to be believed."""
+    return estimate_separation(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION
 
 
 def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:

@@ -23,7 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs.noise_rate import (
+    area_under_roc_curve,
+    estimate_fdr,
+    estimate_noise_rate,
+    is_rate_reliable,
+)
 from contraport.auditing.pairs.pair_scoring import score_pairs, sum_standardized
 from contraport.auditing.pairs.paired_features import (
     MAX_VECTOR_WIDTH,
@@ -144,11 +149,12 @@ class AuditCallback(Callback):
             if is_main_process():
                 self.run_folder.save_pair_scores(self.build_result_arrays())
         write = log.info if is_last else log.debug
-        write(
-            "Epoch %d: %.1f%% of the pairs look wrong (95%% interval %.1f-%.1f); training on %d of %d.",
-            state.trained_epochs, 100 * state.noise_rate, 100 * state.noise_rate_low, 100 * state.noise_rate_high,
-            len(state.training_positions), len(state.mean_scores),
-        )  # fmt: skip
+        rate, low, high = (100 * share for share in (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
+        wrong = f"{rate:.1f}% of the pairs look wrong (95% interval {low:.1f}-{high:.1f})"
+        if not is_rate_reliable(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate_low):
+            wrong = "the views share too little to estimate how many pairs are wrong"
+        kept, pairs = len(state.training_positions), len(state.mean_scores)
+        write("Epoch %d: %s; training on %d of %d.", state.trained_epochs, wrong, kept, pairs)
         if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
             log.warning(format_memorization_warning(state.memorization_rate))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.auditing.pairs.noise_rate import estimate_fdr
+from contraport.auditing.pairs.noise_rate import estimate_fdr, is_rate_reliable
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, build_figure, build_titled_axis
 from contraport.reporting.report_run import ReportRun
@@ -53,8 +53,10 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
+    is_reliable = is_rate_reliable(scores, mismatched, low)
+    share = f"{rate:.1%}" if is_reliable else "an unknown share"
     counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
-    plot = builder.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {rate:.1%} mismatched.")
+    plot = builder.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
     fdr = estimate_fdr(scores, mismatched, rate)
     order = np.argsort(scores, kind="stable")[:NUM_WORST]
     sketches = _add_sketches(builder, run, order)
@@ -72,6 +74,7 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
         "run": run,
         "num_pairs": len(scores),
         "rate": rate,
+        "is_rate_reliable": is_reliable,
         "low": low,
         "high": high,
         "histogram": plot,
