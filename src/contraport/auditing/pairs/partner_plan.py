@@ -88,7 +88,8 @@ class ScoredCandidates(NamedTuple):
     @property
     def is_own(self) -> NDArray[np.bool_]:
         """Whether each entry is the item's own partner, ``(e,)``."""
-        return self.columns == self.own_columns[self.rows]
+        is_own: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
+        return is_own
 
 
 def select_free_items(scores: Tensor, rate: float) -> Tensor:
