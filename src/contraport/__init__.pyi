@@ -51,6 +51,7 @@ from contraport.comparison.compare import compare as compare
 from contraport.encoders import Model as Model
 from contraport.engine import BilinearCost as BilinearCost
 from contraport.engine import Gibbs as Gibbs
+from contraport.engine import LateInteraction as LateInteraction
 from contraport.engine import RationalQuadratic as RationalQuadratic
 from contraport.engine import StudentT as StudentT
 from contraport.errors import UsageError as UsageError

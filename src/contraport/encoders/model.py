@@ -6,7 +6,8 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -222,16 +223,20 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """The encoder of each tower."""
         return tuple(self.tower(number).encoder for number in range(len(self.towers)))
 
-    def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the features ``(b, F)`` of each view.
+    def encode(self, views: Sequence[Tensor], *, pooled: bool = True) -> tuple[Tensor, ...]:
+        """Return the features ``(b, F)`` of each view; not pooled, those of its vectors, ``(b, t, F)``; see `Tower`.
 
         A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
         statistics of all of them.
         """
-        return self._apply_modules(views, [self.tower(view) for view in range(len(self.towers))])
+        return self._apply_modules(
+            views, [partial(self.tower(view), pooled=pooled) for view in range(len(self.towers))]
+        )
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the projections ``(b, projection)`` of the features of each view; the input of the loss."""
+        """Return the projections of the features of each view, the input of the loss: ``(b, projection)`` of
+        ``(b, F)``, ``(b, t, projection)`` of ``(b, t, F)``.
+        """
         projections = self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
         return projections if self.dims is None else tuple(each[:, : self.dims] for each in projections)
 
@@ -243,7 +248,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             for tower, each in zip(towers, features, strict=True)
         )
 
-    def _apply_modules(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    def _apply_modules(
+        self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
+    ) -> tuple[Tensor, ...]:
         if len(modules) == 1:
             return _apply_batched(modules[0], inputs)
         check(len(inputs) == len(modules), f"views: must be {len(modules)}, one per tower, got {len(inputs)}.", "shape")
@@ -404,7 +411,7 @@ def _one_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) ->
     return values
 
 
-def _apply_batched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Apply a module to each input; inputs of equal item shape are concatenated to one batch."""
     outputs: dict[int, Tensor] = {}
     for shape in dict.fromkeys(map(item_shape, inputs)):

@@ -6,6 +6,7 @@ The text encoder works on hashed words and byte n-grams and needs no vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -62,6 +63,10 @@ class Projector(nn.Sequential):
         widths = [in_features, *[hidden_features] * (layers - 1)]
         hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense_block(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the projections of features ``(b, F)``, or of sets ``(b, t, F)``; padding stays zero."""
+        return apply_to_vectors(super().forward, features) if features.ndim == 3 else super().forward(features)
 
 
 class Decoder(nn.Sequential):
@@ -125,6 +130,11 @@ class SmallCNN(nn.Module):
         """Return the representation, ``(b, num_features)``."""
         pixels: Tensor = self.layers(images)
         return pixels.mean(dim=(2, 3))
+
+    def forward_vectors(self, images: Tensor) -> Tensor:
+        """Return the features of each patch, ``(b, patches, num_features)``."""
+        patches: Tensor = self.layers(images)
+        return patches.flatten(2).transpose(1, 2)
 
 
 class GradientHistograms(nn.Module):
@@ -223,8 +233,12 @@ class SmallTCN(nn.Module):
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
+        return self.forward_vectors(series).mean(dim=1)
+
+    def forward_vectors(self, series: Tensor) -> Tensor:
+        """Return the features of each time step, ``(b, T, num_features)``."""
         steps: Tensor = self.blocks(self.entry(series))
-        return steps.mean(dim=2)
+        return steps.transpose(1, 2)
 
 
 class _ResidualBlock(nn.Module):
@@ -334,6 +348,32 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
     return F.normalize(torch.zeros(len(texts), size, device=texts.device).scatter_add(1, buckets, counts))
 
 
+def split_words(texts: Tensor) -> Tensor:
+    """Split texts at white space: UTF-8 bytes ``(b, bytes)`` to the bytes of each word, ``(b, words, longest)``.
+
+    >>> from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
+    >>> [tensor_to_texts(words) for words in split_words(texts_to_tensor(["a red bag", "bag"]))]
+    [['a', 'red', 'bag'], ['bag', '', '']]
+    """
+    inside = texts > _SPACE
+    starts = inside & ~F.pad(inside[:, :-1], (1, 0))
+    rows, columns = inside.nonzero().unbind(1)
+    word = (starts.cumsum(1) - 1)[rows, columns]
+    positions = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
+    offset = columns - torch.where(starts, positions, 0).cummax(1).values[rows, columns]
+    count, longest = (int(values.max()) + 1 if len(values) else 1 for values in (word, offset))
+    split = texts.new_zeros(len(texts), count, longest)
+    split[rows, word, offset] = texts[rows, columns]
+    return split
+
+
+def apply_to_vectors(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
+    """Apply a function of vectors, ``(k, F)`` to ``(k, G)``, to sets of vectors, ``(b, t, F)``; padding stays zero."""
+    present = sets.any(2).bool()
+    values = function(sets[present])
+    return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
+
+
 class SmallText(nn.Module):
     """Text encoder: summed vectors of hashed words and of n-grams, plus a residual MLP; trains on a CPU.
 
@@ -363,6 +403,10 @@ class SmallText(nn.Module):
         bags = torch.cat([self._sum_vectors(words, word_mask), self._sum_vectors(ngrams, ngram_mask)], dim=1)
         residual: Tensor = self.layers(bags)
         return bags + residual
+
+    def forward_vectors(self, texts: Tensor) -> Tensor:
+        """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
+        return apply_to_vectors(self, split_words(texts))
 
     def _sum_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
         """Return the sum of the vectors divided by the square root of their number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contraport._utils.text_bytes import channel_count, is_text_batch
 from contraport.encoders.factory import Shape, build_encoder
 from contraport.encoders.networks import Projector
-from contraport.errors import check, unknown_name_error
+from contraport.errors import UsageError, check, unknown_name_error
 
 KINDS = {0: "text", 1: "vector", 2: "series", 3: "image"}
 
@@ -159,7 +159,29 @@ class Tower(nn.Module):
             return torch.cat([F.normalize(features, dim=1), F.normalize(self.projector(features), dim=1)], dim=1)
         return features
 
-    def forward(self, items: Tensor) -> Tensor:
-        """Return the features of raw items, ``(b, num_features)``."""
-        features: Tensor = self.encoder(self.standardize(items))
+    def forward(self, items: Tensor, *, pooled: bool = True) -> Tensor:
+        """Return the features of raw items, ``(b, num_features)``; not pooled, of each of their vectors, ``(b, t, F)``.
+
+        Vectors are tokens, patches or time steps; those of zeros are padding.
+        """
+        standardized = self.standardize(items)
+        features: Tensor = self.encoder(standardized) if pooled else self._encode_vectors(standardized)
         return features
+
+    def _encode_vectors(self, items: Tensor) -> Tensor:
+        function = getattr(self.encoder, "forward_vectors", None) or getattr(self.encoder, "forward_features", None)
+        name = type(self.encoder).__name__
+        if function is None:
+            message = (
+                f"encoder: must return the vectors of an item for a kernel of sets; {name} has no method "
+                "forward_vectors, from items (b, ...) to (b, vectors, features)."
+            )
+            raise UsageError(message, kind="no_vectors")
+        vectors = function(items)
+        if vectors.ndim == 4:  # feature maps of timm's convolutional networks
+            vectors = vectors.flatten(2).transpose(1, 2)
+        vectors = vectors[:, getattr(self.encoder, "num_prefix_tokens", 0) :]  # class tokens
+        good = vectors.ndim == 3 and vectors.shape[2] == self.num_features
+        message = f"encoder: must return vectors (b, t, {self.num_features}), got {tuple(vectors.shape)} of {name}."
+        check(good, message, "vectors_shape")
+        return cast(Tensor, vectors)

@@ -106,6 +106,13 @@ class TransformersTextEncoder(nn.Module):
         weights = mask.to(states.dtype)[:, :, None]
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
+    def forward_vectors(self, texts: Tensor) -> Tensor:
+        """Return the state of each token, ``(b, tokens, num_features)``; zeros for padding."""
+        device = next(self.parameters()).device
+        tokens, mask = (part.to(device) for part in self.tokenize(tensor_to_texts(texts)))
+        states: Tensor = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
+        return states * mask.to(states.dtype)[:, :, None]
+
     def extra_repr(self) -> str:
         """Return the pooling, text length and other settings, as part of the description stored with a model."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes
@@ -19,7 +20,7 @@ from contraport.errors import UsageError, check, check_all_values, describe_valu
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
-NON_ITEM_OPTIONS = ("present", "negatives", "negative_ids", "shared_negatives")
+NON_ITEM_OPTIONS = ("present", "masks", "negatives", "negative_ids", "shared_negatives")
 """Options of a call that do not have one value per item."""
 
 
@@ -27,8 +28,8 @@ class CallInputs(NamedTuple):
     """Inputs of one call of an objective: the views and the attributes of the items.
 
     Attributes:
-        views: Embeddings of the items, (n, d) for each view; zeros where an item lacks the view. With item counts, of
-            the items of this process only.
+        views: Embeddings of the items, (n, d) or sets of vectors (n, t, d) for each view; zeros where an item lacks the
+            view. With item counts, of the items of this process only.
         attributes: Attributes of the items by name, such as labels, (n, ...) each.
         present: Whether each item has each view, (n, views) Booleans; None if all have all.
         num_first_items: Number of items that the first view shows, if two views show different items; else None.
@@ -43,19 +44,22 @@ class CallInputs(NamedTuple):
     item_counts: tuple[int, ...] | None = None
     own_present: Tensor | None = None
 
-    def gather(self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True) -> CallInputs:
+    def gather(
+        self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, length: int = 0
+    ) -> CallInputs:
         """Return the items of all processes in the order of their ranks.
 
         Args:
             processes: that share the batch.
             counts: number of items of each process; None for one process.
             with_views: gather the embeddings too, rather than only the attributes.
+            length: number of vectors to which sets are padded, the same on all processes.
         """
         inputs = self._replace(own_present=self.present)
         if counts is not None:
             views = self.views
             if with_views:
-                views = processes.gather(torch.stack(self.views, 1), counts).unbind(1)
+                views = processes.gather(torch.stack(pad_sets(self.views, length), 1), counts).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
             own = present if with_views else self.present
@@ -71,7 +75,7 @@ class Negatives(NamedTuple):
     """Additional negatives of all processes, which become columns of every block.
 
     Attributes:
-        embeddings: Embeddings of the negatives, (k, d).
+        embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d).
         ids: Item id of each negative, (k,); None if unknown.
         owners: Item of the batch that each negative belongs to, (k,); None if each is a negative of all items.
     """
@@ -85,7 +89,8 @@ class UngatheredNegatives(NamedTuple):
     """Additional negatives of this process, before those of all processes are gathered.
 
     Attributes:
-        embeddings: Embeddings of the negatives, (k, d), or separate ones for each item, (n, k, d).
+        embeddings: Embeddings of the negatives, (k, d), or separate ones for each item, (n, k, d); of sets of vectors,
+            (k, t, d) or (n, k, t, d).
         ids: Item id of each negative, (k,) or (n, k); None if unknown.
         same_on_all_processes: Whether every process gives the same negatives.
     """
@@ -94,13 +99,15 @@ class UngatheredNegatives(NamedTuple):
     ids: Tensor | None
     same_on_all_processes: bool
 
-    def gather(self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None) -> Negatives:
-        """Return the negatives of all processes, beside their inputs; counts, of each process, are None for one."""
+    def gather(
+        self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, length: int = 0
+    ) -> Negatives:
+        """Return the negatives of all processes, beside their inputs; see `CallInputs.gather`."""
         if self.same_on_all_processes:
             return Negatives(processes.with_averaged_gradient(self.embeddings), self.ids)
-        embeddings = processes.gather(self.embeddings, counts)
+        embeddings = processes.gather(pad_sets([self.embeddings], length)[0], counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
-        if embeddings.ndim == 2:
+        if embeddings.ndim == inputs.views[0].ndim:
             return Negatives(embeddings, ids)
         owners = torch.arange(len(embeddings), device=embeddings.device)
         if inputs.num_first_items is not None and inputs.present is not None:
@@ -109,13 +116,51 @@ class UngatheredNegatives(NamedTuple):
         return Negatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
 
 
+def pad_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, ...]:
+    """Pad sets of vectors, (..., t, d), by vectors of zeros to the longest t or a length; vectors (n, d) stay."""
+    if items[0].ndim == 2:
+        return tuple(items)
+    length = max(length, *(z.shape[-2] for z in items))
+    return tuple(z if z.shape[-2] == length else F.pad(z, (0, 0, 0, length - z.shape[-2])) for z in items)
+
+
+def read_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
+    """Check views whose items are sets of vectors, and return them as (n, t, d), with vectors of zeros as padding.
+
+    Args:
+        views: (n, t, d) each, or (n, d), sets of one.
+        masks: which vectors count, for each view: (n, t) Booleans, numbers of vectors (n,), or None for all; or None.
+    """
+    sets = tuple(z[:, None] if isinstance(z, Tensor) and z.ndim == 2 else z for z in views)
+    if masks is None:
+        return sets
+    if not isinstance(masks, Sequence) or len(masks) != len(sets):
+        got = describe_value(masks)
+        raise UsageError(f"masks: must be one entry per view, {len(sets)}, got {got}.", kind="invalid")
+    masked = []
+    for view, mask in zip(sets, masks, strict=True):
+        if mask is None or not isinstance(view, Tensor) or view.ndim != 3:
+            masked.append(view)  # of another shape: the check of the views says so
+            continue
+        marks = to_numeric_tensor("masks", mask).to(view.device)
+        n, t, _ = view.shape
+        if marks.ndim == 1 and not marks.is_floating_point() and marks.dtype != torch.bool:
+            check_values("masks", marks, (marks >= 0) & (marks <= t), f"numbers of vectors from 0 to {t}")
+            marks = torch.arange(t, device=view.device) < marks[:, None]
+        good = marks.dtype == torch.bool and marks.shape == (n, t)
+        expected = f"Booleans, ({n}, {t}), or numbers of vectors, ({n},)"
+        check(good, f"masks: must be {expected}, got {describe_value(marks)}.")
+        masked.append(torch.where(marks[..., None], view, 0))
+    return tuple(masked)
+
+
 def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Unpack the views of a call, given as separate tensors or as one tensor (n, views, d).
+    """Unpack the views of a call, given as separate tensors or as one tensor (n, views, d) or (n, views, t, d).
 
     A tensor given as two views becomes two tensors: rows and columns of the same tensor would count as the same
     embeddings, without self pairs.
     """
-    if len(views) == 1 and isinstance(views[0], Tensor) and views[0].ndim == 3:
+    if len(views) == 1 and isinstance(views[0], Tensor) and views[0].ndim in (3, 4):
         return views[0].unbind(1)
     distinct = list(views)
     for place, view in enumerate(views):
@@ -125,14 +170,18 @@ def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(distinct)
 
 
-def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: Any) -> CallInputs:
+def read_inputs(
+    views: tuple[Tensor, ...], options: Mapping[str, Any], present: Any, *, sets: bool = False
+) -> CallInputs:
     """Check the views and attributes of a call, and return them as `CallInputs`.
 
     Args:
-        views: embeddings, (n, d) each; two may differ in their rows, and then show different items.
+        views: embeddings, (n, d) each, or sets of vectors, (n, t, d); two may differ in their rows, and then show
+            different items.
         options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTIONS`; if two views show
             different items, a pair, of the first and the second view.
         present: which items have which views, (n, views) Booleans, or None.
+        sets: whether items are sets of vectors.
     """
     values = {}
     for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
@@ -140,8 +189,8 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
             values[name] = options[name]
     if _show_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
-        return _read_different_items(views, values)
-    check_views(views)
+        return _read_different_items(views, values, sets)
+    check_views(views, sets=sets)
     n, device, attributes = views[0].shape[0], views[0].device, {}
     for name, value in values.items():
         attributes[name] = _read_attribute(name, value, n, device)
@@ -152,13 +201,15 @@ def read_inputs(views: tuple[Tensor, ...], options: Mapping[str, Any], present: 
     good = marks.dtype == torch.bool and marks.shape == shape
     check(good, f"present: must be Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
     marks = marks.to(device)
-    return CallInputs(tuple(torch.where(marks[:, v, None], z, 0) for v, z in enumerate(views)), attributes, marks)
+    kept = (marks[:, v].view(-1, *[1] * (z.ndim - 1)) for v, z in enumerate(views))
+    views = tuple(torch.where(keep, z, 0) for keep, z in zip(kept, views, strict=True))
+    return CallInputs(views, attributes, marks)
 
 
 def _show_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
     """Return whether two views show different items: their row counts differ, or attributes are given as pairs."""
     for view in views:
-        if not (isinstance(view, Tensor) and view.ndim == 2):
+        if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
     different = len(views) == 2 and views[0].shape[0] != views[1].shape[0]
     return different or (len(views) > 0 and any(map(_is_pair, values.values())))
@@ -169,12 +220,12 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
-def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) -> CallInputs:
+def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
     """Convert two views of different items, n and m, to two views of n + m items, each of which lacks one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
-        check_views([view], first=v)
-    (n, d), (m, columns) = views[0].shape, views[1].shape
+        check_views([view], first=v, sets=sets)
+    (n, *_, d), (m, *_, columns) = views[0].shape, views[1].shape
     check(columns == d, f"z1: must have {d} columns as z0, got {columns}.", "shape")
     check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.", "device")
     z0, z1 = _in_one_precision(views)
@@ -186,7 +237,7 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any]) 
         attributes[name] = torch.cat(
             [_read_attribute(name, side, size, z0.device, f" of z{v}") for v, (side, size) in sides]
         )
-    padded = torch.cat([z0, z0.new_zeros(m, d)]), torch.cat([z1.new_zeros(n, d), z1])
+    padded = torch.cat([z0, z0.new_zeros(m, *z0.shape[1:])]), torch.cat([z1.new_zeros(n, *z1.shape[1:]), z1])
     first = torch.arange(n + m, device=z0.device) < n
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
@@ -201,31 +252,34 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ungathered
         return None
     check(ids is None or "ids" in inputs.attributes, "negative_ids: requires ids= of the items.", "missing")
     z0 = inputs.views[0]
-    rows, d = len(z0) if inputs.num_first_items is None else inputs.num_first_items, z0.shape[1]
-    good = isinstance(negatives, Tensor) and negatives.ndim in (2, 3) and negatives.shape[-1] == d
-    good = good and (negatives.ndim == 2 or len(negatives) == rows)
-    expected = f"a tensor (k, {d}), or ({rows}, k, {d}) for each item"
+    rows, d, ndim = len(z0) if inputs.num_first_items is None else inputs.num_first_items, z0.shape[-1], z0.ndim
+    good = isinstance(negatives, Tensor) and negatives.ndim in (ndim, ndim + 1) and negatives.shape[-1] == d
+    good = good and (negatives.ndim == ndim or len(negatives) == rows)
+    form = f"{d}" if ndim == 2 else f"t, {d}"
+    expected = f"a tensor (k, {form}), or ({rows}, k, {form}) for each item"
     check(good, f"negatives: must be {expected}, got {describe_value(negatives)}.", "shape")
     _check_floating("negatives", negatives, z0)
     if ids is not None:
         ids = to_numeric_tensor("negative_ids", ids).to(negatives.device)
         _check_whole("negative_ids", ids)
-        size, shape = tuple(negatives.shape[:-1]), tuple(ids.shape)
+        size, shape = tuple(negatives.shape[: negatives.ndim - ndim + 1]), tuple(ids.shape)
         check(shape == size, f"negative_ids: must have one entry per negative, {size}, got {shape}.", "shape")
-    good = negatives.ndim == 2 or not shared
-    check(good, "shared_negatives: requires negatives (k, d) of all items, got (n, k, d).", "conflict")
+    good = negatives.ndim == ndim or not shared
+    check(good, f"shared_negatives: requires negatives (k, {form}) of all items, got (n, k, {form}).", "conflict")
     negatives = negatives.to(torch.promote_types(z0.dtype, torch.float32))
     return UngatheredNegatives(negatives, ids, bool(shared))
 
 
-def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
+def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0, sets: bool = False) -> None:
     """Raise `UsageError` unless the views are floating-point tensors of one shape (n, d), n and d at least 1.
 
     Args:
-        views: the embeddings.
+        views: the embeddings; or sets of vectors, (n, t, d), of which views may have different numbers t.
         shared_columns: whether the last view may have another number of rows.
         first: number of the first of these views in the call, for messages.
+        sets: whether items are sets of vectors.
     """
+    ndim = 3 if sets else 2
     if not views:
         raise UsageError("views: must be embeddings, got none.", kind="missing")
     for k, view in enumerate(views, first):
@@ -234,8 +288,9 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
         if view.layout != torch.strided:
             raise UsageError(f"z{k}: must be a dense tensor, got {view.layout}; use to_dense().", kind="sparse")
         shared = shared_columns and k == first + len(views) - 1
-        if view.ndim != 2 or view.shape[shared:] != views[0].shape[shared:]:
-            expected = "(k, d), with the d of z0" if shared else "(n, d), the same for all views"
+        if view.ndim != ndim or view.shape[shared :: ndim - 1] != views[0].shape[shared :: ndim - 1]:
+            form = "(n, t, d), with the same n and d" if sets else "(n, d), the same"
+            expected = "(k, d), with the d of z0" if shared else f"{form} for all views"
             raise UsageError(f"z{k}: must have shape {expected}, got {[tuple(v.shape) for v in views]}.", kind="shape")
         if not view.is_floating_point() or view.device != views[0].device:
             _check_floating(f"z{k}", view, views[0])

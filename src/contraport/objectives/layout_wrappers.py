@@ -160,9 +160,9 @@ class LeadingCoordinates(LayoutWrapper):
         check_integer("dimensions", self.dimensions)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        d = views[0].shape[1]
+        d = views[0].shape[-1]
         check(self.dimensions <= d, f"dimensions: must be at most {d}, the embedding dimension, got {self.dimensions}.")
-        return self.layout(*(z[:, : self.dimensions] for z in views))
+        return self.layout(*(z[..., : self.dimensions] for z in views))
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,13 +203,13 @@ class NestedCoordinates(LayoutWrapper):
                 check_positive("weights", weight)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        d, weights = views[0].shape[1], self.weights or (1.0,) * len(self.dims)
+        d, weights = views[0].shape[-1], self.weights or (1.0,) * len(self.dims)
         check(
             max(self.dims) <= d, f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}.", "range"
         )
         blocks = []
         for size, weight in zip(self.dims, weights, strict=True):
-            for block in self.layout(*(z[:, :size] for z in views)):
+            for block in self.layout(*(z[..., :size] for z in views)):
                 blocks.append(replace(block, pattern=block.pattern.scale_weight(weight)))
         return blocks
 

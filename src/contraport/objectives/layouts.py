@@ -27,6 +27,7 @@ from contraport.engine import (
     cached,
 )
 from contraport.errors import UsageError, check, unknown_name_error
+from contraport.objectives.inputs import pad_sets
 from contraport.objectives.pair_sets import PairIndicator
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
@@ -243,6 +244,7 @@ class Block:
         similarities: Similarities of rows and columns, (N, M), if given in place of embeddings; else None.
         item_counts: Number of items of each process, if x and y are only the rows and columns of the items of this
             process, of those in the pattern; else None.
+        is_transposed: Whether rows are columns of the layout, so that a kernel that is not symmetric is transposed.
     """
 
     pattern: PairPattern
@@ -250,6 +252,7 @@ class Block:
     y: Tensor
     similarities: Tensor | None = None
     item_counts: tuple[int, ...] | None = None
+    is_transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -265,19 +268,20 @@ class Block:
     def T(self) -> Block:
         """The block with rows and columns exchanged."""
         similarities = None if self.similarities is None else self.similarities.T
-        return Block(self.pattern.T, self.y, self.x, similarities, self.item_counts)
+        return Block(self.pattern.T, self.y, self.x, similarities, self.item_counts, not self.is_transposed)
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> Block:
         """Return the block of the rows and columns with given indices; see `PairPattern.select_rows_and_columns`."""
         x = self.x[rows]
-        return Block(self.pattern.select_rows_and_columns(rows, columns), x, x if self.y is self.x else self.y[columns])
+        y = x if self.y is self.x else self.y[columns]
+        return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def append_columns(
         self, embeddings: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> Block:
         """Return the block with additional columns of embeddings, (k, d); see `PairPattern.append_columns`."""
         pattern = self.pattern.append_columns(len(embeddings), ids, owners)
-        return Block(pattern, self.x, torch.cat([self.y, embeddings]))
+        return replace(self, pattern=pattern, y=torch.cat(pad_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
         """Build the geometry of the block: its compared pairs under a kernel, at its own or another temperature."""
@@ -286,7 +290,9 @@ class Block:
             own = kernel(self.x, self.y, temperature, processes)
             log_kernel: LogKernel = RingLogKernel(own, rows, columns, processes)
         elif self.similarities is None:
-            log_kernel = kernel(self.x, self.y, temperature)
+            x, y = (self.y, self.x) if self.is_transposed else (self.x, self.y)
+            log_kernel = kernel(x, y, temperature)
+            log_kernel = log_kernel.T if self.is_transposed else log_kernel
         else:
             log_kernel = kernel.from_similarities(self.similarities, temperature)
         return Geometry(log_kernel, self.pattern.masks, self.pattern.has_no_empty_rows)
@@ -472,7 +478,7 @@ class Joint(Layout):
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of the joined views, (N, N); N = 2n for two views of n items."""
-        z = torch.cat(views)
+        z = torch.cat(views if views[0].ndim == 2 else pad_sets(views))
         return [Block(_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ class Loss(nn.Module, ABC):
         compares_items: Whether items are compared with items, rather than coordinates with coordinates.
         has_negatives: Whether the loss pushes items apart, so that a batch needs several items.
         requires_ids: Whether the loss keeps a state for each item, so that a call needs ``ids=``.
+        compares_sets: Whether items may be sets of vectors, (n, t, d).
         stop_gradient: Whether the columns are detached, as the targets of a momentum encoder are.
     """
 
@@ -74,6 +75,10 @@ class Loss(nn.Module, ABC):
     has_negatives: bool
     requires_ids: bool
     stop_gradient: bool
+
+    @property
+    def compares_sets(self) -> bool:
+        return False
 
     @abstractmethod
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
@@ -146,6 +151,7 @@ class Loss(nn.Module, ABC):
         negative_ids: PerItem | None = None,
         shared_negatives: bool = False,
         present: PerItem | None = None,
+        masks: Sequence[Tensor | None] | None = None,
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,
         reduction: str = "mean",
@@ -181,6 +187,9 @@ class Loss(nn.Module, ABC):
             shared_negatives: every process gives the same negatives, from a bank or a queue; they are not gathered.
             present: which items have which views, (n, views) Booleans. Rows of absent views are never read. An item
                 without other views has no positive, but is a negative of others, and has its mass in the plan.
+            masks: for a kernel of sets of vectors, such as `LateInteraction`: which vectors count, for each view (n, t)
+                Booleans, or the number of vectors of each set, (n,) integers, or None for all. Views are then
+                (n, t, d) each, and all views in one tensor (n, views, t, d); vectors of zeros count as padding.
             similarities: similarity matrix of rows and columns, (N, M), in place of embeddings: cosines, if the
                 kernel's cost is a function of them. In the joint layout it is (2n, 2n), view 0 before view 1.
             temperature: of the kernel in this call, a number or a tensor of one element, which gets its gradient: for
@@ -196,8 +205,8 @@ class Loss(nn.Module, ABC):
         options = {
             "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
             "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
-            "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
-            "temperature": temperature,
+            "shared_negatives": shared_negatives or None, "present": present, "masks": masks,
+            "similarities": similarities, "temperature": temperature,
         }  # fmt: skip
         # Not a decorator: all objectives would share one compiled function, and its limit of recompilations.
         try:

@@ -106,6 +106,10 @@ class Objective(Loss):
         return Objective(layout, self.kernel, self.constraint, self.target, self.divergence, self.penalties)
 
     @property
+    def compares_sets(self) -> bool:
+        return self.kernel.compares_sets
+
+    @property
     def requires_weights(self) -> bool:
         return self.constraint.requires_weights
 
@@ -232,7 +236,7 @@ class Objective(Loss):
         try:
             if reduction is not None:
                 self._check_options(options, reduction)
-            call = read_call(self.layout, self.target, views, options)
+            call = read_call(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             report_failure(views, error)
@@ -367,6 +371,10 @@ class SumLoss(Loss):
     @temperature.setter
     def temperature(self, value: float) -> None:
         self._first.temperature = value
+
+    @property
+    def compares_sets(self) -> bool:
+        return all(objective.compares_sets for objective, _ in self.weighted_objectives())
 
     @property
     def requires_weights(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contraport._utils.spec_parser import build_from_spec
-from contraport.engine import Gibbs, Kernel, RationalQuadratic, StudentT
+from contraport.engine import Gibbs, Kernel, LateInteraction, RationalQuadratic, StudentT
 from contraport.errors import UsageError
 from contraport.objectives.divergences import (
     KL,
@@ -33,7 +33,12 @@ LAYOUTS: Mapping[str, type[Layout]] = {
 }
 """Layouts by name."""
 
-KERNELS: Mapping[str, type[Kernel]] = {"gibbs": Gibbs, "student-t": StudentT, "rational-quadratic": RationalQuadratic}
+KERNELS: Mapping[str, type[Kernel]] = {
+    "gibbs": Gibbs,
+    "student-t": StudentT,
+    "rational-quadratic": RationalQuadratic,
+    "late-interaction": LateInteraction,
+}
 """Kernels by name."""
 
 DIVERGENCES: Mapping[str, type[Divergence]] = {

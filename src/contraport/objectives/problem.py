@@ -30,6 +30,7 @@ from contraport.objectives.inputs import (
     check_views,
     read_inputs,
     read_negatives,
+    read_sets,
     unpack_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
@@ -131,7 +132,7 @@ class MatchingProblem:
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
             if negatives is not None:
                 # A block may compare the first coordinates only.
-                embeddings = self.layout.transform_negatives(negatives.embeddings)[:, : side.x.shape[1]]
+                embeddings = self.layout.transform_negatives(negatives.embeddings)[..., : side.x.shape[-1]]
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
                 side = side.append_columns(embeddings, both_ids, negatives.owners)
                 target_plan = target_plan.append_columns(len(embeddings))
@@ -155,26 +156,38 @@ class LocalCall(NamedTuple):
     similarities: Tensor | None
     temperature: float | Tensor | None
 
+    @property
+    def longest_set(self) -> int:
+        """Largest number of vectors of a set; 0 if items are vectors."""
+        if self.inputs.views[0].ndim == 2:
+            return 0
+        negatives = () if self.negatives is None else (self.negatives.embeddings,)
+        return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
+
     def describe_options(self) -> dict[str, str]:
         """Describe the type and shape of each option, on which the processes must agree."""
         inputs, negatives = self.inputs, self.negatives
+        view = _without_length(inputs.views[0], inputs.views[0].ndim)
         different = "" if inputs.num_first_items is None else " of different items"
         shared = f" beside {tuple(self.columns[0].shape)}" if self.columns else ""
         forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
         ring = ", around a ring" if current_exchange() == "ring" else ""
-        forms["views"] = f"{len(inputs.views)} views {describe_form(inputs.views[0])}{different}{shared}{ring}"
+        forms["views"] = f"{len(inputs.views)} views {describe_form(view)}{different}{shared}{ring}"
         forms |= {"target": self.target.kind, "present": describe_form(inputs.present)}
         forms["temperature"] = describe_form(self.temperature)
         if self.plan_weights is not None:
             plan = f"plan of strength {self.plan_weights.strength:g}, {self.plan_weights.iterations} iterations"
             forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
         if negatives is not None:
-            forms |= {"negatives": describe_form(negatives.embeddings), "negative_ids": describe_form(negatives.ids)}
+            embeddings = _without_length(negatives.embeddings, inputs.views[0].ndim)
+            forms |= {"negatives": describe_form(embeddings), "negative_ids": describe_form(negatives.ids)}
             forms["shared_negatives"] = repr(negatives.same_on_all_processes)
         return forms
 
 
-def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any]) -> LocalCall:
+def read_call(
+    layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
+) -> LocalCall:
     """Check the inputs of a call on this process, without communication.
 
     Args:
@@ -182,12 +195,18 @@ def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options
         target: rule of the target plan, unless the call has its own.
         views: of the call.
         options: keyword arguments of the call: attributes of the items, negatives, ``target``, ``similarities``,
-            ``present``, ``temperature``.
+            ``present``, ``masks``, ``temperature``.
+        sets: whether the kernel compares sets of vectors.
     """
     options, traits, plan_weights = dict(options), layout.traits, None
     own_target, similarities = options.pop("target", None), options.pop("similarities", None)
     temperature, weights = options.pop("temperature", None), options.get("weights")
     columns: tuple[Tensor, ...] = ()
+    masks = options.pop("masks", None)
+    if masks is not None and not sets:
+        raise UsageError("masks: require a kernel of sets of vectors, such as LateInteraction.", kind="conflict")
+    if sets and not traits.compares_items:
+        raise UsageError(f"kernel: sets of vectors cannot be compared by {layout!r}.", kind="conflict")
     if isinstance(temperature, Tensor):
         shape = tuple(temperature.shape)
         good = temperature.numel() == 1
@@ -202,7 +221,8 @@ def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options
         options["weights"] = plan_weights.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
-        check_views(views, shared_columns=True)
+        views = read_sets(views, masks) if sets else views
+        check_views(views, shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
         columns, views = views[-1:], views[:-1]
@@ -210,7 +230,8 @@ def read_call(layout: Layout, target: Target, views: tuple[Tensor, ...], options
         if similarities is not None:
             views = _build_placeholder_views(layout, views, options, similarities)
         views = unpack_views(views)
-    inputs = read_inputs(views, options, options.get("present"))
+        views = read_sets(views, masks) if sets else views
+    inputs = read_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
@@ -237,14 +258,15 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
     layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature = call
     processes = current_processes()
     item_counts = negative_counts = None
+    length = 0
     if processes.size > 1:
-        item_counts, negative_counts = _agree_on_row_counts(processes, call)
+        item_counts, negative_counts, length = _agree_on_sizes(processes, call)
     if columns:
         columns, target = (processes.with_averaged_gradient(columns[0]),), target.gather_rows()
     else:
         target = target.gather_across_processes(processes, inputs)
     # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-    inputs = inputs.gather(processes, item_counts, with_views=current_exchange() == "gather")
+    inputs = inputs.gather(processes, item_counts, with_views=current_exchange() == "gather", length=length)
     if plan_weights is not None:
         good = traits.compares_items and not columns and similarities is None and inputs.present is None
         check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
@@ -256,7 +278,7 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
         layout,
         target,
         inputs,
-        None if negatives is None else negatives.gather(inputs, processes, negative_counts),
+        None if negatives is None else negatives.gather(inputs, processes, negative_counts, length),
         columns,
         similarities,
         processes.with_averaged_gradient(temperature) if isinstance(temperature, Tensor) else temperature,
@@ -272,9 +294,10 @@ def _check_ring(call: LocalCall) -> None:
         "negatives": call.negatives is not None,
         "weights": call.plan_weights is not None,
         "layout": bool(call.columns) or not call.traits.compares_items,
+        "kernel": call.longest_set > 0,
     }
     for name, used in refused.items():
-        what = {"weights": "'plan' is ", "layout": f"{call.layout!r} is "}.get(name, "")
+        what = {"weights": "'plan' is ", "layout": f"{call.layout!r} is ", "kernel": "of sets is "}.get(name, "")
         check(not used, f"{name}: {what}not offered with exchange 'ring'; use 'gather'.", "exchange")
 
 
@@ -303,15 +326,25 @@ def describe_form(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _agree_on_row_counts(processes: Processes, call: LocalCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Check that all processes give the same options, and return the numbers of items and of negatives of each."""
+def _without_length(items: Tensor, ndim: int) -> Tensor:
+    """Return one vector of each set, as processes may have sets of different numbers of vectors."""
+    return items if ndim == 2 else items[..., :1, :]
+
+
+def _agree_on_sizes(processes: Processes, call: LocalCall) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Check that all processes give the same options, and return the sizes of their tensors.
+
+    Returns:
+        The numbers of items and of negatives of each process, and the largest number of vectors of a set, 0 if items
+        are vectors.
+    """
     forms, views = call.describe_options(), call.inputs.views
     negatives = 0 if call.negatives is None else len(call.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTIONS}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
-    gathered = processes.gather_integers([1, len(views[0]), negatives, *codes], views[0].device)
-    accepted, item_counts, negative_counts, *codes_by_option = zip(*gathered, strict=True)
+    gathered = processes.gather_integers([1, len(views[0]), negatives, call.longest_set, *codes], views[0].device)
+    accepted, item_counts, negative_counts, lengths, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
@@ -325,7 +358,7 @@ def _agree_on_row_counts(processes: Processes, call: LocalCall) -> tuple[tuple[i
                 f"and {texts[other]} on process {other}.",
                 kind="processes_differ",
             )
-    return item_counts, negative_counts
+    return item_counts, negative_counts, max(lengths)
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:
@@ -333,7 +366,7 @@ def report_failure(views: Sequence[object], error: Exception) -> None:
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)
-        processes.gather_integers([0] * (3 + len(OPTIONS)), device)
+        processes.gather_integers([0] * (4 + len(OPTIONS)), device)
         processes.gather_strings(str(error))
 
 

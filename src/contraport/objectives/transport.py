@@ -180,10 +180,11 @@ def transport(
         raise UsageError(
             f"constraint: must be Balanced, Unbalanced, Rows, Columns or Exact, got {constraint!r}.", kind="type"
         )
+    ndims = (2, 3) if kernel.compares_sets else (2,)
     for name, points in (("x", x), ("y", y)):
-        good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
+        good = isinstance(points, Tensor) and points.ndim in ndims and len(points) > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
-    check(x.shape[1] == y.shape[1], f"y: must have {x.shape[1]} coordinates as x, got {y.shape[1]}.", "shape")
+    check(x.shape[-1] == y.shape[-1], f"y: must have {x.shape[-1]} coordinates as x, got {y.shape[-1]}.", "shape")
     # Within use_local_batch() kernels do not gather: every process solves its own problem.
     with without_autocast(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)

@@ -29,7 +29,7 @@ from contraport.objectives.loss_schedules import (
 )
 from contraport.objectives.part_specs import replace_parts
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
-from contraport.training.components.data_builder import build_views
+from contraport.training.components.data_builder import build_views, count_cached_draws
 from contraport.training.components.model_builder import (
     build_model,
     check_encoder_accepts_views,
@@ -315,6 +315,8 @@ def _build_objective_loss(
     sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
+    if isinstance(objective, Loss) and objective.compares_sets:
+        _check_sets_supported(settings)
     largest = max(settings.matryoshka_dims, default=sizes[0])
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
@@ -348,6 +350,21 @@ def _build_objective_loss(
             error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
         raise
     return loss
+
+
+def _check_sets_supported(settings: Settings) -> None:
+    """Raise `UsageError` for options that keep or predict one vector per item, with a kernel of sets of vectors."""
+    unsupported = {
+        "negatives": settings.negatives != "in-batch",
+        "momentum": settings.momentum is not None,
+        "predictor": settings.predictor,
+        "prototypes": settings.prototypes is not None,
+        "freeze": count_cached_draws(settings) > 0,
+    }
+    for name, used in unsupported.items():
+        remedy = " Add --frozen_draws 0." if name == "freeze" else ""
+        message = f"{name}: not supported by a kernel of sets of vectors, as it needs one vector per item.{remedy}"
+        check(not used, message, "sets")
 
 
 def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:

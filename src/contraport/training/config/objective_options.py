@@ -86,7 +86,9 @@ class ObjectiveSettings(BaseOptions):
     kernel: str | None = option(
         None,
         "Kernel in place of the objective's own: gibbs:cost=cosine (or chordal, dot, sqeuclidean, negative-cosine), "
-        "student-t:df=5 or rational-quadratic, each with its parameters; default: that of the objective.",
+        "student-t:df=5 or rational-quadratic, each with its parameters; or late-interaction:matching=max (or soft, "
+        "transport), which compares an item by all its vectors: tokens, patches or time steps; default: that of the "
+        "objective.",
     )
     divergence: str | None = option(
         None,

@@ -68,6 +68,7 @@ class TrainingModule(nn.Module):
         self.encoder_freezer = encoder_freezer
         self.uses_cached_features = False
         self._key_views = count_key_views(model, views.shapes)
+        self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
 
     @property
     def objective(self) -> nn.Module | None:
@@ -136,7 +137,7 @@ class TrainingModule(nn.Module):
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
     def _features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        features = tuple(views) if self.uses_cached_features else self.model.encode(views)
+        features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
         return *features, *self.model.project(features)
 
     def _momentum_keys(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:

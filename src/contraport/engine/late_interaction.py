@@ -1,0 +1,392 @@
+"""Similarities of sets of vectors by matching their vectors (late interaction), in tiles and with an exact gradient.
+
+An item is a set of unit vectors: the tokens of a text, the patches of an image. The similarity of a row x = {x_t} and a
+column y = {y_s} is the value of entropic transport between the two sets, with C_ts = 1 - <x_t, y_s>, uniform a and b::
+
+    1 - min_P  <P, C> + tau KL(P | a b^T) + rho_x KL(P 1 | a) + rho_y KL(P^T 1 | b)
+
+With rho_x infinite and rho_y = 0 only the masses of the row's vectors are fixed: each vector of x distributes its mass
+over y as it likes. The value is then a mean of log-sum-exps, and at tau = 0 a mean of maxima, ColBERT's MaxSim. With
+both infinite the plan is balanced. One solver, half-steps on either side, gives all of them.
+
+Pairs of vectors are computed tile by tile, forward and backward, so that the (n, m, t, s) tensor never exists. For the
+maximum, the forward pass saves which vector attained it, and the gradient is a sum over these alone. Each gradient row
+sums its own entries in a fixed order: no atomic additions, and the same bits in each run.
+
+A vector of zeros is padding, as it has no direction. A set without vectors counts as one vector of zeros, whose cosine
+with everything is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contraport.engine.autograd import (
+    _normalize,
+    differentiable_gradient,
+    is_in_torch_func,
+    normalize,
+    without_autocast,
+)
+
+ROW_VECTORS, COLUMN_VECTORS = 256, 2048
+"""Vectors of the rows and of the columns in a tile: 2 MiB in single precision, the size of a processor's cache."""
+
+MIN_TWO_SIDED_TEMPERATURE = 0.05
+"""Lowest temperature of steps on both sides: products of two exponentials, each at most e^40, fit single precision."""
+
+SORTED_ENTRIES = 1 << 16
+"""Maxima whose positions are sorted at a time in the gradient; 512 KiB of integers."""
+
+
+class SetMatching(NamedTuple):
+    """Matching of the vectors of two sets.
+
+    Attributes:
+        temperature: tau, in units of the cosine; 0 is the maximum.
+        row_damping: Damping of the half-steps on the row's vectors, rho_x / (rho_x + tau); 1 fixes their masses.
+        column_damping: The same for the column's vectors; 0 leaves their masses free.
+        iterations: Number of half-steps on the column's vectors, each followed by one on the row's vectors.
+        is_mean: Whether the value is a mean over the row's vectors, rather than a sum.
+    """
+
+    temperature: float
+    row_damping: float = 1.0
+    column_damping: float = 0.0
+    iterations: int = 0
+    is_mean: bool = True
+
+
+def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
+    """Compute the similarity of each set in x, (n, t, d), with each set in y, (m, s, d), as an (n, m) tensor.
+
+    Vectors are normalized; vectors of zeros are padding. Second derivatives, and `torch.func`, hold (n, m, t, s).
+    """
+    if is_in_torch_func():
+        return _match_densely(x, y, matching)
+    scores: Tensor = _match_sets(x, y, *matching)[0]
+    return scores
+
+
+@torch.library.custom_op("contraport::match_sets", mutates_args=())
+def _match_sets(
+    x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
+) -> list[Tensor]:
+    """Return the similarities, (n, m), and for the maximum the positions in y that attain it, (n, t, m)."""
+    matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
+    scores, positions = _allocate_outputs(x, y, temperature)
+    with without_autocast(x):
+        row_blocks = list(_set_blocks(x, ROW_VECTORS))
+        for columns in _set_blocks(y, COLUMN_VECTORS):
+            for rows in row_blocks:
+                tile = _Tile(rows, columns, matching)
+                if temperature > 0:
+                    value = tile.solve().value()
+                else:
+                    value, where = tile.maxima()
+                    places = rows.sets[:, None, None], rows.positions[:, :, None], columns.sets
+                    positions[places] = where.to(positions.dtype)
+                scores[rows.sets[:, None], columns.sets] = value
+    return [scores, positions]
+
+
+@_match_sets.register_fake
+def _(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
+    return _allocate_outputs(x, y, temperature)
+
+
+def _allocate_outputs(x: Tensor, y: Tensor, temperature: float) -> list[Tensor]:
+    (n, t, _), (m, s, _) = x.shape, y.shape
+    integers = torch.int16 if s < 1 << 15 else torch.int32
+    # Zeros: padding of a row has no maximum, and its position is read with weight 0.
+    return [x.new_empty(n, m), torch.zeros((n, t, m) if temperature == 0 else (0,), dtype=integers, device=x.device)]
+
+
+@torch.library.custom_op("contraport::match_sets_gradient", mutates_args=())
+def _match_sets_gradient(
+    x: Tensor,
+    y: Tensor,
+    positions: Tensor,
+    seed: Tensor,
+    temperature: float,
+    row_damping: float,
+    column_damping: float,
+    iterations: int,
+    is_mean: bool,
+) -> list[Tensor]:
+    matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
+    d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
+    with without_autocast(x):
+        if temperature == 0:
+            _add_gradient_of_maxima(x, y, positions, seed, is_mean, d_x, d_y)
+            return [d_x, d_y]
+        row_blocks = list(_set_blocks(x, ROW_VECTORS))
+        row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
+        for columns in _set_blocks(y, COLUMN_VECTORS):
+            column_gradient = torch.zeros_like(columns.units)
+            for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
+                weights = _Tile(rows, columns, matching).solve().gradient(seed[rows.sets[:, None], columns.sets])
+                weights = weights.flatten(2).flatten(0, 1)
+                row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
+                column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
+            columns.write_gradient(column_gradient, d_y)
+        for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
+            rows.write_gradient(row_gradient, d_x)
+    return [d_x, d_y]
+
+
+@_match_sets_gradient.register_fake
+def _(x: Tensor, y: Tensor, *others: Any) -> list[Tensor]:
+    return [torch.empty_like(x), torch.empty_like(y)]
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, y, *matching = inputs
+    ctx.save_for_backward(x, y, output[1])
+    ctx.matching = SetMatching(*matching)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    (x, y, positions), seed, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
+    if seed is None:
+        return None, None, *rest
+    if torch.is_grad_enabled():
+        with without_autocast(x):
+
+            def scores(x: Tensor, y: Tensor) -> list[Tensor]:
+                return [_match_densely(x, y, ctx.matching)]
+
+            return *differentiable_gradient(scores, [x, y], [seed], ctx.needs_input_grad[:2]), *rest
+    gradients = _match_sets_gradient(x, y, positions, seed, *ctx.matching)
+    return *gradients, *rest
+
+
+_match_sets.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+class _SetBlock(NamedTuple):
+    """Sets of similar size, with their vectors moved to the front and the padding cut off.
+
+    Attributes:
+        sets: Indices of the sets, (b,).
+        positions: Positions of their vectors in the set, (b, t).
+        units: Normalized vectors, (b, t, d), 0 for padding.
+        divisors: Two factors whose product divides the vectors, (b, t, 1) each; see `normalize`.
+        masses: Uniform masses of the vectors of each set, (b, t), 0 for padding.
+        sizes: Number of vectors of each set, (b,).
+    """
+
+    sets: Tensor
+    positions: Tensor
+    units: Tensor
+    divisors: tuple[Tensor, Tensor]
+    masses: Tensor
+    sizes: Tensor
+
+    def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
+        """Write the gradient in the vectors, from the gradient in the normalized ones, to its place in (n, t, d)."""
+        out[self.sets[:, None], self.positions] = _through_normalization(gradient, self.units, self.divisors)
+
+
+def _through_normalization(gradient: Tensor, units: Tensor, divisors: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the gradient in vectors from the gradient in the normalized ones, which is overwritten."""
+    gradient.addcmul_(units, (units * gradient).sum(-1, keepdim=True), value=-1)
+    return gradient.div_(divisors[1]).div_(divisors[0])
+
+
+def _present_vectors(z: Tensor) -> Tensor:
+    """Return a mask of the vectors that are no padding, (n, t); a set without any keeps its first vector of zeros."""
+    mask = z.any(2)
+    first = torch.arange(z.shape[1], device=z.device) == 0
+    return mask | (first & ~mask.any(1, keepdim=True))
+
+
+def _set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
+    """Yield blocks of sets, (n, t, d), with at most the given number of vectors unless one set has more.
+
+    Sets are taken in the order of their size, so that the vectors of a block are hardly padded.
+    """
+    mask = _present_vectors(z)
+    sizes, order = mask.sum(1).sort(descending=True, stable=True)
+    widths, start = sizes.tolist(), 0
+    while start < len(widths):
+        width = widths[start]
+        block = slice(start, start + max(1, vectors // width))
+        sets, count = order[block], sizes[block]
+        positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        rows = z[sets[:, None], positions]
+        units, *divisors = (part.view(*rows.shape[:2], -1) for part in _normalize(*(rows.flatten(0, 1),) * 2, 1.0))
+        present = torch.arange(width, device=z.device) < count[:, None]
+        masses = present / count[:, None].to(z.dtype)
+        yield _SetBlock(sets, positions, units, (divisors[0], divisors[1]), masses, count)
+        start += len(sets)
+
+
+class _Tile:
+    """Cosines between the vectors of a block of rows and of a block of columns, (b, t, c, s), and their matching."""
+
+    def __init__(self, rows: _SetBlock, columns: _SetBlock, matching: SetMatching) -> None:
+        products = rows.units.flatten(0, 1) @ columns.units.flatten(0, 1).T
+        self.cosines = products.view(*rows.masses.shape, *columns.masses.shape)
+        self.matching = matching
+        self.a, self.b = rows.masses[:, :, None], columns.masses  # (b, t, 1), (c, s)
+        self.scale = 1.0 if matching.is_mean else rows.sizes[:, None].to(products.dtype)
+        self.column_positions = columns.positions
+        # Sets are ordered by size. With steps on columns their masses of 0 are enough, and the sums stay positive.
+        if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.sets):
+            self.cosines.masked_fill_(self.b == 0, -torch.inf)
+
+    def maxima(self) -> tuple[Tensor, Tensor]:
+        """Return the similarities, (b, c), and the positions of the maxima in the sets of columns, (b, t, c)."""
+        values, places = self.cosines.max(3)
+        positions = self.column_positions.expand(*places.shape[:2], *self.b.shape).gather(3, places[..., None])
+        return (values * self.a).sum(1) * self.scale, positions[..., 0]
+
+    def solve(self) -> _Tile:
+        """Run the half-steps on the kernel e^((cosine - shift) / tau), whose sums are products with it.
+
+        Without steps on columns the shift is the maximum of each row, so that nothing vanishes at any temperature. With
+        such steps it is 1, and the temperature is bounded from below.
+        """
+        matching, tau = self.matching, self.matching.temperature
+        shift: Tensor | float = self.cosines.amax(3, keepdim=True) if matching.iterations == 0 else 1.0
+        self.kernel = (self.cosines - shift).mul_(math.log2(math.e) / tau).exp2_()
+        offset = (shift[..., 0] - 1) / tau if isinstance(shift, Tensor) else 0.0
+        self.scalings = [torch.ones_like(self.kernel[:, 0])]
+        self.row_sums: list[Tensor] = []
+        self.column_sums: list[Tensor] = []
+        self.row_potentials: list[Tensor] = []
+        for k in range(matching.iterations + 1):
+            if k > 0:
+                potential = self.row_potentials[-1]
+                self.column_sums.append(self._sum_over_rows(self.a * potential.exp()))
+                self.scalings.append(self.column_sums[-1] ** -matching.column_damping)
+            self.row_sums.append(self._sum_over_columns(self.b * self.scalings[-1]))
+            self.row_potentials.append(-matching.row_damping * (self.row_sums[-1].log() + offset))
+        return self
+
+    def _sum_over_columns(self, weights: Tensor) -> Tensor:
+        """Return the sums of the kernel times weights, (b, c, s), over the column's vectors, (b, t, c)."""
+        return (self.kernel * weights[:, None]).sum(3)
+
+    def _sum_over_rows(self, weights: Tensor) -> Tensor:
+        """Return the sums of the kernel times weights, (b, t, c), over the row's vectors, (b, c, s)."""
+        return (self.kernel * weights[..., None]).sum(1)
+
+    def value(self) -> Tensor:
+        """Return the similarities, (b, c), from the dual value at the last potentials."""
+        row_penalty, column_penalty = self._penalties()
+        f = self.row_potentials[-1]
+        # exp(-penalty f) is the mass of each vector relative to its share.
+        rows = f if row_penalty == 0 else (1 / row_penalty + 1) * -torch.expm1(-row_penalty * f)
+        total = (rows * self.a).sum(1)
+        if self.column_sums:
+            g = self.scalings[-1].log()
+            columns = g if column_penalty == 0 else -torch.expm1(-column_penalty * g) / column_penalty
+            total = total + (columns * self.b).sum(2)
+        value: Tensor = (1 - self.matching.temperature * total) * self.scale
+        return value
+
+    def _penalties(self) -> tuple[float, float]:
+        """Return tau / rho_x and tau / rho_y."""
+        dampings = self.matching.row_damping, self.matching.column_damping
+        row, column = (1 / damping - 1 if damping > 0 else math.inf for damping in dampings)
+        return row, column
+
+    def gradient(self, seed: Tensor) -> Tensor:
+        """Return the gradient in the cosines, (b, t, c, s), of the similarities times a seed, (b, c).
+
+        The steps are gone through in reverse with vectors only. Each contributes a factor per row vector times a factor
+        per column vector to the gradient in the kernel.
+        """
+        matching, (row_penalty, column_penalty) = self.matching, self._penalties()
+        seed = (seed * self.scale)[:, None]  # minus tau from the value, and 1 / tau from the kernel, cancel
+        d_f = seed * self.a * torch.exp(-row_penalty * self.row_potentials[-1]) / matching.row_damping
+        d_g = None
+        if self.column_sums:
+            d_g = seed[:, 0, :, None] * self.b * self.scalings[-1] ** -column_penalty
+        weights = torch.zeros_like(self.kernel)
+        for k in reversed(range(matching.iterations + 1)):
+            d_sum = d_f * matching.row_damping / self.row_sums[k]
+            column_factor = self.b * self.scalings[k]
+            weights.addcmul_(d_sum[..., None], column_factor[:, None])
+            if k == 0:
+                break
+            through = column_factor * self._sum_over_rows(d_sum)
+            d_g = -through if d_g is None or k < matching.iterations else d_g - through
+            d_sum = d_g * matching.column_damping / self.column_sums[k - 1]
+            row_factor = self.a * self.row_potentials[k - 1].exp()
+            weights.addcmul_(row_factor[..., None], d_sum[:, None])
+            d_f = -row_factor * self._sum_over_columns(d_sum)
+        return weights.mul_(self.kernel)
+
+
+def _add_gradient_of_maxima(
+    x: Tensor, y: Tensor, positions: Tensor, seed: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
+) -> None:
+    """Add the gradient of the maxima, each of which is one vector of x times one of y, to d_x and d_y.
+
+    A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
+    """
+    (n, t, d), (m, s, _) = x.shape, y.shape
+    units, *divisors = _normalize(x.reshape(-1, d), x.reshape(-1, d), 1.0)
+    masses = _present_vectors(x).to(seed.dtype)
+    masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
+    row_gradient = torch.zeros_like(units)
+    rows = torch.arange(n * t, device=x.device)[:, None]
+    width = max(1, SORTED_ENTRIES // (n * t))
+    for left in range(0, m, width):
+        block = slice(left, min(left + width, m))
+        c = block.stop - left
+        column_units, *column_divisors = _normalize(*(y[block].reshape(-1, d),) * 2, 1.0)
+        entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
+        weights = (seed[:, None, block] * masses[..., None]).reshape(-1, c)
+        row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)
+        ordered, order = entries.flatten().sort(stable=True)
+        starts = torch.searchsorted(ordered, torch.arange(c * s, device=x.device))
+        sources = rows.expand(-1, c).flatten()[order]
+        column_gradient = F.embedding_bag(
+            sources, units, starts, mode="sum", per_sample_weights=weights.flatten()[order]
+        )
+        d_y[block] = _through_normalization(
+            column_gradient, column_units, (column_divisors[0], column_divisors[1])
+        ).view(c, s, d)
+    d_x.copy_(_through_normalization(row_gradient, units, (divisors[0], divisors[1])).view_as(x))
+
+
+def _match_densely(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
+    """Compute `match_sets` in plain PyTorch on all pairs of vectors, for `torch.func` and second derivatives."""
+    tau = matching.temperature
+    masks = [_present_vectors(z.detach()) for z in (x, y)]
+    x, y = (normalize(z.flatten(0, 1)).view_as(z) for z in (x, y))
+    cosines = torch.einsum("ntd,msd->nmts", x, y)
+    sizes = [mask.sum(1, keepdim=True).to(x.dtype) for mask in masks]
+    a, b = (mask / size for mask, size in zip(masks, sizes, strict=True))
+    if tau == 0:
+        score = (cosines.masked_fill(~masks[1][None, :, None], -torch.inf).amax(3) * a[:, None]).sum(2)
+    else:
+        s = (cosines - 1) / tau
+        log_a, log_b = (torch.where(v > 0, v.clamp_min(torch.finfo(v.dtype).tiny).log(), -torch.inf) for v in (a, b))
+        log_a, log_b = log_a[:, None, :, None], log_b[None, :, None, :]
+        row_penalty, column_penalty = (
+            1 / damping - 1 if damping > 0 else math.inf for damping in (matching.row_damping, matching.column_damping)
+        )
+        g = torch.zeros_like(s[:, :, :1])
+        f = -matching.row_damping * torch.logsumexp(s + log_b, 3, keepdim=True)
+        for _ in range(matching.iterations):
+            g = -matching.column_damping * torch.logsumexp(s + f + log_a, 2, keepdim=True)
+            f = -matching.row_damping * torch.logsumexp(s + g + log_b, 3, keepdim=True)
+        rows = f if row_penalty == 0 else (1 / row_penalty + 1) * -torch.expm1(-row_penalty * f)
+        total = (rows[..., 0] * a[:, None]).sum(2)
+        if matching.iterations > 0:
+            columns = g if column_penalty == 0 else -torch.expm1(-column_penalty * g) / column_penalty
+            total = total + (columns[:, :, 0] * b).sum(2)
+        score = 1 - tau * total
+    return score if matching.is_mean else score * sizes[0]

@@ -1,0 +1,107 @@
+"""Encoders that return one vector per token, patch or time step, and training on them."""
+
+import pytest
+import torch
+from tests.errors import raises_usage_error
+from torch import nn
+
+import contraport
+from contraport._utils.text_bytes import texts_to_tensor
+from contraport.catalog import apply_recipe
+from contraport.encoders import Model
+from contraport.encoders.networks import Projector
+from contraport.training.components import build_objective, build_training_module
+from contraport.training.config import Settings
+
+ITEMS = {
+    "small-cnn": (1, 8, 8),
+    "small-tcn": (3, 20),
+    "resnet10t": (3, 32, 32),
+    "vit_tiny_patch16_224": (3, 32, 32),
+}
+TEXTS = "a red bag", "bag", "  blue   shoe\nof leather "
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "small-tcn"])
+def test_the_mean_of_the_vectors_is_the_pooled_feature(name):
+    model = Model(name, shapes=[ITEMS[name]]).eval()
+    items = [torch.rand(3, *ITEMS[name])]
+    (vectors,), (pooled,) = model.encode(items, pooled=False), model.encode(items)
+    torch.testing.assert_close(vectors.mean(1), pooled)
+
+
+@pytest.mark.parametrize(("name", "number"), [("resnet10t", 16), ("vit_tiny_patch16_224", 4)])
+def test_vectors_of_timm_are_patches_without_class_tokens(name, number):
+    model = Model(name, shapes=[ITEMS[name]]).eval()
+    (vectors,) = model.encode([torch.rand(2, *ITEMS[name])], pooled=False)
+    assert vectors.shape == (2, number, model.num_features)
+
+
+def test_vectors_of_a_text_are_those_of_its_words():
+    model = Model("small-text", shapes=[()], projection=16).eval()
+    features = model.encode([texts_to_tensor(TEXTS)], pooled=False)
+    words = model.encode([texts_to_tensor(["a", "red", "bag"])])[0]
+    torch.testing.assert_close(features[0][0, :3], words)
+    assert features[0].any(2).tolist() == [[True, True, True, False], [True] + 3 * [False], 4 * [True]]
+    (projections,) = model.project(features)
+    assert projections.shape == (3, 4, 16)
+    assert torch.equal(projections.any(2), features[0].any(2))
+
+
+def test_projector_normalizes_over_vectors_without_padding():
+    projector = Projector(4, 8, 3, layers=2)
+    sets = torch.randn(5, 6, 4)
+    sets[:, 4:] = 0
+    torch.testing.assert_close(projector(sets)[:, :4].flatten(0, 1), projector(sets[:, :4].flatten(0, 1)))
+
+
+def test_rejects_an_encoder_of_one_vector():
+    with raises_usage_error("encoder.no_vectors"):
+        Model("mlp", shapes=[(4,)]).encode([torch.rand(2, 4)], pooled=False)
+
+    class Wrong(nn.Module):
+        def forward(self, items):
+            return items
+
+        def forward_vectors(self, items):
+            return items[:, None, :2]
+
+    with raises_usage_error("encoder.vectors_shape"):
+        Model(Wrong(), shapes=[(4,)]).encode([torch.rand(2, 4)], pooled=False)
+
+
+def step_loss(chunk=None, **options):
+    """Return the loss of a step on pairs of texts, and its gradient."""
+    texts = [f"item {word} number {word}" for word in "abcdefgh"], [f"{word} thing" * (1 + k % 3) for k, word in
+                                                                  enumerate("abcdefgh")]  # fmt: skip
+    dataset = contraport.data.from_arrays(texts)
+    own = {"recipe": "late-interaction", "cache_chunk": chunk, "augment": "none"} | options
+    settings = Settings(**apply_recipe(own))
+    module = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=1).eval()
+    batch = next(iter(contraport.data.build_loader(dataset, 8)))
+    value = module(batch, step=0)
+    value.backward()
+    return value.detach(), [weights.grad for weights in module.parameters() if weights.grad is not None]
+
+
+def test_a_step_in_chunks_is_that_of_the_whole_batch():
+    whole, in_chunks = step_loss(), step_loss(chunk=3)
+    torch.testing.assert_close(in_chunks[0], whole[0])
+    for one, other in zip(in_chunks[1], whole[1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("momentum", 0.9), ("negatives", "queue"), ("predictor", True), ("prototypes", 4)]
+)
+def test_rejects_options_of_one_vector_per_item(option, value):
+    with raises_usage_error(f"{option}.sets"):
+        step_loss(**{option: value})
+
+
+def test_trains_on_pairs_of_texts_the_same_in_each_run(tmp_path):
+    numbers = [f"the number {n}" for n in range(64)], [f"{n} is a number" for n in range(64)]
+    options = {"recipe": "late-interaction", "batch_size": 16, "progress": False, "threads": 1, "device": "cpu"}
+    data = contraport.data.from_arrays(numbers)
+    once, again = (contraport.train(data=data, epochs=1, out=tmp_path / name, **options).model() for name in "ab")
+    assert all(torch.equal(one, other) for one, other in zip(once.parameters(), again.parameters(), strict=True))
