@@ -22,6 +22,8 @@ from tests.training.steps import pipeline_of
 
 CLASSES = 6
 OF_TWO_KINDS = ("clip", "siglip")
+OF_SETS = ("late-interaction",)
+"""Compare an item by all its vectors, such as the time steps of a series."""
 FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
 
 
@@ -40,6 +42,12 @@ def two_kinds(seed: int) -> Dataset:
     (view,) = items.__getitems__(list(range(len(items)))).views
     other = torch.randn(240, 10, generator=torch.Generator().manual_seed(seed))
     return from_arrays({"one": view, "two": torch.cat([view[:, :4], other], 1)}, labels=items.labels, name="groups")
+
+
+def series(items: Dataset) -> Dataset:
+    """The coordinates of the items as series of four channels."""
+    (view,) = items.__getitems__(list(range(len(items)))).views
+    return from_arrays(view.unflatten(1, (4, 11)), labels=items.labels, name="groups")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +69,7 @@ def accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
 def test_every_recipe_trains(
     name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset], tmp_path: Any
 ) -> None:
-    splits = paired if name in OF_TWO_KINDS else splits
+    splits = paired if name in OF_TWO_KINDS else tuple(map(series, splits)) if name in OF_SETS else splits
     run = train(
         data=splits[0],
         recipe=name,
@@ -137,7 +145,7 @@ def test_every_parameter_of_a_recipe_has_a_gradient(
     name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset]
 ) -> None:
     """What the processes of a training rely on: they wait for the gradient of each."""
-    splits = paired if name in OF_TWO_KINDS else splits
+    splits = paired if name in OF_TWO_KINDS else tuple(map(series, splits)) if name in OF_SETS else splits
     module = pipeline_of(splits[0], recipe=name)
     batch = next(iter(build_loader(splits[0], 16)))
     for step in range(2):
