@@ -22,8 +22,9 @@ contraport train --data photos/ --online_metrics knn:every=5           # during 
 Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the
 same encoder before training: *untrained*, or *given* if the training began with weights (`--init`, `--pretrained`). Only
 two metrics use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
-are in `evaluation.json` in the run folder; in Python, `contraport.evaluate` returns them as a dictionary, which a notebook
-shows as tables.
+are in `evaluation.json` in the run folder. In Python, `contraport.evaluate` returns them as a dictionary, which a notebook
+shows as tables; `pandas.DataFrame(evaluation.table())` has a row for each encoder and metric. The command ends with a verdict: whether
+to use the trained encoder, or which baseline is as good.
 
 ## Metrics
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from audit import audit
+from audit import audit, audit_results
 from choosing import choosing, evidence
 from evaluating import evaluating
 from papers import papers
@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "reliability": reliability,
         "evaluating": evaluating,
         "audit": audit,
+        "audit-results": audit_results,
         "choosing": choosing,
         "evidence": evidence,
         "papers": papers,
