@@ -131,6 +131,7 @@ from contraport.reporting import report as report
 from contraport.runs import Run as Run
 from contraport.similarity_search.cluster import cluster as cluster
 from contraport.similarity_search.duplicates import duplicates as duplicates
+from contraport.similarity_search.mine import mine as mine
 from contraport.similarity_search.neighbors import neighbors as neighbors
 from contraport.similarity_search.neighbors import search as search
 from contraport.training.advise import advise as advise

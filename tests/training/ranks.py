@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
-from contraport.data import build_loader, from_stream, local_share
+from contraport.data import build_loader, from_arrays, from_stream, local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
 from contraport.errors import UsageError
@@ -174,3 +175,13 @@ def agree_and_fail(rank: int, report: Report) -> None:
     for name, good in found.items():
         if not good:
             report((rank, name))
+
+
+def train_with_mined_negatives(rank: int, report: Report, arrays: list[np.ndarray], out: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    data = from_arrays(tuple(arrays), name="pairs")
+    run = train(
+        data=data, objective="info-nce", negatives="mined:k=3", epochs=2, batch_size=15, optimizer="sgd", lr=0.1,
+        out=out, progress=False, device="cpu", threads=1,
+    )  # fmt: skip
+    report({name: value.numpy() for name, value in run.model().state_dict().items()})

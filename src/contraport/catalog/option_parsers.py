@@ -1,4 +1,4 @@
-"""Parsers of options that augment or perturb data: augmentations, mismatched pairs, corruptions, domains, imbalance."""
+"""Parsers of options of data and pairs: augmentations, mismatches, corruptions, domains, imbalance, mined negatives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from contraport._utils.spec_parser import parse_spec
-from contraport.errors import check, unknown_name_error
+from contraport.errors import check, check_existing_file, check_integer, is_number, unknown_name_error
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the augmentations that suit the kind of data, in increasing order."""
@@ -73,6 +73,101 @@ class DomainShiftSpec(NamedTuple):
 
     name: str
     held_out: str | None = None
+
+
+class MiningRule(NamedTuple):
+    """Rule that selects hard negatives among the candidates most similar to an anchor.
+
+    Attributes:
+        k: number of negatives of an anchor.
+        range_min: number of most similar negatives to skip.
+        range_max: number of most similar negatives to consider; None: k more than `range_min`, or ten times as many if
+            a margin or a score excludes some, and one for each positive.
+        relative_margin: excludes candidates whose score is above ``p - margin * |p|``, where p is the lowest score of
+            the anchor's positives; None: no such margin.
+        absolute_margin: excludes candidates whose score is above ``p - margin``; None: no such margin.
+        max_score: excludes candidates whose score is higher; None: no limit.
+        min_score: excludes candidates whose score is lower; None: no limit.
+        sampling: which of the considered negatives to take: the most similar (``"top"``), or ``"random"`` ones.
+    """
+
+    k: int = 5
+    range_min: int = 0
+    range_max: int | None = None
+    relative_margin: float | None = None
+    absolute_margin: float | None = None
+    max_score: float | None = None
+    min_score: float | None = None
+    sampling: str = "top"
+
+    def validate(self, argument: str = "") -> MiningRule:
+        """Return the rule; `UsageError` if a value is out of range. `argument` precedes the names in messages."""
+        check_integer(f"{argument}k", self.k)
+        check_integer(f"{argument}range_min", self.range_min, 0)
+        if self.range_max is not None:
+            check_integer(f"{argument}range_max", self.range_max, self.range_min + self.k)
+        for name in ("relative_margin", "absolute_margin", "max_score", "min_score"):
+            value = getattr(self, name)
+            message = f"{argument}{name}: must be a finite number, got {value!r}."
+            check(value is None or (is_number(value) and math.isfinite(value)), message)
+        if self.sampling not in SAMPLINGS:
+            raise unknown_name_error(f"{argument}sampling", self.sampling, SAMPLINGS)
+        return self
+
+    def resolve_range_max(self, positives: int) -> int:
+        """Return the number of candidates to consider, if an anchor has at most so many positives."""
+        if self.range_max is not None:
+            return self.range_max
+        excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
+        return self.range_min + self.k * (10 if excludes else 1) + positives
+
+
+SAMPLINGS = ("top", "random")
+"""Ways to choose among the considered negatives."""
+
+
+class MinedNegativesSpec(NamedTuple):
+    """Parsed option of mined negatives: how they are mined in training, or a file with them.
+
+    Attributes:
+        rule: Rule that selects the negatives.
+        refresh: Number of epochs between two minings.
+        start: Number of epochs before the first mining, with random negatives.
+        file: File with the positions of the negatives, as `contraport mine` writes it; None: mined in training.
+    """
+
+    rule: MiningRule = MiningRule()
+    refresh: int = 1
+    start: int = 0
+    file: str | None = None
+
+
+MINED = "mined"
+_MINED_DEFAULTS = {"k": 4, "relative_margin": 0.05}
+
+
+def parse_mined_negatives(text: str) -> MinedNegativesSpec:
+    """Parse mined negatives: ``mined``, ``mined:k=8,refresh=2,relative_margin=0.05`` or ``mined:FILE.npy``.
+
+    Raises:
+        UsageError: unknown setting, a value out of range, or a file that is missing or given with other settings.
+
+    >>> parse_mined_negatives("mined:k=8,refresh=2").rule[:4]
+    (8, 0, None, 0.05)
+    """
+    names = (*MiningRule._fields, "refresh", "start", "file")
+    settings = dict(parse_spec("negatives", text, {MINED: names}, default_setting={MINED: "file"}).settings)
+    if "file" in settings:
+        check(len(settings) == 1, f"negatives: a file excludes other settings, got {text!r}.", "conflict")
+        check_existing_file("negatives: file", str(settings["file"]))
+        return MinedNegativesSpec(file=str(settings["file"]))
+    refresh, start = (settings.pop(name, default) for name, default in (("refresh", 1), ("start", 0)))
+    check_integer("negatives: refresh", refresh)
+    check_integer("negatives: start", start, 0)
+    margins = {"relative_margin", "absolute_margin", "max_score"} & settings.keys()
+    defaults = {name: value for name, value in _MINED_DEFAULTS.items() if name == "k" or not margins}
+    rule = MiningRule(**defaults | settings).validate("negatives: ")  # type: ignore[arg-type]  # checked here
+    return MinedNegativesSpec(rule, int(refresh), int(start))
 
 
 def parse_augment(text: object) -> AugmentSpec:

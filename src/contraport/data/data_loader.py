@@ -105,6 +105,7 @@ class BatchOrder(Sampler[list[int]]):
         self.drop_last = drop_last
         self.shared = shared
         self._pool: np.ndarray | None = None
+        self._companions: np.ndarray | None = None
         self.begin_at(epoch=0, batch=0)
 
     def begin_at(self, *, epoch: int, batch: int) -> None:
@@ -141,6 +142,18 @@ class BatchOrder(Sampler[list[int]]):
             check(len(positions) >= self.batch_size, message, "too_large")
         self._pool = positions
 
+    def set_companions(self, companions: np.ndarray) -> None:
+        """Set the items that follow each item in later batches, such as its negatives, int64 ``(length, m)``.
+
+        A batch of b items then has b (1 + m) rows.
+
+        >>> order = BatchOrder(4, batch_size=2)
+        >>> order.set_companions(np.array([[1], [2], [3], [0]]))
+        >>> list(order)
+        [[0, 1, 1, 2], [2, 3, 3, 0]]
+        """
+        self._companions = companions
+
     def __len__(self) -> int:
         full, rest = divmod(self.length, self.batch_size)
         return full + (rest > 0 and not self.drop_last)
@@ -150,6 +163,8 @@ class BatchOrder(Sampler[list[int]]):
         for batch in range(self.first_batch, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             local = positions[_local_slice(len(positions))] if self.shared else positions
+            if self._companions is not None:
+                local = np.column_stack([local, self._companions[local]]).ravel()
             yield _EpochPositions(local.tolist(), self.epoch)
 
     def _order(self) -> np.ndarray:

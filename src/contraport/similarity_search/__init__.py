@@ -1,4 +1,4 @@
-"""Similarity search among embedded items: nearest items, cross-view search, duplicates and clusters."""
+"""Similarity search among embedded items: nearest items, cross-view search, duplicates, clusters, hard negatives."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from contraport._utils.lazy_imports import make_package_lazy
 if TYPE_CHECKING:
     from contraport.similarity_search.cluster import Cluster, Clusters, cluster
     from contraport.similarity_search.duplicates import DuplicateGroup, DuplicatesResult, duplicates
+    from contraport.similarity_search.mine import mine
     from contraport.similarity_search.neighbors import NearestItems, Neighbor, neighbors, search
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Neighbor",
     "cluster",
     "duplicates",
+    "mine",
     "neighbors",
     "search",
 ]
@@ -26,5 +28,6 @@ make_package_lazy(
     __name__,
     **dict.fromkeys(["Cluster", "Clusters", "cluster"], "cluster"),
     **dict.fromkeys(["DuplicateGroup", "DuplicatesResult", "duplicates"], "duplicates"),
+    mine="mine",
     **dict.fromkeys(["NearestItems", "Neighbor", "neighbors", "search"], "neighbors"),
 )

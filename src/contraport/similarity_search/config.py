@@ -1,4 +1,4 @@
-"""Options of `contraport search`, `neighbors`, `duplicates` and `cluster`."""
+"""Options of `contraport search`, `neighbors`, `duplicates`, `cluster` and `mine`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from contraport.catalog.option_parsers import SAMPLINGS
 from contraport.errors import check
 from contraport.options import (
     EXTRA,
@@ -120,6 +121,81 @@ class ItemClusteringOptions(SavedFeaturesOptions):
     out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")
 
 
+def _check_score(name: str, value: Any) -> None:
+    check(matches_type(value, float), f"{name}: must be a number, got {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiningOptions(TrustOptions):
+    """Options of `contraport.mine`: mine hard negatives of pairs."""
+
+    encoder: str | Path | Run = field(
+        kw_only=False,
+        metadata=option_metadata(
+            "Encoder that finds the negatives: a run folder; a model folder of timm, of transformers or of `contraport "
+            "export`; or a file of features, an .npy of shape (items, k) or (items, views, k)."
+        ),
+    )
+    data: str | Path | Any | None = option(
+        None, "Pairs, as in `contraport train`; default: the training items of the run."
+    )
+    columns: dict[str, Any] | None = option(None, "Roles of table columns, as in `contraport train`.")
+    root: str | Path | None = option(None, "Folder of named data.")
+    anchor: str | int | None = option(None, "View that negatives are mined for; default: the first.")
+    positive: str | int | None = option(None, "View that the negatives are of; default: the second, or the only one.")
+    k: int = option(5, "Number of negatives of a pair.", check=int_in_range(1), group="which negatives")
+    range_min: int = option(0, "Number of most similar negatives to skip.", check=int_in_range(0))
+    range_max: int | None = option(
+        None,
+        "Number of most similar negatives to consider; default: k more than range_min, ten times as many if a margin "
+        "or max_score excludes some, and one for each positive.",
+        check=int_in_range(1),
+    )
+    relative_margin: float | None = option(
+        None,
+        "Exclude negatives whose cosine similarity is above (1 - margin) times that of the pair (if that is positive): "
+        "0.05 is a good start; default: none.",
+        check=_check_score,
+    )
+    absolute_margin: float | None = option(
+        None,
+        "Exclude negatives whose cosine similarity is above that of the pair minus this margin; default: none.",
+        check=_check_score,
+    )
+    max_score: float | None = option(
+        None, "Exclude negatives with a higher cosine similarity; default: none.", check=_check_score
+    )
+    min_score: float | None = option(
+        None, "Exclude negatives with a lower cosine similarity; default: none.", check=_check_score
+    )
+    sampling: Literal["top", "random"] = option(
+        "top",
+        "Negatives to take of those considered: the most similar (top), or random ones.",
+        check=one_of(*SAMPLINGS),
+    )
+    audit: str | Path | None = option(
+        None,
+        "Folder of a `contraport audit` of the same pairs: flagged pairs get no negatives, and their better partners "
+        "are no negatives of them.",
+    )
+    seed: int = option(0, "Seed of random sampling.", check=int_in_range(0))
+    out: str | Path = field(
+        metadata=option_metadata(
+            "Output file: .csv, .jsonl or .parquet for other trainers, or .npy for `contraport train --negatives "
+            "mined:FILE`.",
+            group="output",
+        )
+    )
+    layout: Literal["triplet", "n-tuple"] = option(
+        "triplet",
+        "Rows of a table: triplet, one for each negative; or n-tuple, one for each pair with k negatives.",
+        check=one_of("triplet", "n-tuple"),
+    )
+    device: str = option("auto", "Device: auto, cpu, cuda or another device of torch.")
+    overwrite: bool = option(False, "Replace `out` if it exists.")
+    progress: bool = option(True, "Show progress bars on a terminal.")
+
+
 _command = partial(Command, required_extra=EXTRA, docs_page="similarity-search")
 
 SEARCH = _command(
@@ -187,4 +263,30 @@ CLUSTER = _command(
     ),
     printer_path="contraport.cli.console:print_clusters",
     group=USE_ENCODER,
+)
+
+MINE = _command(
+    MiningOptions,
+    "contraport.similarity_search.mine:mine",
+    "Mine hard negatives of pairs, for contraport or for other trainers.",
+    details="""
+        The negatives of a pair are the second views of other items that are most similar to its first view by cosine
+        similarity. Items that share content with the pair are no negatives, and neither are the other partners of a
+        first view that occurs several times. What is left may still belong together: a margin below the similarity of
+        the pair, or skipping the most similar ones (range_min), keeps most of that out.
+
+        A table has the columns of both views and `negative`, or `negative_1` and so on: texts as they are, other items
+        by name or row. sentence-transformers trains on it as it is, and `mine_hard_negatives` of it finds the same for
+        the same settings. A table has all pairs, except those of a test split of their own. An `.npy` has the positions
+        of the negatives among the training items of `contraport train`, int64 `(items, k)`, -1 for none.
+    """,
+    examples=(
+        "contraport mine runs/questions --k 4 --relative_margin 0.05 --out triplets.parquet",
+        "contraport mine models/minilm --data pairs.csv --range_min 10 --range_max 50 --out triplets.csv",
+        "contraport mine teacher.npy --data pairs.npz --audit audits/pairs --out negatives.npy",
+        "contraport train --data pairs.npz --negatives mined:negatives.npy --objective info-nce --out runs/hard",
+    ),
+    printer_path="builtins:print",
+    group=PAIRS,
+    docs_page="training",
 )

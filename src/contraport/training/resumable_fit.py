@@ -83,6 +83,8 @@ def fit(
                 if components.audit_callback is not None:  # before the checkpoints, which hold its scores
                     components.audit_callback.run_folder = run
                     callbacks.append(components.audit_callback)
+                if components.negative_miner is not None:  # before the checkpoints, which hold its negatives
+                    callbacks.append(components.negative_miner)
                 minutes, keep_every = settings.checkpoint_minutes, settings.keep_every
                 callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
                 if settings.profile and is_main_process():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
@@ -20,6 +21,7 @@ from contraport.objectives import Objective
 from contraport.objectives.loss_schedules import parse_constraint, parse_plan_weights_schedule
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
+from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
@@ -46,6 +48,7 @@ class Components(NamedTuple):
         module: training module, which computes the loss of a batch.
         steps_per_epoch: number of optimizer steps per epoch.
         audit_callback: filter of the online audit, which drops suspected mismatches; None without `audit`.
+        negative_miner: miner of hard negatives; None without mined negatives.
         adjustment_notes: notes on adjusted settings, for the log.
         mismatched_partners: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
     """
@@ -55,6 +58,7 @@ class Components(NamedTuple):
     module: TrainingModule
     steps_per_epoch: int
     audit_callback: AuditCallback | None = None
+    negative_miner: NegativeMiner | None = None
     adjustment_notes: tuple[str, ...] = ()
     mismatched_partners: Tensor | None = None
 
@@ -95,6 +99,8 @@ def build_components(
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
     count_cached_draws(settings)  # raises if the feature cache is requested and not supported
     epoch = count_steps_per_epoch(settings, dataset)
+    reader, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives
+    miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=reader)
     architecture = None if run is None else run.initial_path
     module = build_training_module(
         settings,
@@ -103,15 +109,16 @@ def build_components(
         steps_per_epoch=epoch,
         initial_weights=initial_weights,
         architecture=architecture,
+        mined=None if miner is None else miner.shape,
     )
-    batches, audit_callback = (
-        build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers),
-        None,
-    )
+    batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)
+    audit_callback = None
     if isinstance(dataset, DecoyDataset):
-        order, reader = cast(BatchOrder, batches.batch_sampler), LoaderConfig(num_workers=settings.num_workers)
+        order = cast(BatchOrder, batches.batch_sampler)
         audit_callback = AuditCallback(dataset, module, order, epochs=settings.epochs, loader_config=reader)
-    return Components(dataset, batches, module, epoch, audit_callback, mismatched_partners=partners)
+    if miner is not None:
+        miner.apply(batches)
+    return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
 def check_settings_before_loading(settings: Settings) -> nn.Module | None:
@@ -128,7 +135,7 @@ def check_settings_before_loading(settings: Settings) -> nn.Module | None:
     has_effect = not isinstance(objective, Objective) or objective.depends_on_constraint
     message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint!r}."
     check(settings.constraint is None or has_effect, message, "no_effect")
-    if settings.teacher is not None:
+    if settings.teacher is not None and not Path(settings.teacher).is_dir():
         check_existing_file("teacher", settings.teacher)
     if settings.has_batch_plan_weights:
         parse_plan_weights_schedule(str(settings.sample_weight), 1)

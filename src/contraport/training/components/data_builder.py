@@ -74,7 +74,7 @@ def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Modu
     constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
     unsupported = {
         "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
-        "negatives": settings.negatives == "bank",
+        "negatives": settings.negatives == "bank" or settings.mined_negatives is not None,
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
         "teacher": settings.teacher is not None,
         "audit": settings.audit,

@@ -18,6 +18,7 @@ from contraport.catalog import objective as named_objective
 from contraport.data import Batch, Dataset, Views
 from contraport.data.streams import Stream
 from contraport.distributed import use_local_batch
+from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
 from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule, matryoshka
@@ -37,8 +38,10 @@ from contraport.training.components.model_builder import (
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
+from contraport.training.components.teacher import compute_teacher_features
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import parse_matryoshka
+from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.step_losses import (
     AllViewsLoss,
@@ -50,8 +53,8 @@ from contraport.training.step.step_losses import (
     list_accepted_keywords,
 )
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
-from contraport.training.step.target_spec import build_target_function, read_teacher_features
-from contraport.training.step.training_module import TrainingModule, count_key_views
+from contraport.training.step.target_spec import build_target_function
+from contraport.training.step.training_module import MinedShape, TrainingModule, count_key_views
 
 _log = logging.getLogger(__name__)
 
@@ -221,6 +224,7 @@ def build_training_module(
     steps_per_epoch: int,
     initial_weights: InitialWeights | None = None,
     architecture: Path | None = None,
+    mined: MinedShape | None = None,
 ) -> TrainingModule:
     """Build the training module; random weights depend on the seed.
 
@@ -259,6 +263,7 @@ def build_training_module(
         weights=plan_weights,
         cache_chunk=settings.cache_chunk,
         encoder_freezer=_build_freezer(settings, model, momentum_encoder, steps_per_epoch),
+        mined=mined,
     )
 
 
@@ -329,12 +334,17 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         teacher = None
         if settings.teacher is not None:
-            teacher = read_teacher_features("teacher", str(settings.teacher), len(dataset), views=number)
+            reader = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
+            teacher = compute_teacher_features(
+                "teacher", settings.teacher, dataset, reader,
+                views=number, trust_remote_code=settings.trust_remote_code,
+            )  # fmt: skip
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
-        if memory is not None or settings.momentum is not None or settings.predictor:
-            loss = QueryKeyLoss(objective, memory, **kwargs)
+        mined = settings.mined_negatives is not None
+        if memory is not None or mined or settings.momentum is not None or settings.predictor:
+            loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
         else:
             loss = AllViewsLoss(objective, **kwargs)
     try:

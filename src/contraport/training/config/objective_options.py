@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
+from contraport.catalog.option_parsers import MINED, MinedNegativesSpec, parse_mined_negatives
 from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
@@ -47,6 +48,13 @@ def parse_matryoshka(value: Any) -> dict[int, float]:
         check_positive("matryoshka: weight", weights[int(size)])
     check(len(weights) > 0, message)
     return dict(sorted(weights.items(), reverse=True))
+
+
+def _check_negatives(name: str, value: Any) -> None:
+    if str(value).partition(":")[0] == MINED:
+        parse_mined_negatives(value)
+    else:
+        one_of("in-batch", "queue", "bank", MINED)(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +124,9 @@ class ObjectiveSettings(BaseOptions):
     )
     teacher: str | Path | None = option(
         None,
-        "File with a teacher's features of the training items, for objectives that require them, such as guided and "
-        "x-clr: an .npy of shape (items, k) or (items, views, k), or an .npz written by `contraport embed`.",
+        "Teacher for objectives that require one, such as guided and x-clr: a file with its features of the training "
+        "items, an .npy of shape (items, k) or (items, views, k), or an .npz written by `contraport embed`; or a "
+        "folder, of a run or of a model of timm or transformers, whose encoder computes them before the training.",
     )
     log_q: bool = option(
         False,
@@ -127,9 +136,12 @@ class ObjectiveSettings(BaseOptions):
     negatives: str = option(
         "in-batch",
         "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; or bank, a memory bank with "
-        "one embedding per item, which provides additional negatives and the positive. With queue and bank the loss is "
+        "one embedding per item, which provides additional negatives and the positive; or mined, which adds to each "
+        "item the k items that the encoder takes for its most similar wrong partners: mined:k=4,refresh=1,start=0,"
+        "relative_margin=0.05, mined anew every `refresh` epochs from epoch `start` on, with the settings of "
+        "`contraport mine`; or those of a file that it wrote, mined:FILE.npy. With queue, bank and mined the loss is "
         "the mean over all ordered pairs of views.",
-        check=one_of("in-batch", "queue", "bank"),
+        check=_check_negatives,
         group="negatives, momentum encoder, prototypes",
     )
     queue_size: int | None = option(
@@ -170,6 +182,10 @@ class ObjectiveSettings(BaseOptions):
     def matryoshka_dims(self) -> tuple[int, ...]:
         """Numbers of first coordinates that are trained to be used alone, the largest first; empty if none are."""
         return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
+
+    def mined_negatives(self) -> MinedNegativesSpec | None:
+        """How negatives are mined, or None if they are not."""
+        return parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED else None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,6 +54,8 @@ class Settings(
             check(self.early_stopping is None, "audit: cannot be combined with early_stopping.", "early_stopping")
             # The teacher's file has no features of the decoys that the audit adds to the items.
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
+            message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
+            check(self.mined_negatives is None, message, "mined")
             check(
                 not self.freezes_some_encoder,
                 f"audit: cannot be combined with {self.freezing_option}: it scores what is learned.",

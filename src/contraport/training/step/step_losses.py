@@ -29,6 +29,7 @@ from contraport.objectives import (
     Target,
     assignments,
 )
+from contraport.objectives.inputs import Negatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
 from contraport.training.step.target_spec import TargetOfBatch, select_batch_rows
 
@@ -48,6 +49,8 @@ class EmbeddedBatch(NamedTuple):
             ones of multi-crop.
         present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
         weights_from_plan: sample weights derived from the plan of the batch; None if the option is not used.
+        negatives: mined negatives of each item, for each view that has keys, with embeddings ``(b, k, P)`` and ids
+            ``(b, k)``; empty without mined negatives.
     """
 
     batch: Batch
@@ -57,6 +60,7 @@ class EmbeddedBatch(NamedTuple):
     key_projections: tuple[Tensor, ...]
     present: Tensor | None = None
     weights_from_plan: PlanWeights | None = None
+    negatives: tuple[Negatives, ...] = ()
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
         """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed."""
@@ -235,16 +239,26 @@ class QueryKeyLoss(ObjectiveLoss):
     """Loss of the queries of one view against the keys of another, averaged over all ordered pairs of views.
 
     Args:
-        objective: called on queries and keys, and with ``negatives=`` if the memory has some. Negatives that are the
-            item of a row are excluded for this row.
+        objective: called on queries and keys, and with ``negatives=`` if the memory or the batch has some. Negatives
+            that are the item of a row are excluded for this row.
         memory: embeddings of earlier batches.
+        mined: whether batches have mined negatives of each item.
         kwargs: see `ObjectiveLoss`.
     """
 
-    def __init__(self, objective: nn.Module, memory: EmbeddingMemory | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, objective: nn.Module, memory: EmbeddingMemory | None = None, *, mined: bool = False, **kwargs: Any
+    ) -> None:
+        if mined and isinstance(objective, Objective) and isinstance(objective.layout, Cross):
+            # Each direction has negatives of its own: both directions in one call would get those of one view, and
+            # compare a view with itself.
+            layout = replace(objective.layout, symmetric=False)
+            kernel, constraint, divergence = objective.kernel, objective.constraint, objective.divergence
+            objective = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
         super().__init__(objective, **kwargs)
         self.memory = memory
-        self._check_accepts("negatives", "negatives", memory)
+        self.mined = mined
+        self._check_accepts("negatives", "negatives", memory is not None or mined or None)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
@@ -257,6 +271,9 @@ class QueryKeyLoss(ObjectiveLoss):
                 if negatives is not None:
                     kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
                     kwargs["shared_negatives"] = True  # the memory is the same on every process
+            if embedded.negatives:
+                negatives = embedded.negatives[w]
+                kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
             kwargs |= embedded.objective_kwargs(v, w)
             losses.append(self.call_objective(batch, embedded.queries[v], positives, pair=(v, w), **kwargs))
         if self.memory is not None:
@@ -269,9 +286,13 @@ class QueryKeyLoss(ObjectiveLoss):
         pair, kwargs = super().build_trial_call(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
+        if self.mined:
+            kwargs |= {"ids": batch.ids, "negatives": z[:, None], "negative_ids": batch.ids[:, None] + 1}
         return pair, kwargs
 
     def missing_views_blocker(self) -> str | None:
+        if self.mined:
+            return "negatives are mined among all views of all items"
         return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
 
     def batch_size_warning(self, items: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +12,60 @@ from torch import Tensor, nn
 from contraport.data import Batch, BatchShare, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
+from contraport.objectives.inputs import Negatives
 from contraport.objectives.loss_schedules import LossSchedule, PlanWeightsSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 from contraport.training.step.batch_embedding import Embed, embed_in_chunks, wrap_for_missing_views
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
+
+
+class MinedShape(NamedTuple):
+    """Shape of the mined negatives in a batch: its rows are each item, followed by its negatives for each table.
+
+    Attributes:
+        number: number of negatives of an item in a table.
+        tables: 1, if a negative is an item with all its views; or one per stored view, each with other items.
+    """
+
+    number: int
+    tables: int
+
+    def select_rows(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
+        """Return the items, the rows to embed, and the ids of the negatives of each table, ``(b, number)`` each.
+
+        The rows to embed are each item and then `number` negatives, whose views come from their own tables.
+
+        >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
+        >>> items, embedded, ids = MinedShape(1, tables=2).select_rows(Batch((rows, rows), None, None, rows))
+        >>> items.ids.tolist(), [view.tolist() for view in embedded.views], [each.flatten().tolist() for each in ids]
+        ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]], [[5, 7], [6, 8]])
+        """
+        period = 1 + self.tables * self.number
+        first: dict[str, Any] = {
+            name: value[::period] for name, value in batch._asdict().items() if isinstance(value, Tensor)
+        }
+        items = batch._replace(views=tuple(view[::period] for view in batch.views), **first)
+        chosen = [[0, *range(1 + start, 1 + start + self.number)] for start in range(0, period - 1, self.number)]
+        views = tuple(
+            values.unflatten(0, (-1, period))[:, chosen[view % self.tables]].flatten(0, 1)
+            for view, values in enumerate(batch.views)
+        )
+        by_item = batch.ids.unflatten(0, (-1, period))
+        return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in chosen)
+
+    def separate(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
+        """Return the embeddings of the items, with those of the negatives, whose keys only are of use, beside them."""
+        period = 1 + self.number
+        parts: dict[str, Any] = {
+            name: tuple(rows[::period] for rows in getattr(embedded, name))
+            for name in ("input_views", "features", "queries", "key_projections")
+        }
+        negatives = tuple(
+            Negatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.tables])
+            for view, keys in enumerate(embedded.key_projections)
+        )
+        return embedded._replace(batch=items, negatives=negatives, **parts)
 
 
 class TrainingModule(nn.Module):
@@ -36,6 +86,7 @@ class TrainingModule(nn.Module):
         weights: schedule of weights by the batch's plan; default: none.
         cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
         encoder_freezer: freezes the encoders; default: they are trained.
+        mined: shape of the mined negatives that follow each item in a batch; default: there are none.
 
     Attributes:
         uses_cached_features: whether batches hold cached features of several draws of each view, ``(b, draws, F)``.
@@ -54,6 +105,7 @@ class TrainingModule(nn.Module):
         weights: PlanWeightsSchedule | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
+        mined: MinedShape | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -66,6 +118,7 @@ class TrainingModule(nn.Module):
         self.weights = weights
         self.cache_chunk = cache_chunk
         self.encoder_freezer = encoder_freezer
+        self.mined = mined
         self.uses_cached_features = False
         self._key_views = count_key_views(model, views.shapes)
         self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
@@ -94,13 +147,21 @@ class TrainingModule(nn.Module):
         plan_weights = None if self.weights is None else self.weights.weights_at(step)
         if self.encoder_freezer is not None:
             self.encoder_freezer.apply(step)
+        items, negative_ids = batch, tuple[Tensor, ...]()
+        if self.mined is not None:
+            items, batch, negative_ids = self.mined.select_rows(batch)
+            rows = 1 + self.mined.number
+            share = None if share is None else BatchShare(share.start * rows, share.total * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
         self._seed(step, micro_batch, 0)
         views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, share)
         # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
         self._seed(step, micro_batch, 1, 0 if share is None else share.start)
-        embedded = self._embed(batch, views, share)._replace(weights_from_plan=plan_weights)
+        embedded = self._embed(batch, views, share)
+        if self.mined is not None:
+            embedded = self.mined.separate(embedded, items, negative_ids)
+        embedded = embedded._replace(weights_from_plan=plan_weights)
         self._seed(step, micro_batch, 2)
         try:
             loss: Tensor = self.comparison(embedded)

@@ -1,0 +1,154 @@
+"""Hard negatives: for each anchor the most similar wrong candidates, without those that are likely false negatives.
+
+The rule is that of `mine_hard_negatives` of sentence-transformers, so that equal settings give equal negatives.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contraport.catalog.option_parsers import MiningRule
+from contraport.seeding import torch_generator
+
+BLOCK_ENTRIES = 2**24
+"""Similarities in memory at a time."""
+
+
+class MinedNegatives(NamedTuple):
+    """Hard negatives of `n` pairs.
+
+    Attributes:
+        positions: items whose second view is a negative of each pair's first view, the most similar first, int64
+            ``(n, k)``; -1 where the rule leaves fewer than k.
+        scores: cosine similarity of the first view with each negative, ``(n, k)``; NaN where there is none.
+        positive_scores: cosine similarity of the two views of each pair, ``(n,)``.
+    """
+
+    positions: Tensor
+    scores: Tensor
+    positive_scores: Tensor
+
+    def __str__(self) -> str:
+        found = int((self.positions >= 0).sum())
+        return (
+            f"{found:,} negatives of {len(self.positions):,} pairs; mean cosine similarity "
+            f"{self.scores.nanmean():.3f}, of the pairs {self.positive_scores.mean():.3f}"
+        )
+
+
+def mine_pairs(
+    anchors: Tensor,
+    candidates: Tensor,
+    rule: MiningRule,
+    *,
+    anchor_ids: Tensor | None = None,
+    candidate_ids: Tensor | None = None,
+    trusted: Tensor | None = None,
+    partners: Tensor | None = None,
+    seed: int = 0,
+) -> MinedNegatives:
+    """Mine hard negatives of pairs: second views of other items that are most similar to the first view.
+
+    Equal first views are one query, with the second views of all its pairs as positives; equal second views are one
+    candidate, which the first item with it stands for.
+
+    Args:
+        anchors: embeddings of the first views, ``(n, d)``.
+        candidates: embeddings of the second views, ``(n, d)``.
+        rule: which of the most similar candidates are negatives.
+        anchor_ids: content number of each first view, ``(n,)``; default: all differ.
+        candidate_ids: content number of each second view, ``(n,)``; default: all differ.
+        trusted: pairs that are not suspected mismatches, Booleans ``(n,)``; other pairs get no negatives, and their
+            own second view is neither a positive nor a negative. Default: all.
+        partners: item whose second view may also belong to each first view, so that it is no negative, ``(n,)``; -1:
+            none. Default: none.
+        seed: seed of random sampling.
+
+    >>> views = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    >>> mine_pairs(views, views, MiningRule(k=2)).positions.tolist()
+    [[1, 2], [0, 2], [1, 0]]
+    >>> mine_pairs(views, views, MiningRule(k=2, relative_margin=0.05)).positions.tolist()
+    [[2, -1], [2, -1], [1, 0]]
+    """
+    items = torch.arange(len(anchors))
+    query_of, queries = _number_contents(items if anchor_ids is None else anchor_ids.cpu())
+    candidate_of, columns = _number_contents(items if candidate_ids is None else candidate_ids.cpu())
+    anchors, candidates = (F.normalize(rows.detach().float(), dim=1) for rows in (anchors, candidates))
+    is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
+    code = query_of * len(columns) + candidate_of
+    excluded = [code]
+    if partners is not None:
+        excluded.append((query_of * len(columns) + candidate_of[partners])[partners >= 0])
+    pair_scores = (anchors * candidates).sum(1).cpu()
+    least = pair_scores.new_full((len(queries),), torch.inf).scatter_reduce(
+        0, query_of[is_trusted], pair_scores[is_trusted], "amin"
+    )
+    places, scores = _search(
+        anchors[queries.to(anchors.device)],
+        candidates[columns.to(anchors.device)],
+        rule,
+        excluded=torch.cat(excluded).unique(),
+        least_positive=least,
+        seed=seed,
+    )
+    found = torch.where(scores.isnan(), -1, columns[places])
+    positions, scores = found[query_of], scores[query_of]
+    positions[~is_trusted] = -1
+    return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
+
+
+def _number_contents(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of each item's content, in the order of first occurrence, and the first item of each."""
+    _, numbers = torch.unique(ids, return_inverse=True)
+    first = torch.full((int(numbers.max()) + 1,), len(ids)).scatter_reduce(0, numbers, torch.arange(len(ids)), "amin")
+    order = first.argsort()
+    return order.argsort()[numbers], first[order]
+
+
+def _search(
+    queries: Tensor, columns: Tensor, rule: MiningRule, *, excluded: Tensor, least_positive: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return the negatives of each query, ``(q, k)``, and their scores, NaN where there is none.
+
+    Args:
+        queries: unit vectors, ``(q, d)``.
+        columns: unit vectors, ``(c, d)``.
+        rule: the rule.
+        excluded: sorted codes, query times c plus column, of pairs that are no negatives.
+        least_positive: lowest score of the positives of each query, ``(q,)``.
+        seed: seed of random sampling.
+    """
+    total = len(columns)
+    most_positives = int((excluded // total).bincount().max())
+    last = rule.resolve_range_max(most_positives)
+    places, scores = [], []
+    for first in range(0, len(queries), max(1, BLOCK_ENTRIES // total)):
+        block = queries[first : first + max(1, BLOCK_ENTRIES // total)]
+        # Room for the positives, which are among the most similar and are removed afterwards.
+        found, near = (part.cpu() for part in (block @ columns.T).topk(min(last + most_positives, total), dim=1))
+        rows = torch.arange(first, first + len(block))[:, None]
+        removed = torch.isin(rows * total + near, excluded)
+        positive = least_positive[rows]
+        if rule.absolute_margin is not None:
+            removed |= found + rule.absolute_margin > positive
+        if rule.relative_margin is not None:
+            removed |= found > positive - positive.abs() * rule.relative_margin
+        if rule.max_score is not None:
+            removed |= found > rule.max_score
+        if rule.min_score is not None:
+            removed |= found < rule.min_score
+        # Ranks count what is left: a stable sort moves what was removed behind it.
+        order = removed.long().argsort(dim=1, stable=True)[:, rule.range_min : last]
+        found, near = found.masked_fill(removed, torch.nan).gather(1, order), near.gather(1, order)
+        if rule.sampling == "random":
+            draws = torch.rand(found.shape, generator=torch_generator("negatives.sample", seed, first))
+            drawn = draws.masked_fill(found.isnan(), 2).argsort(dim=1)[:, : rule.k].sort(dim=1).values
+            found, near = found.gather(1, drawn), near.gather(1, drawn)
+        missing = max(0, rule.k - found.shape[1])
+        scores.append(F.pad(found[:, : rule.k], (0, missing), value=torch.nan))
+        places.append(F.pad(near[:, : rule.k], (0, missing)))
+    return torch.cat(places), torch.cat(scores)

@@ -1,0 +1,148 @@
+"""Implements `contraport mine`: writes the hard negatives of pairs to a table for other trainers, or as positions."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from contraport._utils.files import atomic_write
+from contraport._utils.progress import ProgressBars
+from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport.catalog.option_parsers import MiningRule
+from contraport.data import Dataset, from_arrays, load, load_unsplit
+from contraport.data.formats.tables import write_table
+from contraport.data.streams import check_no_stream
+from contraport.embedding import LoaderConfig
+from contraport.encoders import resolve_view
+from contraport.errors import UsageError, check, check_existing_file, check_new_file, report_write_errors
+from contraport.evaluation.split_loading import SplitLoader, resolve_device
+from contraport.hard_negatives import MinedNegatives, mine_pairs
+from contraport.runs import Run
+from contraport.similarity_search.config import MINE, MiningOptions
+from contraport.training.components.teacher import compute_teacher_features
+
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
+
+BLOCK = 4_096
+"""Items whose texts are read at a time."""
+
+
+@MINE.with_option_parameters
+def mine(values: dict[str, Any]) -> MinedNegatives:
+    """Mine hard negatives of pairs, and write them to a file.
+
+    Raises:
+        UsageError: an invalid argument, or data, an encoder or an audit that cannot be read or do not fit together.
+    """
+    options = MiningOptions(**values)
+    rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields}).validate()
+    out = Path(options.out)
+    check(out.suffix in SUFFIXES, f"out: must end in {', '.join(SUFFIXES)}, got {out.name!r}.", "suffix")
+    check_new_file("out", out, overwrite=options.overwrite)
+    dataset = _load_dataset(options, whole=out.suffix != ".npy")
+    views = len(dataset.shapes)
+    anchor, positive = (
+        default if view is None else resolve_view(name, view, dataset.view_names, dataset.shapes)
+        for name, view, default in (("anchor", options.anchor, 0), ("positive", options.positive, min(1, views - 1)))
+    )
+    check(views == 1 or anchor != positive, f"positive: must differ from anchor, got {options.positive!r}.", "conflict")
+    loader_config = LoaderConfig(device=resolve_device(options.device), bars=ProgressBars(shown=options.progress))
+    features = compute_teacher_features(
+        "encoder", options.encoder, dataset, loader_config, views=views, trust_remote_code=options.trust_remote_code
+    )
+    by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
+    trusted, partners = (None, None) if options.audit is None else _read_audit(Path(options.audit), dataset)
+    ids = dataset.content_ids
+    mined = mine_pairs(
+        by_view[:, anchor].to(loader_config.device),
+        by_view[:, positive].to(loader_config.device),
+        rule,
+        anchor_ids=None if ids is None else ids[:, anchor],
+        candidate_ids=None if ids is None else ids[:, positive],
+        trusted=trusted,
+        partners=partners,
+        seed=options.seed,
+    )
+    with report_write_errors("out", out):
+        if out.suffix == ".npy":
+            with atomic_write(out) as temporary:
+                np.save(temporary, mined.positions.numpy())
+        else:
+            write_table(_build_table(mined.positions, dataset, anchor, positive, layout=options.layout), out)
+    return mined
+
+
+def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
+    """Load the items to mine: for a table (`whole`) all but those of a test split of their own, else training items."""
+    folder, data = Path(str(options.encoder)), options.data
+    if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
+        run = options.encoder if isinstance(options.encoder, Run) else Run(folder)
+        model = run.model(trust_remote_code=options.trust_remote_code)
+        loader = SplitLoader(run.settings(), model, options.columns, options.root)
+        dataset = loader.load(data, "train", undivided=whole and data is not None)
+    elif data is None:
+        raise UsageError("data: required unless the encoder is a run, got none.", kind="missing")
+    elif isinstance(data, tuple | dict | np.ndarray | Tensor):
+        dataset = from_arrays(data, argument="data")
+    else:
+        dataset = (load_unsplit if whole else load)(data, root=options.root, columns=options.columns)
+    check_no_stream(dataset)
+    lacking = 0 if dataset.present is None else int((~dataset.present.all(1)).sum())
+    check(lacking == 0, f"data: {lacking} items of {dataset.name!r} lack a view; leave them out.", "missing_views")
+    return dataset
+
+
+def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Read which pairs an audit trusts, Booleans ``(n,)``, and the better partners of the others, int64 ``(n,)``."""
+    file = folder / "pairs.csv"
+    check_existing_file("audit", file)
+    with file.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    try:
+        source = [int(row["row"]) for row in rows]
+        flagged = [row["flagged"] == "true" for row in rows]
+        partners = [int(row["partner"]) for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"audit: {file} must be the pairs.csv of an audit of two views.", kind="unreadable") from error
+    position = {row: place for place, row in enumerate(dataset.rows.tolist())}
+    missing = sum(row not in position for row in source)
+    message = f"audit: {folder} has {missing} of {len(source)} pairs that are not in {dataset.name!r}."
+    check(missing < len(source) and len(position) == len(dataset), message, "other_data")
+    trusted, better = torch.ones(len(dataset), dtype=torch.bool), torch.full((len(dataset),), -1)
+    for row, is_flagged, partner in zip(source, flagged, partners, strict=True):
+        if row in position:
+            trusted[position[row]] = not is_flagged
+            if partner >= 0 and is_flagged:
+                better[position[row]] = position.get(source[partner], -1)
+    return trusted, better
+
+
+def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
+    """Build the table for other trainers: texts, or else the keys or rows of the items."""
+    anchors, positives = (_describe_view(dataset, view) for view in (anchor, positive))
+    names = [dataset.view_names[anchor], dataset.view_names[positive]]
+    names = names if anchor != positive else ["anchor", "positive"]
+    if layout == "triplet":
+        items, places = (positions >= 0).nonzero().unbind(1)
+        columns = {"negative": positions[items, places]}
+    else:
+        items = (positions >= 0).all(1).nonzero()[:, 0]
+        columns = {f"negative_{number + 1}": column for number, column in enumerate(positions[items].T)}
+    table = {names[0]: anchors.take(pa.array(items.numpy())), names[1]: positives.take(pa.array(items.numpy()))}
+    return pa.table(table | {name: positives.take(pa.array(column.numpy())) for name, column in columns.items()})
+
+
+def _describe_view(dataset: Dataset, view: int) -> pa.Array:
+    """Return the text of each item in a view; of other kinds the key or, without keys, the row of the item."""
+    if not is_text_shape(dataset.shapes[view]):
+        return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
+    texts: list[str] = []
+    for block in torch.arange(len(dataset)).split(BLOCK):
+        texts += tensor_to_texts(dataset.store.fetch(block)[view])
+    return pa.array(texts)

@@ -1,0 +1,127 @@
+"""Callback that mines the hard negatives of each item by the current encoder, every few epochs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from contraport.catalog.option_parsers import MinedNegativesSpec
+from contraport.data import BatchOrder, Dataset
+from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.formats.array_files import read_npy
+from contraport.distributed import broadcast_object, is_main_process, propagate_errors
+from contraport.embedding import LoaderConfig, embed_views
+from contraport.errors import check
+from contraport.hard_negatives import mine_pairs
+from contraport.seeding import numpy_generator
+from contraport.training.loop import Callback, Loop
+from contraport.training.step.training_module import MinedShape, TrainingModule
+
+log = logging.getLogger("contraport.training")
+
+
+class NegativeMiner(Callback):
+    """Callback that mines the negatives that follow each item in the batches of later epochs.
+
+    There is one table of negatives if each item has one stored view, whose random views are the positives; else one
+    for each view, mined for the first other view. An item with too few negatives gets itself, which the loss excludes.
+
+    Args:
+        spec: how the negatives are mined, or the file that has them.
+        dataset: training items.
+        seed: seed of the training.
+        loader_config: loads the items for a mining.
+
+    Raises:
+        UsageError: the file does not have integers ``(items, k)``, positions of other items or -1.
+    """
+
+    def __init__(self, spec: MinedNegativesSpec, dataset: Dataset, *, seed: int, loader_config: LoaderConfig) -> None:
+        self._spec, self._dataset, self._seed = spec, dataset, seed
+        self._loader_config = loader_config
+        stored = len(dataset.shapes)
+        tables = stored if stored > 1 else 1
+        items = np.arange(len(dataset))[:, None]
+        if spec.file is not None:
+            read = read_negatives("negatives", spec.file, len(dataset))
+            self._positions = np.tile(np.where(read < 0, items, read), tables)
+        else:
+            random = numpy_generator("negatives.random", seed)
+            drawn = random.integers(1, max(2, len(items)), size=(len(items), tables * spec.rule.k))
+            self._positions = (items + drawn) % len(items)  # of other items
+        self.shape = MinedShape(self._positions.shape[1] // tables, tables)
+        self._mined_epoch = -1
+
+    def apply(self, batches: BatchLoader | StreamLoader) -> None:
+        """Let later batches have the negatives that were mined last, or random ones before."""
+        order = batches.batch_sampler
+        assert isinstance(order, BatchOrder)
+        order.set_companions(self._positions)
+
+    def on_start(self, loop: Loop) -> None:
+        # The loader is set anew: a cache of features has one of its own, and the positions may be restored ones.
+        self._mine_if_due(loop)
+
+    def after_epoch(self, loop: Loop) -> None:
+        if loop.completed_epochs < loop.epochs:
+            self._mine_if_due(loop)
+
+    def state(self) -> dict[str, Any]:
+        """Return the positions of the negatives, and the epoch before which they were mined."""
+        return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the negatives from a checkpoint."""
+        self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
+
+    def _mine_if_due(self, loop: Loop) -> None:
+        epoch, spec = loop.completed_epochs, self._spec
+        is_due = spec.file is None and epoch >= spec.start and (epoch - spec.start) % spec.refresh == 0
+        # A run that is resumed within the epoch has mined for it, by the encoder at its start.
+        if is_due and self._mined_epoch < epoch:
+            with propagate_errors():
+                # Processes could differ in the last bits and then mine different items, so only the first one does.
+                if is_main_process():
+                    self._positions = self._mine(cast(TrainingModule, loop.module), epoch)
+            self._positions, self._mined_epoch = broadcast_object(self._positions), epoch
+        self.apply(loop.batches)
+
+    def _mine(self, module: TrainingModule, epoch: int) -> np.ndarray:
+        model, dataset = module.model, self._dataset
+        reader = self._loader_config._replace(device=next(model.parameters()).device)
+        embedded = embed_views(model, dataset, module.views, reader, project=True, plain=True)
+        ids = dataset.content_ids
+        tables, found = [], 0
+        for view in range(self.shape.tables):
+            anchor = 0 if self.shape.tables == 1 else int(view == 0)
+            numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
+            mined = mine_pairs(
+                embedded[anchor], embedded[view], self._spec.rule,
+                anchor_ids=numbers[0], candidate_ids=numbers[1], seed=self._seed + epoch,
+            )  # fmt: skip
+            found += int((mined.positions >= 0).sum())
+            own = torch.arange(len(dataset))[:, None]
+            tables.append(torch.where(mined.positions < 0, own, mined.positions))
+        positions = torch.cat(tables, dim=1)
+        log.info("Epoch %d: mined %.1f negatives of each item and view.", epoch, found / len(dataset) / len(tables))
+        return positions.numpy()
+
+
+def read_negatives(argument: str, file: str, items: int) -> np.ndarray:
+    """Read the positions of the negatives of each item, int64 ``(items, k)``; -1 stands for none.
+
+    Raises:
+        UsageError: the file cannot be read, or has other values.
+    """
+    array = read_npy(argument, file)
+    good = array.ndim == 2 and len(array) == items and array.shape[1] > 0 and array.dtype.kind in "iu"
+    good = good and array.min() >= -1 and array.max() < items
+    message = (
+        f"{argument}: {file} must have integers from -1 to {items - 1} of shape ({items}, k), one row per training "
+        f"item, got {array.dtype} of shape {array.shape}."
+    )
+    check(good, message, "shape")
+    return array.astype(np.int64)

@@ -1,0 +1,126 @@
+"""Features of the items by a teacher: read from a file, or computed by the frozen encoder of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from contraport.data import Dataset, Views
+from contraport.embedding import LoaderConfig, check_view_shapes, extract_feature_tensor
+from contraport.encoders import Model, read_initial_weights
+from contraport.errors import check
+from contraport.runs import Run
+from contraport.training.step.target_spec import read_teacher_features
+
+
+class Teacher(NamedTuple):
+    """Frozen encoder that computes features of the views of items.
+
+    Attributes:
+        model: the encoder.
+        image_size: side to which images are resized before they are encoded; None: they stay as they are.
+    """
+
+    model: Model
+    image_size: int | None = None
+
+
+def load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool = False) -> Teacher:
+    """Load the encoder of a run, of `Model.save_pretrained`, of timm or of transformers for the views of some data.
+
+    An encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
+
+    Raises:
+        UsageError: the folder has no encoder, or one for other views.
+    """
+    if isinstance(folder, Run) or (folder / "config.yaml").exists():
+        run = folder if isinstance(folder, Run) else Run(folder)
+        return Teacher(run.model(trust_remote_code=trust_remote_code))
+    weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
+    names = weights.encoder_names
+    size = None if not dataset.is_image else weights.image_size
+    shapes = [(*shape[:1], size, size) if size and len(shape) == 3 else shape for shape in dataset.shapes]
+    views = Views(dataset, augment="none")
+    shared = len(set(shapes)) == 1 and len(shapes) > 1 and (isinstance(names, str) or len(names) == 1)
+    statistics = views.compute_means_and_stds()[: 1 if shared else None]
+    statistics = weights.resolve_input_statistics(statistics, dataset.view_names, shapes)
+    mean, std = ([values[which] for values in statistics] for which in (0, 1))
+    with torch.random.fork_rng(devices=[]):  # constructing a model draws weights before they are replaced
+        model = Model(
+            names, shapes, 0, mean, std,
+            shared=shared, low_resolution=weights.has_low_resolution_stem, view_names=dataset.view_names,
+            encoder_folders=weights.config_folders_by_tower(len(statistics), dataset.view_names, shapes),
+        )  # fmt: skip
+    weights.load_into(model)
+    own = [shape for shape in dataset.shapes if len(shape) == 3]
+    return Teacher(model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None)
+
+
+def compute_teacher_features(
+    argument: str,
+    source: str | Path | Run,
+    dataset: Dataset,
+    loader_config: LoaderConfig,
+    *,
+    views: int | None = None,
+    trust_remote_code: bool = False,
+) -> Tensor:
+    """Return a teacher's features of the items, ``(items, k)``, or of their views, ``(items, views, k)``.
+
+    A folder's encoder embeds the views without augmentation: in its space of projections, if it has several views, else
+    by its features.
+
+    Args:
+        argument: name of the option, for error messages.
+        source: a folder, see `load_teacher`; or a file, see `read_teacher_features`.
+        dataset: the items.
+        loader_config: loads the items.
+        views: number of views, if a file may have features per view.
+        trust_remote_code: import and run the encoder that a folder names as ``module:attribute``.
+
+    Raises:
+        UsageError: the source cannot be read, or is for other items or views.
+    """
+    if not isinstance(source, Run) and not Path(source).is_dir():
+        return read_teacher_features(argument, str(source), len(dataset), views=views)
+    folder = source if isinstance(source, Run) else Path(source)
+    teacher = load_teacher(folder, dataset, trust_remote_code=trust_remote_code)
+    plain, size = Views(dataset, augment="none"), teacher.image_size
+    if size is None:
+        check_view_shapes(teacher.model, dataset, plain)
+    number = len(dataset.shapes)
+    encoder = _ViewEncoder(teacher.model, project=number > 1)
+
+    def prepare(stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        views = plain.make_unaugmented(stored)
+        return tuple(_resize(view, size) if size is not None and view.ndim == 4 else view for view in views)
+
+    values = extract_feature_tensor(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
+    check(
+        values.shape[1] % number == 0 and len({*encoder.widths}) == 1,
+        f"{argument}: {source} must embed all views in one space, got features of sizes {list(encoder.widths)}.",
+        "several_spaces",
+    )
+    return values if number == 1 else values.unflatten(1, (number, -1))
+
+
+def _resize(images: Tensor, size: int) -> Tensor:
+    return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
+
+
+class _ViewEncoder(nn.Module):
+    """Module that maps the views of each item to one row: the features, or projections, of all views."""
+
+    def __init__(self, model: Model, *, project: bool) -> None:
+        super().__init__()
+        self._model, self._project = model, project
+        towers = [model.tower(view) for view in range(len(model.shapes))]
+        self.widths = tuple(tower.projection_width if project else tower.num_features for tower in towers)
+
+    def forward(self, *views: Tensor) -> Tensor:
+        features = self._model.encode(views)
+        return torch.cat(self._model.project(features) if self._project else features, dim=1)

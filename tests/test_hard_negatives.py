@@ -1,0 +1,178 @@
+"""Mined hard negatives, against an independent search in float64 and against sentence-transformers."""
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.catalog.option_parsers import MiningRule, parse_mined_negatives
+from contraport.errors import UsageError
+from contraport.hard_negatives import mine_pairs
+
+RULES = {
+    "plain": {},
+    "ranks": {"range_min": 3, "range_max": 12},
+    "relative": {"relative_margin": 0.1},
+    "absolute": {"absolute_margin": 0.2},
+    "scores": {"max_score": 0.4, "min_score": -0.1},
+    "all": {"range_min": 1, "range_max": 9, "relative_margin": 0.05, "absolute_margin": 0.1, "max_score": 0.5},
+    "more than there are": {"k": 90},
+}
+
+
+def data(seed=0, items=60):
+    """Return pairs in which some first views and some second views occur several times."""
+    random = np.random.default_rng(seed)
+    queries, columns = random.integers(40, size=items), random.integers(45, size=items)
+    base = random.normal(size=(45, 6))
+    anchors = base[queries]
+    candidates = (base + 0.7 * random.normal(size=base.shape))[columns]
+    return queries, columns, anchors, candidates
+
+
+def expected(queries, columns, anchors, candidates, rule):
+    """Return the set of negatives of each pair, as content numbers, by loops in float64."""
+    norm = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)  # noqa: E731
+    score = norm(anchors) @ norm(candidates).T
+    most = max(len(set(columns[queries == query])) for query in queries)
+    excludes = {"relative_margin", "absolute_margin", "max_score"} & rule.keys()
+    k, low = rule.get("k", 5), rule.get("range_min", 0)
+    high = rule.get("range_max", low + k * (10 if excludes else 1) + most)
+    found = []
+    for item, query in enumerate(queries):
+        own = set(columns[queries == query])
+        positive = min(score[item, other] for other in np.flatnonzero(queries == query))
+        distinct = {columns[other]: score[item, other] for other in range(len(columns))}
+        ranked = sorted(distinct, key=lambda column: -distinct[column])[: high + most]
+        left = [
+            column
+            for column in ranked
+            if column not in own
+            and not distinct[column] > positive - abs(positive) * rule.get("relative_margin", -np.inf)
+            and not distinct[column] + rule.get("absolute_margin", -np.inf) > positive
+            and rule.get("min_score", -np.inf) <= distinct[column] <= rule.get("max_score", np.inf)
+        ]
+        found.append(left[:high][low : low + k])
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_equals_a_search_in_float64(rule):
+    queries, columns, anchors, candidates = data()
+    mined = mine_pairs(
+        torch.from_numpy(anchors),
+        torch.from_numpy(candidates),
+        MiningRule(**rule),
+        anchor_ids=torch.from_numpy(queries),
+        candidate_ids=torch.from_numpy(columns),
+    )
+    assert mined.positions.shape == (len(queries), MiningRule(**rule).k)
+    for row, wanted in zip(
+        mined.positions.tolist(), expected(queries, columns, anchors, candidates, rule), strict=True
+    ):
+        assert [columns[position] for position in row if position >= 0] == wanted
+    assert torch.equal(mined.scores.isnan(), mined.positions < 0)
+
+
+@pytest.mark.parametrize("rule", list(RULES.values())[:-1], ids=list(RULES)[:-1])
+def test_equals_sentence_transformers(rule):
+    """The negatives of `mine_hard_negatives` for a model that looks its vectors up."""
+    datasets = pytest.importorskip("datasets")
+    mine_hard_negatives = pytest.importorskip("sentence_transformers.util.hard_negatives").mine_hard_negatives
+    queries, columns, anchors, candidates = data()
+    # Distinct rows: theirs counts a repeated pair as a further positive.
+    _, keep = np.unique(np.stack([queries, columns]), axis=1, return_index=True)
+    queries, columns, anchors, candidates = (
+        values[np.sort(keep)] for values in (queries, columns, anchors, candidates)
+    )
+    vectors = {f"q{one}": row for one, row in zip(queries, anchors, strict=True)}
+    vectors |= {f"c{one}": row for one, row in zip(columns, candidates, strict=True)}
+
+    class Lookup:
+        device = "cpu"
+
+        def encode_query(self, texts, **_):
+            rows = np.stack([vectors[text] for text in texts]).astype(np.float32)
+            return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+        encode_document = encode_query
+
+        def similarity(self, first, second):
+            return torch.as_tensor(first) @ torch.as_tensor(second).T
+
+        def similarity_pairwise(self, first, second):
+            return (torch.as_tensor(first) * torch.as_tensor(second)).sum(1)
+
+    table = datasets.Dataset.from_dict({"a": [f"q{one}" for one in queries], "b": [f"c{one}" for one in columns]})
+    theirs = mine_hard_negatives(table, Lookup(), num_negatives=5, verbose=False, **rule)
+    mined = mine_pairs(
+        torch.from_numpy(anchors),
+        torch.from_numpy(candidates),
+        MiningRule(k=5, **rule),
+        anchor_ids=torch.from_numpy(queries),
+        candidate_ids=torch.from_numpy(columns),
+    )
+    ours = [
+        (f"q{queries[item]}", f"c{columns[item]}", f"c{columns[position]}")
+        for item, row in enumerate(mined.positions.tolist())
+        for position in row
+        if position >= 0
+    ]
+    assert sorted(ours) == sorted(zip(theirs["a"], theirs["b"], theirs["negative"], strict=True))
+
+
+def test_random_sampling_takes_what_the_rule_leaves_and_repeats():
+    _, _, anchors, candidates = data()
+    first, second = torch.from_numpy(anchors), torch.from_numpy(candidates)
+    rule = MiningRule(k=4, range_max=12, sampling="random")
+    drawn = [mine_pairs(first, second, rule, seed=seed).positions for seed in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    allowed = mine_pairs(first, second, MiningRule(k=12, range_max=12)).positions
+    for row, among in zip(drawn[0].tolist(), allowed.tolist(), strict=True):
+        assert len(set(row)) == 4
+        assert set(row) <= set(among)
+
+
+def test_suspected_mismatches_get_none_and_partners_are_no_negatives():
+    views = torch.eye(4) + 0.5
+    trusted, partners = torch.tensor([True, False, True, True]), torch.tensor([2, -1, -1, -1])
+    mined = mine_pairs(views, views, MiningRule(k=3), trusted=trusted, partners=partners)
+    assert [sorted(set(row)) for row in mined.positions.tolist()] == [[-1, 1, 3], [-1], [0, 1, 3], [0, 1, 2]]
+
+
+def test_blocks_do_not_change_the_result(monkeypatch):
+    _, _, anchors, candidates = data()
+    whole = mine_pairs(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
+    monkeypatch.setattr("contraport.hard_negatives.BLOCK_ENTRIES", 200)
+    parts = mine_pairs(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
+    assert torch.equal(whole.positions, parts.positions)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("mined:k=0", "k"),
+        ("mined:k=2.5", "k"),
+        ("mined:refresh=0", "refresh"),
+        ("mined:start=-1", "start"),
+        ("mined:range_min=-1", "range_min"),
+        ("mined:k=4,range_min=3,range_max=6", "range_max"),
+        ("mined:relative_margin=nan", "relative_margin"),
+        ("mined:max_score=high", "max_score"),
+        ("mined:sampling=best", "sampling"),
+        ("mined:margin=0.1", "margin"),
+        ("mined:nowhere.npy", "file"),
+    ],
+)
+def test_rejects_invalid_settings(text, name):
+    with pytest.raises(UsageError, match=rf"^negatives: .*{name}"):
+        parse_mined_negatives(text)
+
+
+def test_rejects_a_file_with_other_settings(tmp_path):
+    file = tmp_path / "negatives.npy"
+    np.save(file, np.zeros((3, 2), dtype=np.int64))
+    assert parse_mined_negatives(f"mined:{file}").file == str(file)
+    with pytest.raises(UsageError) as caught:
+        parse_mined_negatives(f"mined:{file},k=3")
+    assert caught.value.code == "negatives.conflict"

@@ -1,0 +1,220 @@
+"""Mined negatives in a training: what the loss compares, when they are mined, resume, several processes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.errors import raises_usage_error
+from tests.processes import reports_of
+from tests.training.ranks import train_with_mined_negatives
+from tests.training.test_train import same, weights_of
+from torch import Tensor
+
+import contraport
+from contraport.catalog.option_parsers import MiningRule
+from contraport.data import Dataset, from_arrays
+from contraport.embedding import LoaderConfig, embed_views
+from contraport.hard_negatives import mine_pairs
+from contraport.runs import Run
+from contraport.training import train
+from contraport.training.components import build_components
+from contraport.training.config import Settings
+
+
+@pytest.fixture
+def pairs() -> Dataset:
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(70, 4))
+    views = [shared @ random.normal(size=(4, width)) + 0.3 * random.normal(size=(70, width)) for width in (5, 6)]
+    return from_arrays(tuple(views), name="pairs")
+
+
+@pytest.fixture
+def settings(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "data": pairs, "batch_size": 16, "epochs": 3, "out": tmp_path / "run", "progress": False,
+        "objective": "info-nce", "negatives": "mined:k=3,refresh=2", "log_every": 1,
+    }  # fmt: skip
+
+
+def test_the_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> None:
+    """Against a dense float64 loss of what the batch has, written out."""
+    settings = Settings(data=pairs, objective="info-nce", temperature=0.3, negatives="mined:k=2", batch_size=8)
+    components = build_components(settings)
+    module = components.module.double()
+    batch = next(iter(components.batches))
+    batch = batch._replace(views=tuple(view.double() for view in batch.views))
+    assert len(batch.ids) == 8 * (1 + 2 * 2)
+    ids = batch.ids.view(8, 5)
+    loss = module(batch, step=0)
+    assert loss.requires_grad
+    views = [view.view(8, 5, -1) for view in batch.views]
+    # All rows of a view pass in one batch, items and negatives, as batch norm couples them.
+    rows = [
+        torch.cat([view[:, :1], view[:, 1 + 2 * n : 3 + 2 * n]], dim=1).flatten(0, 1) for n, view in enumerate(views)
+    ]
+    embedded = module.model.project(module.model.encode(rows))
+    z = [torch.nn.functional.normalize(each, dim=1).view(8, 3, -1) for each in embedded]
+    losses = []
+    for v, w in ((0, 1), (1, 0)):
+        for item in range(8):
+            own = [n for n in range(2) if ids[item, 1 + 2 * w + n] != ids[item, 0]]
+            columns = torch.cat([z[w][:, 0], z[w][item, 1:][own]])
+            losses.append(torch.logsumexp(columns @ z[v][item, 0] / 0.3, 0) - z[w][item, 0] @ z[v][item, 0] / 0.3)
+    assert torch.allclose(loss, torch.stack(losses).mean(), rtol=1e-10)
+
+
+class Recorder(torch.nn.Module):
+    """Objective that keeps what it is called with, and raises at one call."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__()
+        self.loss, self.at = contraport.info_nce(0.1, symmetric=False), at
+        self.ids: list[tuple[Tensor, Tensor]] = []
+
+    def forward(self, z0: Tensor, z1: Tensor, *, ids: Tensor, negatives: Tensor, negative_ids: Tensor) -> Tensor:
+        self.ids.append((ids.clone(), negative_ids.clone()))
+        if len(self.ids) == self.at:
+            raise KeyboardInterrupt
+        return self.loss(z0, z1, ids=ids, negatives=negatives, negative_ids=negative_ids)  # type: ignore[no-any-return]
+
+
+def test_negatives_are_those_that_the_encoder_finds(settings: dict[str, Any], pairs: Dataset) -> None:
+    objective = Recorder()
+    run = train(**settings | {"objective": objective, "epochs": 1})
+    model = run.initial_model()
+    assert model is None or model.training is False
+    components = build_components(run.settings(data=pairs, objective=objective), None, pairs)
+    embedded = embed_views(
+        components.module.model, pairs, components.module.views, LoaderConfig(), project=True, plain=True
+    )
+    for direction, (anchor, view) in enumerate(((0, 1), (1, 0))):
+        mined = mine_pairs(embedded[anchor], embedded[view], MiningRule(k=3, relative_margin=0.05)).positions
+        ids, negatives = objective.ids[direction]
+        expected = torch.where(mined < 0, torch.arange(len(pairs))[:, None], mined)
+        assert torch.equal(negatives, expected[ids])
+
+
+def test_negatives_are_mined_when_due(settings: dict[str, Any], tmp_path: Path) -> None:
+    def tables(**changes: Any) -> list[Tensor]:
+        objective = Recorder()
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        train(**settings | {"objective": objective, "out": out, "epochs": 4, "lr": 0.01} | changes)
+        result = []
+        for epoch in range(4):
+            table = torch.full((70, 3), -1)
+            for ids, negatives in objective.ids[epoch * 8 : epoch * 8 + 8 : 2]:
+                table[ids] = negatives
+            result.append(table)
+        return result
+
+    def equal(first: Tensor, second: Tensor) -> bool:
+        seen = (first >= 0).all(1) & (second >= 0).all(1)  # the last incomplete batch of an epoch is dropped
+        return torch.equal(first[seen], second[seen])
+
+    every_second = tables()
+    assert [equal(*pair) for pair in itertools.pairwise(every_second)] == [True, False, True]
+    late = tables(negatives="mined:k=3,start=2")
+    assert [equal(*pair) for pair in itertools.pairwise(late)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("at", "changes"),
+    [(5, {}), (14, {"grad_accum_steps": 2}), (13, {"num_workers": 1, "momentum": 0.9})],
+    ids=str,
+)
+def test_resume_equals_the_run_that_never_stopped(
+    settings: dict[str, Any], tmp_path: Path, at: int, changes: dict[str, Any]
+) -> None:
+    settings |= {"checkpoint_minutes": 0, "lr": 0.01, **changes}
+    whole = train(**settings | {"objective": Recorder(), "out": tmp_path / "whole"})
+    with pytest.raises(KeyboardInterrupt):
+        train(**settings | {"objective": Recorder(at)})
+    resumed = train(out=settings["out"], resume=True, data=settings["data"], objective=Recorder(), progress=False)
+    assert same(weights_of(resumed), weights_of(whole))
+
+
+def test_two_processes_train_what_one_does(pairs: Dataset, tmp_path: Path) -> None:
+    arrays = [view.numpy() for view in pairs.store.fetch(torch.arange(70))]
+    (alone,) = reports_of(train_with_mined_negatives, 1, arrays, str(tmp_path / "one"))
+    both = reports_of(train_with_mined_negatives, 2, arrays, str(tmp_path / "two"))
+    for report in both:
+        assert report.keys() == alone.keys()
+        for name, value in alone.items():
+            assert np.allclose(report[name], value, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "nt-xent"},
+        {"objective": "gca-ince"},
+        {"objective": "alpha-cl"},
+        {"objective": "sigmoid"},
+        {"objective": "info-nce", "cache_chunk": 6},
+        {"objective": "info-nce", "predictor": True, "momentum": 0.9},
+        {"objective": "info-nce", "mismatch": 0.2},
+        {"objective": "info-nce", "sample_weight": "plan:strength=0.5"},
+        {"objective": "info-nce", "freeze": True, "given_views": [0], "augment": "weak"},
+        pytest.param({"given_views": [0], "augment": lambda row: row + 0.1}, id="own augmentation"),
+    ],
+    ids=str,
+)
+def test_objectives_and_other_options(settings: dict[str, Any], changes: dict[str, Any]) -> None:
+    run = train(**settings | changes)
+    assert all(np.isfinite(row["loss"]) for row in run.metrics())
+
+
+def test_a_file_of_negatives(settings: dict[str, Any], tmp_path: Path) -> None:
+    file, objective = tmp_path / "negatives.npy", Recorder()
+    wrong = np.stack([(np.arange(70) + 1) % 70, np.full(70, -1)], axis=1)
+    np.save(file, wrong)
+    train(**settings | {"objective": objective, "negatives": f"mined:{file}"})
+    for ids, negatives in objective.ids:
+        assert torch.equal(negatives, torch.stack([(ids + 1) % 70, ids], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"negatives": "mined:k=0"}, "negatives.invalid"),
+        ({"objective": "byol", "predictor": True}, "negatives.conflict"),
+        ({"audit": True}, "audit.mined"),
+        ({"strategy": "fsdp"}, "strategy.one_process"),
+        ({"prototypes": 4}, "negatives.prototypes"),
+        ({"queue_size": 4}, "queue_size.conflict"),
+    ],
+    ids=str,
+)
+def test_rejects_what_does_not_go_together(settings: dict[str, Any], changes: dict[str, Any], code: str) -> None:
+    with raises_usage_error(code):
+        train(**settings | changes)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((70, 2)), np.zeros((69, 2), int), np.full((70, 2), 70), np.full((70, 1), -2)]
+)
+def test_rejects_a_file_of_other_items(settings: dict[str, Any], tmp_path: Path, wrong: np.ndarray) -> None:
+    np.save(tmp_path / "negatives.npy", wrong)
+    with raises_usage_error("negatives.shape"):
+        train(**settings | {"negatives": f"mined:{tmp_path / 'negatives.npy'}"})
+
+
+def test_rejects_items_that_lack_a_view(settings: dict[str, Any]) -> None:
+    random = np.random.default_rng(0)
+    data = from_arrays((random.normal(size=(40, 3)), random.normal(size=(40, 3))), present=np.eye(2)[[0, 1] * 20] == 0)
+    with raises_usage_error("data.missing_views"):
+        train(**settings | {"data": data})
+
+
+def test_a_failed_step_can_be_computed_again(settings: dict[str, Any]) -> None:
+    with pytest.raises(FloatingPointError):
+        train(**settings | {"lr": 1e30, "optimizer": "sgd", "warmup_epochs": 0})
+    failed = contraport.training.load_failed_step(settings["out"], data=settings["data"])
+    assert not bool(failed.loss().isfinite())
+    assert Run(settings["out"]).nonfinite_items.exists()
