@@ -180,8 +180,7 @@ def agree_and_fail(rank: int, report: Report) -> None:
 def train_with_mined_negatives(rank: int, report: Report, arrays: list[np.ndarray], out: str) -> None:
     torch.set_default_dtype(torch.float64)
     data = from_arrays(tuple(arrays), name="pairs")
-    run = train(
+    train(
         data=data, objective="info-nce", negatives="mined:k=3", epochs=2, batch_size=15, optimizer="sgd", lr=0.1,
         out=out, progress=False, device="cpu", threads=1,
     )  # fmt: skip
-    report({name: value.numpy() for name, value in run.model().state_dict().items()})

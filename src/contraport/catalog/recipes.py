@@ -74,6 +74,18 @@ RECIPES: dict[str, Recipe] = {
         "Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments, eq. 2-5. "
         "Theirs for ImageNet: prototypes 3000.",
     ),
+    "distillation": Recipe(
+        {
+            "objective": "info-nce",
+            "objective_settings": {"symmetric": False},
+            "temperature": 0.07,
+            "prototypes": "teacher",
+            "projection_layers": 1,
+        },
+        "Predict a teacher's similarities to a queue of its features, without labels; needs --teacher.",
+        "The method distillationv1 of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good teacher "
+        "is patient and consistent. Theirs mixes images up, and embeds the mixed ones by the teacher.",
+    ),
     "cmc": _of_objective("cmc"),
     "cmc-nce": Recipe(
         {"objective": "cmc-nce", "negatives": "bank"},

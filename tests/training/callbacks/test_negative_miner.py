@@ -141,12 +141,16 @@ def test_resume_equals_the_run_that_never_stopped(
 
 def test_two_processes_train_what_one_does(pairs: Dataset, tmp_path: Path) -> None:
     arrays = [view.numpy() for view in pairs.store.fetch(torch.arange(70))]
-    (alone,) = reports_of(train_with_mined_negatives, 1, arrays, str(tmp_path / "one"))
-    both = reports_of(train_with_mined_negatives, 2, arrays, str(tmp_path / "two"))
-    for report in both:
-        assert report.keys() == alone.keys()
-        for name, value in alone.items():
-            assert np.allclose(report[name], value, rtol=0, atol=1e-9), name
+    states = []
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        reports_of(train_with_mined_negatives, processes, arrays, str(out))
+        states.append(torch.load(out / "checkpoints" / "last.ckpt", weights_only=True))
+    one, two = states
+    for name, value in one["pipeline"].items():
+        assert torch.allclose(two["pipeline"][name], value, rtol=0, atol=1e-9), name
+    tables = [state["callbacks"]["NegativeMiner"]["positions"] for state in states]
+    assert torch.equal(*tables)
 
 
 @pytest.mark.parametrize(

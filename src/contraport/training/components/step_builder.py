@@ -38,13 +38,14 @@ from contraport.training.components.model_builder import (
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
-from contraport.training.components.teacher import compute_teacher_features
+from contraport.training.components.teacher import compute_teacher_features, reduce_features
 from contraport.training.config import Settings
-from contraport.training.config.objective_options import parse_matryoshka
+from contraport.training.config.objective_options import TEACHER, parse_matryoshka
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.step_losses import (
     AllViewsLoss,
+    DistillationLoss,
     ObjectiveLoss,
     PrototypeLoss,
     QueryKeyLoss,
@@ -64,6 +65,9 @@ PROBE_ITEMS = 4
 
 LARGEST_QUEUE = 65_536
 """Default size of the queue for large data."""
+
+LARGEST_TEACHER_QUEUE = 8_192
+"""Default number of pseudo-classes of a distillation for large data."""
 
 LARGEST_DRAW = 4_096
 """Default number of negatives from a bank for large data."""
@@ -329,16 +333,17 @@ def _build_objective_loss(
     target = resolve_target_option(settings, dataset, objective, number)
     loss: ObjectiveLoss
     if settings.prototypes is not None:
-        loss = PrototypeLoss(objective, settings.prototypes, sizes[0], views=number)
+        if settings.prototypes == TEACHER:
+            teacher = reduce_features(_teacher_features(settings, dataset, number), sizes[0])
+            queue_size = settings.queue_size or max(1, min(LARGEST_TEACHER_QUEUE, len(dataset) // 2))
+            loss = DistillationLoss(objective, teacher, queue_size, views=number)
+        else:
+            loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
     else:
         target_of_batch = None if target is None else build_target_function(target, dataset)
         teacher = None
         if settings.teacher is not None:
-            reader = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
-            teacher = compute_teacher_features(
-                "teacher", settings.teacher, dataset, reader,
-                views=number, trust_remote_code=settings.trust_remote_code,
-            )  # fmt: skip
+            teacher = _teacher_features(settings, dataset, number)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
@@ -375,6 +380,14 @@ def _check_sets_supported(settings: Settings) -> None:
         remedy = " Add --frozen_draws 0." if name == "freeze" else ""
         message = f"{name}: not supported by a kernel of sets of vectors, as it needs one vector per item.{remedy}"
         check(not used, message, "sets")
+
+
+def _teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
+    assert settings.teacher is not None
+    reader = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
+    return compute_teacher_features(
+        "teacher", settings.teacher, dataset, reader, views=views, trust_remote_code=settings.trust_remote_code
+    )
 
 
 def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +13,12 @@ from torch import Tensor, nn
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, check_view_shapes, extract_feature_tensor
 from contraport.encoders import Model, read_initial_weights
+from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
 from contraport.runs import Run
 from contraport.training.step.target_spec import read_teacher_features
+
+log = logging.getLogger("contraport.training")
 
 
 class Teacher(NamedTuple):
@@ -48,6 +52,10 @@ def load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: boo
     shared = len(set(shapes)) == 1 and len(shapes) > 1 and (isinstance(names, str) or len(names) == 1)
     statistics = views.compute_means_and_stds()[: 1 if shared else None]
     statistics = weights.resolve_input_statistics(statistics, dataset.view_names, shapes)
+    if size is not None and isinstance(weights.encoders, EncoderWeights) and weights.encoders.input_statistics:
+        # Gray images get the mean statistics of the colors, as their convolution gets the sum of the weights.
+        means = [[sum(values) / len(values)] for values in weights.encoders.input_statistics]
+        statistics = [(means[0], means[1]) if len(own[0]) == 1 else own for own in statistics]
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     with torch.random.fork_rng(devices=[]):  # constructing a model draws weights before they are replaced
         model = Model(
@@ -106,6 +114,27 @@ def compute_teacher_features(
         "several_spaces",
     )
     return values if number == 1 else values.unflatten(1, (number, -1))
+
+
+def reduce_features(features: Tensor, width: int) -> Tensor:
+    """Reduce unit features ``(n, k)`` to ``(n, width)``, with the inner products kept as well as possible.
+
+    Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of zero.
+
+    >>> features = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
+    >>> reduced = reduce_features(features, 2)
+    >>> torch.allclose(reduced @ reduced.T, torch.eye(2), atol=1e-6)
+    True
+    """
+    unit = F.normalize(features if features.ndim == 2 else F.normalize(features, dim=2).mean(1), dim=1)
+    if unit.shape[1] <= width:
+        return F.pad(unit, (0, width - unit.shape[1]))
+    # Not centered: the truncated singular value decomposition is the best approximation of the inner products.
+    values, vectors = torch.linalg.eigh(unit.double().T @ unit.double())
+    kept = values[-width:].sum() / values.sum()
+    log.info("The teacher's %d features are reduced to %d, with %.1f%% of the square.", len(values), width, 100 * kept)
+    reduced: Tensor = unit @ vectors[:, -width:].float()
+    return reduced
 
 
 def _resize(images: Tensor, size: int) -> Tensor:

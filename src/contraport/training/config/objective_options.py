@@ -18,6 +18,9 @@ from contraport.schedules import (
     parse_temperature_schedule,
 )
 
+TEACHER = "teacher"
+"""Value of the option `prototypes` for a queue of the teacher's features."""
+
 
 def _validate_temperature(name: str, value: Any) -> None:
     if is_learned_temperature(value):
@@ -55,6 +58,13 @@ def _check_negatives(name: str, value: Any) -> None:
         parse_mined_negatives(value)
     else:
         one_of("in-batch", "queue", "bank", MINED)(name, value)
+
+
+def _check_prototypes(name: str, value: Any) -> None:
+    if value != TEACHER:
+        message = f"{name}: must be an integer >= 2, or {TEACHER!r}, got {value!r}."
+        check(not isinstance(value, str), message)
+        int_in_range(2)(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +156,8 @@ class ObjectiveSettings(BaseOptions):
     )
     queue_size: int | None = option(
         None,
-        "Number of embeddings per view in the queue; default: the number of items, at most 65536.",
+        "Number of embeddings per view in the queue; default: the number of items, at most 65536. With prototypes of "
+        "a teacher: number of features; default: half the number of items, at most 8192.",
         check=int_in_range(1),
     )
     bank_negatives: int | None = option(
@@ -165,11 +176,12 @@ class ObjectiveSettings(BaseOptions):
         False,
         "Add a prediction head (BYOL, SimSiam): it predicts the other view's embedding, which gets no gradient.",
     )
-    prototypes: int | None = option(
+    prototypes: int | str | None = option(
         None,
-        "Number of learned prototypes (SwAV): each view predicts the prototype assignment of the other views; default: "
-        "no prototypes.",
-        check=int_in_range(2),
+        "Number of learned prototypes (SwAV): each view predicts the prototype assignment of the other views. Or "
+        "teacher: the features of recent items by the teacher, a queue of queue_size; each view predicts the teacher's "
+        "similarities of its item to them (distillation); default: no prototypes.",
+        check=_check_prototypes,
     )
     predict: str | None = option(
         None,
@@ -183,20 +195,26 @@ class ObjectiveSettings(BaseOptions):
         """Numbers of first coordinates that are trained to be used alone, the largest first; empty if none are."""
         return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
 
+    @property
     def mined_negatives(self) -> MinedNegativesSpec | None:
         """How negatives are mined, or None if they are not."""
         return parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED else None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        distills = self.prototypes == TEACHER
         for name, kind in (("queue_size", "queue"), ("bank_negatives", "bank")):
             value = getattr(self, name)
             message = f"{name}: requires {format_options(negatives=kind)}, got {value} with {self.negatives!r}."
-            check(value is None or self.negatives == kind, message, "conflict")
+            is_used = self.negatives == kind or (name == "queue_size" and distills)
+            check(value is None or is_used, message, "conflict")
         if self.prototypes is not None:
             # The target of the prototypes is computed: the assignment of the other views.
             check(self.target is None, "target: cannot be combined with prototypes.", "prototypes")
-            check(self.teacher is None, "teacher: cannot be combined with prototypes.", "prototypes")
+            message = "teacher: cannot be combined with learned prototypes."
+            check(self.teacher is None or distills, message, "prototypes")
+            message = "teacher: required by prototypes of a teacher, got none. Pass --teacher with a folder or a file."
+            check(self.teacher is not None or not distills, message, "missing")
             message = f"negatives: must be 'in-batch' with prototypes, got {self.negatives!r}."
             check(self.negatives == "in-batch", message, "prototypes")
         if self.predict is not None:

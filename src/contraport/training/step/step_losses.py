@@ -249,12 +249,10 @@ class QueryKeyLoss(ObjectiveLoss):
     def __init__(
         self, objective: nn.Module, memory: EmbeddingMemory | None = None, *, mined: bool = False, **kwargs: Any
     ) -> None:
-        if mined and isinstance(objective, Objective) and isinstance(objective.layout, Cross):
+        if mined and isinstance(objective, Objective):
             # Each direction has negatives of its own: both directions in one call would get those of one view, and
             # compare a view with itself.
-            layout = replace(objective.layout, symmetric=False)
-            kernel, constraint, divergence = objective.kernel, objective.constraint, objective.divergence
-            objective = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
+            objective = objective.with_layout(_in_one_direction(objective.layout))
         super().__init__(objective, **kwargs)
         self.memory = memory
         self.mined = mined
@@ -303,6 +301,13 @@ class QueryKeyLoss(ObjectiveLoss):
             self.memory.after_step()
 
 
+def _in_one_direction(layout: Layout) -> Layout:
+    """Return a layout without the direction from the second view to the first."""
+    if isinstance(layout, NestedCoordinates):
+        return replace(layout, layout=_in_one_direction(layout.layout))
+    return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
+
+
 class PrototypeLoss(ObjectiveLoss):
     """Loss of each view against learned prototypes; the target is the prototype assignment of another view.
 
@@ -320,13 +325,7 @@ class PrototypeLoss(ObjectiveLoss):
     """
 
     def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
-        if not isinstance(objective, Objective):
-            message = f"prototypes: requires a single Objective, got {objective!r}."
-            raise UsageError(message, kind="no_single_objective")
-        layout: Layout = Cross(symmetric=False, shared_columns=True)
-        if isinstance(objective.layout, NestedCoordinates):
-            layout = replace(objective.layout, layout=layout)
-        super().__init__(objective.with_layout(layout), views=views)
+        super().__init__(against_shared_columns(objective), views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
@@ -359,6 +358,80 @@ class PrototypeLoss(ObjectiveLoss):
     @torch.no_grad()
     def after_step(self) -> None:
         self.prototypes.copy_(F.normalize(self.prototypes))
+
+
+class DistillationLoss(ObjectiveLoss):
+    """Distillation without labels: each view predicts the similarity of its item to a queue of teacher features.
+
+    The features of the batch and of the most recent items before it are pseudo-classes, each with its own feature as
+    the weights of the classifier. The target is the softmax of the teacher's similarities to them, the plan that of the
+    student's, at one temperature; kernel, constraint and divergence are those of the objective.
+
+    Args:
+        objective: a single `Objective`.
+        teacher: features of a teacher per training item, ``(items, P)``, of the size of the projections.
+        queue_size: number of pseudo-classes.
+        views: number of views.
+
+    Source: the method "distillationv1" of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good
+    teacher is patient and consistent. There the teacher embeds the mixed-up view of the student; here the item.
+    """
+
+    queue: Tensor
+    written: Tensor
+
+    def __init__(self, objective: nn.Module, teacher: Tensor, queue_size: int, *, views: int = 2) -> None:
+        super().__init__(against_shared_columns(objective), views=views)
+        self._features = F.normalize(teacher, dim=1)
+        self._staged: list[Tensor] = []
+        self.register_buffer("queue", torch.zeros(queue_size, teacher.shape[1]))
+        self.register_buffer("written", torch.tensor(0))
+
+    def forward(self, embedded: EmbeddedBatch) -> Tensor:
+        batch = embedded.batch
+        own = select_batch_rows(self._features, batch)
+        whole = gather(own)
+        size = len(self.queue)
+        classes = torch.cat([whole, self.queue[: int(self.written)]])[:size]
+        self._staged.append(whole)
+        assert self._loss is not None
+        target = (own @ classes.T / self._loss.temperature).softmax(1)
+        losses = [
+            self.call_objective(batch, query, classes, pair=(view, view), target=target)
+            for view, query in enumerate(embedded.queries)
+        ]
+        return torch.stack(losses).mean()
+
+    def build_trial_call(
+        self, z: Tensor, batch: Batch, target: Target | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        _, kwargs = super().build_trial_call(z, batch, target)
+        return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
+
+    def missing_views_blocker(self) -> str | None:
+        return "each view of an item predicts the teacher's features"
+
+    def batch_size_warning(self, items: int) -> str | None:
+        return None  # the queue has the classes
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        size = len(self.queue)
+        recent = torch.cat([*reversed(self._staged), self.queue[: int(self.written)]])[:size]
+        self.queue[: len(recent)] = recent
+        self.written.fill_(len(recent))
+        self._staged.clear()
+
+
+def against_shared_columns(objective: nn.Module) -> Objective:
+    """Return an objective of rows against columns that are no items, with the other parts of a single objective."""
+    if not isinstance(objective, Objective):
+        message = f"prototypes: requires a single Objective, got {objective!r}."
+        raise UsageError(message, kind="no_single_objective")
+    layout: Layout = Cross(symmetric=False, shared_columns=True)
+    if isinstance(objective.layout, NestedCoordinates):
+        layout = replace(objective.layout, layout=layout)
+    return objective.with_layout(layout)
 
 
 RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
