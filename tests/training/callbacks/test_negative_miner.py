@@ -164,13 +164,20 @@ def test_two_processes_train_what_one_does(pairs: Dataset, tmp_path: Path) -> No
         {"objective": "info-nce", "predictor": True, "momentum": 0.9},
         {"objective": "info-nce", "mismatch": 0.2},
         {"objective": "info-nce", "sample_weight": "plan:strength=0.5"},
-        {"objective": "info-nce", "freeze": True, "given_views": [0], "augment": "weak"},
         pytest.param({"given_views": [0], "augment": lambda row: row + 0.1}, id="own augmentation"),
     ],
     ids=str,
 )
 def test_objectives_and_other_options(settings: dict[str, Any], changes: dict[str, Any]) -> None:
     run = train(**settings | changes)
+    assert all(np.isfinite(row["loss"]) for row in run.metrics())
+
+
+def test_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path: Path) -> None:
+    first = train(**settings | {"given_views": [0], "epochs": 1})
+    options = {"given_views": [0], "augment": "weak", "init": first.path, "freeze": True, "out": tmp_path / "frozen"}
+    run = train(**settings | options)
+    assert run.features_path.exists()
     assert all(np.isfinite(row["loss"]) for row in run.metrics())
 
 
