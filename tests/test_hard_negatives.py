@@ -161,7 +161,6 @@ def test_blocks_do_not_change_the_result(monkeypatch):
         ("mined:max_score=high", "max_score"),
         ("mined:sampling=best", "sampling"),
         ("mined:margin=0.1", "margin"),
-        ("mined:nowhere.npy", "file"),
     ],
 )
 def test_rejects_invalid_settings(text, name):

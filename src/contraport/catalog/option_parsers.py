@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from contraport._utils.spec_parser import parse_spec
-from contraport.errors import check, check_existing_file, check_integer, is_number, unknown_name_error
+from contraport.errors import check, check_integer, is_number, unknown_name_error
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the augmentations that suit the kind of data, in increasing order."""
@@ -150,7 +150,7 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     """Parse mined negatives: ``mined``, ``mined:k=8,refresh=2,relative_margin=0.05`` or ``mined:FILE.npy``.
 
     Raises:
-        UsageError: unknown setting, a value out of range, or a file that is missing or given with other settings.
+        UsageError: unknown setting, a value out of range, or a file given with other settings.
 
     >>> parse_mined_negatives("mined:k=8,refresh=2").rule[:4]
     (8, 0, None, 0.05)
@@ -159,7 +159,6 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     settings = dict(parse_spec("negatives", text, {MINED: names}, default_setting={MINED: "file"}).settings)
     if "file" in settings:
         check(len(settings) == 1, f"negatives: a file excludes other settings, got {text!r}.", "conflict")
-        check_existing_file("negatives: file", str(settings["file"]))
         return MinedNegativesSpec(file=str(settings["file"]))
     refresh, start = (settings.pop(name, default) for name, default in (("refresh", 1), ("start", 0)))
     check_integer("negatives: refresh", refresh)

@@ -188,12 +188,15 @@ def test_a_file_of_negatives(settings: dict[str, Any], tmp_path: Path) -> None:
     train(**settings | {"objective": objective, "negatives": f"mined:{file}"})
     for ids, negatives in objective.ids:
         assert torch.equal(negatives, torch.stack([(ids + 1) % 70, ids], dim=1))
+    file.unlink()
+    assert Run(settings["out"]).settings().negatives == f"mined:{file}"  # a run is evaluated without the file
 
 
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
         ({"negatives": "mined:k=0"}, "negatives.invalid"),
+        ({"negatives": "mined:nowhere.npy"}, "negatives.not_found"),
         ({"objective": "byol", "predictor": True}, "negatives.conflict"),
         ({"audit": True}, "audit.mined"),
         ({"strategy": "fsdp"}, "strategy.one_process"),

@@ -137,6 +137,8 @@ def check_settings_before_loading(settings: Settings) -> nn.Module | None:
     check(settings.constraint is None or has_effect, message, "no_effect")
     if settings.teacher is not None and not Path(settings.teacher).is_dir():
         check_existing_file("teacher", settings.teacher)
+    if settings.mined_negatives is not None and settings.mined_negatives.file is not None:
+        check_existing_file("negatives: file", settings.mined_negatives.file)
     if settings.has_batch_plan_weights:
         parse_plan_weights_schedule(str(settings.sample_weight), 1)
     if settings.reads_weights_from_file:
