@@ -284,7 +284,6 @@ MINE = _command(
         "contraport mine runs/questions --k 4 --relative_margin 0.05 --out triplets.parquet",
         "contraport mine models/minilm --data pairs.csv --range_min 10 --range_max 50 --out triplets.csv",
         "contraport mine teacher.npy --data pairs.npz --audit audits/pairs --out negatives.npy",
-        "contraport train --data pairs.npz --negatives mined:negatives.npy --objective info-nce --out runs/hard",
     ),
     printer_path="builtins:print",
     group=PAIRS,
