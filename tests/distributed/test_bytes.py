@@ -38,6 +38,32 @@ def work(rank, report, size):
             report((name, forward, {key: moved[key] - forward.get(key, 0) for key in moved}))
 
 
+def work_in_bfloat16(rank, report, size):
+    contraport.engine.backends.multiplies_bfloat16 = lambda device: True
+    z0, z1 = torch.randn(2, 4 + rank, DIMENSIONS).unbind()
+    for name in ("float32", "bfloat16"):
+        z, moved = z0.clone().requires_grad_(), Counter()
+        all_gather, scatter = collectives._all_gather, collectives._Scatter.forward
+        collectives._all_gather = counted(moved, all_gather, "gathered")
+        collectives._Scatter.forward = lambda ctx, *given, moved=moved, scatter=scatter: (
+            moved.update(scattered=given[2].numel() * given[2].element_size()) or scatter(ctx, *given)
+        )
+        with contraport.engine.precision(name), contraport.engine.backend("streamed"):
+            contraport.nt_xent()(z, z1).backward()
+        collectives._all_gather, collectives._Scatter.forward = all_gather, scatter
+        report((rank, name, moved["gathered"], moved["scattered"], z.grad.tolist()))
+
+
+def test_embeddings_and_gradients_travel_in_the_precision_of_products():
+    found = {name: rest for rank, name, *rest in reports_of(work_in_bfloat16, 2, 2) if rank == 0}
+    (sent, scattered, slope), (sent_in_half, scattered_in_half, rounded) = found["float32"], found["bfloat16"]
+    padded, rows, agreed = 2 * 2 * 5 * DIMENSIONS, 2 * 9 * DIMENSIONS, 8 * 16 * 2
+    assert (sent, scattered) == (padded * 4 + agreed, rows * 4)
+    assert (sent_in_half, scattered_in_half) == (padded * 2 + agreed, rows * 2)
+    slope, rounded = torch.tensor(slope), torch.tensor(rounded)
+    assert 0 < float((rounded - slope).norm() / slope.norm()) < 1e-2
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_embeddings_are_sent_once_forward_and_once_backward(size):
     found = {name: (forward, backward) for name, forward, backward in reports_of(work, size, size)}

@@ -79,8 +79,6 @@ class Processes(NamedTuple):
         """
         if self.size == 1:
             return value
-        if value.device.type == "cpu" and value.dtype in (torch.float16, torch.bfloat16):
-            value = value.float()  # Gloo has no collectives in half precision
         gathered: Tensor = _Gather.apply(self, self._sizes(value) if sizes is None else sizes, value)
         return gathered
 
@@ -183,7 +181,8 @@ class _Gather(torch.autograd.Function):
             padded = value.new_zeros(max(sizes), *value.shape[1:])
             padded[: len(value)] = value
         gathered = value.new_empty(processes.size * max(sizes), *value.shape[1:])
-        _all_gather(gathered, padded.contiguous())
+        # As bytes, since not every version of Gloo knows half precision.
+        _all_gather(gathered.view(-1).view(torch.uint8), padded.contiguous().view(-1).view(torch.uint8))
         if min(sizes) == max(sizes):
             return gathered
         pieces = gathered.split(max(sizes))
@@ -205,9 +204,11 @@ class _Scatter(torch.autograd.Function):
             own = value.new_empty(sizes[rank], *value.shape[1:])
             _reduce_scatter(own, value.contiguous())
             return own
-        summed = value.contiguous().clone()  # Gloo has no reduce-scatter
+        half = value.dtype in (torch.float16, torch.bfloat16)
+        # Gloo has no reduce-scatter, and no sums in half precision.
+        summed = value.float() if half and not value.is_cuda else value.contiguous().clone()
         dist.all_reduce(summed)
-        return summed[sum(sizes[:rank]) : sum(sizes[: rank + 1])].clone()
+        return summed[sum(sizes[:rank]) : sum(sizes[: rank + 1])].to(value.dtype, copy=True)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:

@@ -19,6 +19,7 @@ from contraport.engine.backends import (
     choose_backend,
     current_exchange,
     exchange,
+    exchange_dtype,
     explain_backend,
     precision,
 )
@@ -94,7 +95,7 @@ __all__ = [
     "constant_vector",
     "current_exchange",
     "disable_autocast_in_backward",
-    "exchange",
+    "exchange", "exchange_dtype",
     "explain_backend",
     "is_in_torch_func",
     "log_of_size",

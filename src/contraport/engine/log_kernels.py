@@ -160,6 +160,10 @@ class LogKernel(ABC):
         """
         return self
 
+    def with_operand_precision(self, dtype: torch.dtype) -> Self:
+        """Return the kernel whose tiles multiply embeddings in a lower precision, if it has such products."""
+        return self
+
     @abstractmethod
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the log-kernel log K and the argument T of its link on a tile, both without biases.
@@ -194,6 +198,7 @@ class InnerProductLogKernel(LogKernel):
         constant_bias: Sum r_i + c_j if it is one number for all pairs.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
         max_product: Bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors), else infinity.
+        operand_precision: Type to which tiles round what they multiply; None is that of the embeddings.
     """
 
     x: Tensor
@@ -206,6 +211,7 @@ class InnerProductLogKernel(LogKernel):
     constant_bias: float | None = None
     cost_is_distance: bool = False
     max_product: float = math.inf
+    operand_precision: torch.dtype | None = None
     column_inputs = (1, 3)
 
     @property
@@ -274,12 +280,41 @@ class InnerProductLogKernel(LogKernel):
         return inner + weight.row_mass().to(inner.dtype) * self.row_bias + weight.apply(self.column_bias)
 
     @cached_property
+    def _operands(self) -> tuple[Tensor, Tensor]:
+        """Embeddings of the rows and of the columns as they are multiplied."""
+        return self._round(self.x.detach()), self._round(self.y.detach())
+
+    @cached_property
     def _x_base2(self) -> Tensor:
         """Row embeddings divided by log 2, so that `exp2` can replace `exp`, which is several times slower on a CPU."""
-        return self.x.detach() * math.log2(math.e)
+        return self._round(self.x.detach() * math.log2(math.e))
+
+    def _round(self, value: Tensor) -> Tensor:
+        return value if self.operand_precision is None else value.to(self.operand_precision)
+
+    @cached_property
+    def _scratch(self) -> list[Tensor]:
+        """Buffer of a tile in the precision of operands: new memory for each tile would be cold."""
+        return []
+
+    def _rounded_tile(self, rows: int, columns: int) -> Tensor:
+        if not self._scratch or self._scratch[0].numel() < rows * columns:
+            self._scratch[:] = [self._operands[0].new_empty(rows * columns)]
+        return self._scratch[0][: rows * columns].view(rows, columns)
+
+    def _product(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+        """Multiply operands, and return the tile in the type of the embeddings."""
+        if self.operand_precision is None:
+            return torch.mm(left, right, out=out)
+        # A CPU has no product of bfloat16 with another type of result.
+        product = torch.mm(left, right, out=self._rounded_tile(len(left), right.shape[1]))
+        return product.to(self.x.dtype) if out is None else out.copy_(product)
+
+    def with_operand_precision(self, dtype: torch.dtype) -> Self:
+        return replace(self, operand_precision=dtype)
 
     def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        return torch.mm(self._x_base2[rows], self.y.detach()[columns].T, out=out).exp2_()
+        return self._product(self._x_base2[rows], self._operands[1][columns].T, out).exp2_()
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
@@ -310,8 +345,8 @@ class InnerProductLogKernel(LogKernel):
         return self.x is self.y and self.row_bias is self.column_bias
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        x, y, row_bias, column_bias = (v.detach() for v in self.inputs)
-        t = torch.mm(x[rows], y[columns].T, out=out)
+        (x, y), row_bias, column_bias = self._operands, self.row_bias.detach(), self.column_bias.detach()
+        t = self._product(x[rows], y[columns].T, out)
         if self.link is None:
             return t, t
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
@@ -319,11 +354,15 @@ class InnerProductLogKernel(LogKernel):
 
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
-        # addmm_ adds the product in place, without a tensor for the product itself.
-        if x is not None:
-            x[rows].addmm_(weight, self.y.detach()[columns])
-        if y is not None:
-            y[columns].addmm_(weight.T, self.x.detach()[rows])
+        own, other = self._operands
+        rounded = weight if self.operand_precision is None else self._rounded_tile(*weight.shape).copy_(weight)
+        for gradient, part, w, z in ((x, rows, rounded, other[columns]), (y, columns, rounded.T, own[rows])):
+            if gradient is None:
+                continue
+            if self.operand_precision is None:
+                gradient[part].addmm_(w, z)  # in place, without a tensor for the product itself
+            else:
+                gradient[part] += torch.mm(w, z)
         if row_bias is not None:
             row_bias[rows] += weight.sum(1)
         if column_bias is not None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes
+from contraport.engine import exchange_dtype
 from contraport.errors import UsageError, check, check_all_values, describe_value
 
 Attributes = Mapping[str, Tensor]
@@ -59,7 +60,10 @@ class CallInputs(NamedTuple):
         if counts is not None:
             views = self.views
             if with_views:
-                views = processes.gather(torch.stack(pad_sets(self.views, length), 1), counts).unbind(1)
+                # All views in one message, and in the precision in which they will be multiplied.
+                stacked = torch.stack(pad_sets(self.views, length), 1)
+                travel = exchange_dtype(stacked)
+                views = processes.gather(stacked.to(travel), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
             own = present if with_views else self.present

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,12 +10,13 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, TypeVar
 
 import torch
+from torch import Tensor
 
 from contraport._utils.formatting import format_significant
 from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
 from contraport.engine.backends.cuda import TRITON, CudaPairPasses, unsupported_reason
-from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses
+from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses, multiplies_bfloat16
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
@@ -107,9 +109,12 @@ def backend(name: BackendName) -> Iterator[None]:
 
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
-    """Round embeddings to a precision before they are multiplied, within the ``with`` block; backend ``"cuda"`` only.
+    """Round embeddings to a precision before they are multiplied, within the ``with`` block, where that is faster.
 
-    Sums, exponents and gradients are always in single precision. Under ``"float32"``, the default, embeddings are
+    The backend ``"cuda"`` does so, and on a CPU with AVX512-BF16 or AMX the tiled ones, in ``"bfloat16"``: for
+    embeddings in single precision that are not few (the backend ``"dense"``). Another CPU gains nothing, which a
+    warning states. Sums and exponents are always in single precision. Several processes that gather embeddings then
+    send them and their gradients in bfloat16, half of the bytes. Under ``"float32"``, the default, embeddings are
     multiplied as PyTorch does it: in TF32 where ``torch.set_float32_matmul_precision`` allows it.
 
     Args:
@@ -210,6 +215,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     pass). Not cuda: its kernels know functions of inner products alone.
     """
     n, m = geometry.shape
+    multiplied = f" Embeddings are multiplied in {_precision.get()}."
     ring = isinstance(geometry.log_kernel, RingLogKernel)
     name, forced, like = choose_backend(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
@@ -218,10 +224,25 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     if ring:
         return f"{text} {RingPairPasses.description[0].upper()}{RingPairPasses.description[1:]}."
     if name == "cuda":
-        return f"{text} Embeddings are multiplied in {_precision.get()}."
+        return text + multiplied
+    if name != "dense" and like.device.type == "cpu" and _precision.get() == "bfloat16" and _gains(like):
+        text += multiplied
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
         return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
     return text
+
+
+def _gains(like: Tensor) -> bool:
+    """Return whether products of embeddings on a CPU are faster in the current precision."""
+    single = like.dtype == torch.float32
+    return single and _precision.get() == "bfloat16" and multiplies_bfloat16(like.device)
+
+
+def exchange_dtype(like: Tensor) -> torch.dtype:
+    """Return the type in which embeddings and their gradients are gathered: bfloat16 if they are multiplied in it."""
+    multiplies = like.is_cuda or multiplies_bfloat16(like.device)
+    rounds = _precision.get() == "bfloat16" and like.dtype == torch.float32 and multiplies
+    return torch.bfloat16 if rounds else like.dtype
 
 
 def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
@@ -233,4 +254,11 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
     """
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class = (RING_BACKENDS if ring else BACKENDS)[name]
+    like = geometry.log_kernel.inputs[0]
+    if _precision.get() != "float32" and like.device.type == "cpu" and not _gains(like) and name != "dense":
+        warnings.warn(
+            f"precision: {_precision.get()!r} gains nothing on this CPU; embeddings are multiplied in "
+            f"{str(like.dtype).split('.')[-1]}.",
+            stacklevel=2,
+        )
     return BackendConfig(passes_class, current_processes(), PRECISIONS[_precision.get()])

@@ -75,6 +75,12 @@ class StreamedPairPasses(PairPasses):
 
     def precompute(self) -> None:
         like = self.log_kernel.inputs[0]
+        if (
+            self.operand_precision == torch.bfloat16
+            and like.dtype == torch.float32
+            and multiplies_bfloat16(like.device)
+        ):
+            self.log_kernel = self.log_kernel.with_operand_precision(torch.bfloat16)
         n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
@@ -373,6 +379,14 @@ class StoredPairPasses(StreamedPairPasses):
         if with_t and t is None:
             t = kernel.masked_fill(kernel == -torch.inf, 0)  # without a link T is log K; masked pairs have weight 0
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Return whether a device multiplies bfloat16 faster than single precision: a CPU with AVX512-BF16 or AMX."""
+    if device.type != "cpu":
+        return False
+    checks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
+    return any(check() for check in checks if check is not None)
 
 
 def _storage_size(geometry: Geometry, processes: Processes) -> int:

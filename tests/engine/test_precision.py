@@ -1,0 +1,75 @@
+"""Products of embeddings in bfloat16 on a CPU, where its processor multiplies them."""
+
+import pytest
+import torch
+
+import contraport
+from contraport.engine import Geometry, Gibbs, backend, explain_backend, precision
+from contraport.engine.backends import tiled
+
+
+def gradient(loss, z, dtype, name, way):
+    z = z.to(dtype, copy=True).requires_grad_()
+    with precision(name), backend(way):
+        loss(*z.unbind()).backward()
+    return z.grad
+
+
+@pytest.mark.parametrize("way", ["stored", "streamed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        contraport.nt_xent(),
+        contraport.gca_ince(iterations=3),
+        contraport.gca_uot(),
+        contraport.info_nce(),
+        contraport.t_simclr(),
+    ],
+    ids=repr,
+)
+def test_gradient_in_bfloat16_is_close(monkeypatch, loss, way):
+    monkeypatch.setattr(tiled, "multiplies_bfloat16", lambda device: device.type == "cpu")
+    monkeypatch.setattr("contraport.engine.backends.multiplies_bfloat16", lambda device: True)
+    monkeypatch.setattr(tiled, "TILE", (64, 64))
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(300, 64, generator=generator)
+    z = torch.stack([z, z + torch.randn(300, 64, generator=generator)])
+    exact, single, rounded = (
+        gradient(loss, z, dtype, name, way)
+        for dtype, name in (
+            (torch.float64, "float32"),
+            (torch.float32, "float32"),
+            (torch.float32, "bfloat16"),
+        )
+    )
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, single)
+    error = float((rounded - exact).norm() / exact.norm())
+    # A CPU rounds log K too, by at most 1/512 of its size, which is at most 1/temperature.
+    assert error <= max(5e-3, 1 / (512 * loss.temperature))
+
+
+def warns_of(name, dtype):
+    z = torch.randn(2, 300, 4, dtype=dtype)
+    with pytest.warns(UserWarning, match="gains nothing"), precision(name):
+        contraport.nt_xent()(*z)
+
+
+def test_warns_where_nothing_is_gained(monkeypatch):
+    warns_of("float16", torch.float32)
+    warns_of("bfloat16", torch.float64)
+    monkeypatch.setattr("contraport.engine.backends.multiplies_bfloat16", lambda device: False)
+    warns_of("bfloat16", torch.float32)
+
+
+def test_few_rows_are_multiplied_in_single_precision():
+    z = torch.randn(2, 8, 4)
+    with precision("bfloat16"):
+        assert torch.equal(contraport.nt_xent()(*z), contraport.nt_xent()(*z))
+
+
+def test_explains_the_precision(monkeypatch):
+    monkeypatch.setattr("contraport.engine.backends.multiplies_bfloat16", lambda device: True)
+    x = torch.randn(1024, 4)
+    with precision("bfloat16"):
+        assert explain_backend(Geometry(Gibbs()(x, x))).endswith("Embeddings are multiplied in bfloat16.")
