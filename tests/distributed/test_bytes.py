@@ -57,7 +57,7 @@ def work_in_bfloat16(rank, report, size):
 def test_embeddings_and_gradients_travel_in_the_precision_of_products():
     found = {name: rest for rank, name, *rest in reports_of(work_in_bfloat16, 2, 2) if rank == 0}
     (sent, scattered, slope), (sent_in_half, scattered_in_half, rounded) = found["float32"], found["bfloat16"]
-    padded, rows, agreed = 2 * 2 * 5 * DIMENSIONS, 2 * 9 * DIMENSIONS, 8 * 16 * 2
+    padded, rows, agreed = 2 * 2 * 5 * DIMENSIONS, 2 * 9 * DIMENSIONS, 8 * 17 * 2
     assert (sent, scattered) == (padded * 4 + agreed, rows * 4)
     assert (sent_in_half, scattered_in_half) == (padded * 2 + agreed, rows * 2)
     slope, rounded = torch.tensor(slope), torch.tensor(rounded)
@@ -68,7 +68,7 @@ def test_embeddings_and_gradients_travel_in_the_precision_of_products():
 def test_embeddings_are_sent_once_forward_and_once_backward(size):
     found = {name: (forward, backward) for name, forward, backward in reports_of(work, size, size)}
     rows = 2 * ITEMS  # of both views
-    embeddings, vector, agreed = rows * DIMENSIONS * NUMBER, rows * NUMBER, 8 * 16 * size
+    embeddings, vector, agreed = rows * DIMENSIONS * NUMBER, rows * NUMBER, 8 * 17 * size
     # One half step, one sum; its gradient is one pass, and no sum.
     assert found["nt-xent"] == (
         {"gathered": embeddings + agreed, "reduced": vector},
