@@ -11,6 +11,7 @@ from tests.objectives.comparing import BACKENDS, RANKING, assert_same, build, ou
 from tests.processes import reports_of
 
 import contraport
+from contraport.integrations import SentenceTransformerLoss
 
 GRADES = torch.tensor([0.2, 0.0, 1.0, 0.5, 0.5, 3.0, 0.25], dtype=torch.float64)
 
@@ -76,6 +77,12 @@ def test_is_that_of_sentence_transformers(name):
     for d in (5, 6):
         expected = outcome(lambda *z: theirs.compute_loss_from_embeddings(list(z), GRADES), *views(d=d))
         assert_same(outcome(lambda *z: ours(*z, weights=GRADES), *views(d=d)), expected)
+
+
+def test_scores_of_a_trainer_are_grades():
+    loss, z = contraport.cosent(), views()
+    adapter = SentenceTransformerLoss(torch.nn.Identity(), loss)
+    torch.testing.assert_close(adapter.compute_embedding_loss(list(z), GRADES), loss(*z, weights=GRADES))
 
 
 def test_processes_rank_the_pairs_of_all():
