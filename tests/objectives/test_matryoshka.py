@@ -91,21 +91,22 @@ def test_shares_a_learned_temperature_and_bias():
     assert {id(p) for p in nested.parameters()} == {id(p) for p in loss.parameters()}
 
 
-def test_gathers_embeddings_once():
-    """The nested loss of several processes is that of one, by one exchange of embeddings."""
+@pytest.mark.parametrize("way", ["gather", "ring"])
+def test_several_processes_have_the_loss_of_one(way):
     x, y = views(n=8, d=6, seed=4)
     expected = outcome(contraport.matryoshka(contraport.gca_ince(), [6, 2], [1.0, 0.5]), x, y)
-    for rank, value, slopes in reports_of(_share, 2):
+    for rank, value, slopes in reports_of(_share, 2, way):
         torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
         rows = slice(0, 5) if rank == 0 else slice(5, 8)
         for slope, whole in zip(slopes, expected[1], strict=True):
             torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, whole[rows])
 
 
-def _share(rank, report):
+def _share(rank, report, way):
     rows = slice(0, 5) if rank == 0 else slice(5, 8)
     z = [view[rows] for view in views(n=8, d=6, seed=4)]
-    value, slopes = outcome(contraport.matryoshka(contraport.gca_ince(), [6, 2], [1.0, 0.5]), *z)
+    with contraport.engine.exchange(way):
+        value, slopes = outcome(contraport.matryoshka(contraport.gca_ince(), [6, 2], [1.0, 0.5]), *z)
     report((rank, value.item(), [slope.tolist() for slope in slopes]))
 
 

@@ -85,17 +85,19 @@ def test_scores_of_a_trainer_are_grades():
     torch.testing.assert_close(adapter.compute_embedding_loss(list(z), GRADES), loss(*z, weights=GRADES))
 
 
-def test_processes_rank_the_pairs_of_all():
+@pytest.mark.parametrize("way", ["gather", "ring"])
+def test_processes_rank_the_pairs_of_all(way):
     expected = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES), *views())
-    for rank, value, slopes in reports_of(_share, 2):
+    for rank, value, slopes in reports_of(_share, 2, way):
         rows = slice(0, 4) if rank == 0 else slice(4, 7)
         torch.testing.assert_close(torch.tensor(value, dtype=torch.float64), expected[0])
         for slope, whole in zip(slopes, expected[1], strict=True):
             torch.testing.assert_close(torch.tensor(slope, dtype=torch.float64) / 2, whole[rows])
 
 
-def _share(rank, report):
+def _share(rank, report, way):
     rows = slice(0, 4) if rank == 0 else slice(4, 7)
     z = [view[rows] for view in views()]
-    value, slopes = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES[rows]), *z)
+    with contraport.engine.exchange(way):
+        value, slopes = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES[rows]), *z)
     report((rank, value.item(), [slope.tolist() for slope in slopes]))

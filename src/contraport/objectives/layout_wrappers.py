@@ -203,15 +203,22 @@ class NestedCoordinates(LayoutWrapper):
                 check_positive("weights", weight)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        d, weights = views[0].shape[-1], self.weights or (1.0,) * len(self.dims)
+        d = views[0].shape[-1]
         check(
             max(self.dims) <= d, f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}.", "range"
         )
-        blocks = []
-        for size, weight in zip(self.dims, weights, strict=True):
-            for block in self.layout(*(z[..., :size] for z in views)):
-                blocks.append(replace(block, pattern=block.pattern.scale_weight(weight)))
-        return blocks
+        return self._weigh([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
+
+    def arrange(self, *values: Tensor) -> list[Block]:
+        return self._weigh([self.layout.arrange(*values)] * len(self.dims))
+
+    def _weigh(self, blocks_by_size: list[list[Block]]) -> list[Block]:
+        weights = self.weights or (1.0,) * len(self.dims)
+        return [
+            replace(block, pattern=block.pattern.scale_weight(weight))
+            for blocks, weight in zip(blocks_by_size, weights, strict=True)
+            for block in blocks
+        ]
 
 
 @dataclass(frozen=True, repr=False)
