@@ -261,6 +261,12 @@ def iter_embedded_batches(
             yield features, batch
 
 
+def extract_raw_inputs(dataset: Dataset, loader_config: LoaderConfig) -> Tensor:
+    """Return the raw inputs of all items of a dataset as features, ``(n, F)``; see `RawInputEncoder`."""
+    views = Views(dataset, augment="none")
+    return extract_feature_tensor(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
+
+
 @torch.random.fork_rng(devices=[])  # a loader draws a seed for its workers from the caller's generator
 def extract_feature_tensor(
     encoder: nn.Module,

@@ -276,6 +276,14 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
     check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.", "not_found")
 
 
+def check_new_folder(argument: str, folder: Path) -> None:
+    """Raise `UsageError` unless a folder is new or empty, in an existing folder."""
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    check(is_free, f"{argument}: {folder} must be new or an empty folder. Choose another.", "exists")
+    parent = folder.absolute().parent
+    check(parent.is_dir(), f"{argument}: the folder {parent} does not exist.", "not_found")
+
+
 def check_regular_file(argument: str, path: str | Path) -> None:
     """Raise `UsageError` unless a path is a regular file or a link to one.
 

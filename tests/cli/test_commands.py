@@ -34,7 +34,7 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
     assert "UsageError" in {one.type_name for one in told.raises}
     assert inspect.cleandoc(verb.details) in (inspect.getdoc(function) or "")
     if name not in ("list", "docs"):
-        assert getattr(contraport, name) is function
+        assert getattr(contraport, name.replace("-", "_")) is function
 
 
 def test_commands_are_found_in_the_config_modules() -> None:

@@ -38,7 +38,9 @@ def _find_builtin_commands() -> dict[str, Command[...]]:
     for path in Path(contraport.__file__).parent.glob("*/config*"):
         if path.stem == "config":
             constants = vars(import_module(f"contraport.{path.parent.name}.config"))
-            commands |= {name.lower(): value for name, value in constants.items() if isinstance(value, Command)}
+            commands |= {
+                name.lower().replace("_", "-"): value for name, value in constants.items() if isinstance(value, Command)
+            }
     return dict(sorted(commands.items()))
 
 

@@ -22,6 +22,7 @@ from contraport.evaluation.result_tables import (
 if TYPE_CHECKING:
     from contraport.auditing import Audit, ViewAudit
     from contraport.comparison import Comparison
+    from contraport.estimators import LearnedCost, Map
     from contraport.similarity_search import Clusters, DuplicatesResult, NearestItems
 
 
@@ -117,6 +118,23 @@ def print_duplicate_groups(groups: DuplicatesResult) -> None:
 def print_clusters(clusters: Clusters) -> None:
     """Print a table of the clusters."""
     print_table(str(clusters), clusters.format_rows())
+
+
+def print_map(result: Map) -> None:
+    """Print the quality of a map and the folder of its files."""
+    print(f"{result}.")
+    print("No files were written; --out names a folder." if result.folder is None else f"files: {result.folder}")
+
+
+def print_learned_cost(result: LearnedCost) -> None:
+    """Print the fit of a learned cost, and the pairs of directions that contribute most."""
+    print(f"{result}.")
+    rows = [
+        {"direction": str(number), "share of the affinity": f"{share:.1%}"}
+        for number, share in enumerate(result.direction_shares[:5].tolist(), start=1)
+    ]
+    print_table("strongest pairs of directions", rows)
+    print("No files were written; --out names a folder." if result.folder is None else f"files: {result.folder}")
 
 
 def print_comparison(comparison: Comparison) -> None:

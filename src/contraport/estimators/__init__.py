@@ -1,7 +1,23 @@
 """Estimators with the interface of scikit-learn: contrastive encoders, t-SNE, and inverse optimal transport."""
 
-from contraport.estimators.contrastive_encoder import ContrastiveEncoder
-from contraport.estimators.inverse_ot import InverseOT
-from contraport.estimators.sne import SNE, TSNE
+from typing import TYPE_CHECKING
 
-__all__ = ["SNE", "TSNE", "ContrastiveEncoder", "InverseOT"]
+from contraport._utils.lazy_imports import make_package_lazy
+
+if TYPE_CHECKING:
+    from contraport.estimators.contrastive_encoder import ContrastiveEncoder
+    from contraport.estimators.inverse_ot import InverseOT
+    from contraport.estimators.learned_cost import LearnedCost, inverse_ot
+    from contraport.estimators.map import Map, map
+    from contraport.estimators.sne import SNE, TSNE
+
+__all__ = ["SNE", "TSNE", "ContrastiveEncoder", "InverseOT", "LearnedCost", "Map", "inverse_ot", "map"]
+
+make_package_lazy(
+    __name__,
+    ContrastiveEncoder="contrastive_encoder",
+    InverseOT="inverse_ot",
+    **dict.fromkeys(["LearnedCost", "inverse_ot"], "learned_cost"),
+    **dict.fromkeys(["SNE", "TSNE"], "sne"),
+    **dict.fromkeys(["Map", "map"], "map"),
+)

@@ -6,6 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,11 +18,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from contraport._utils.progress import ProgressBars
 from contraport.embedding import apply_in_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 from contraport.estimators.array_input import as_tensor
+from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.perplexity_affinities import compute_affinities
@@ -39,7 +42,7 @@ ENCODER_LR = 1e-3
 CHECK_EVERY = 50
 """Iterations between checks of convergence, and between the lines that `verbose` prints."""
 
-METHODS = ("sparse", "exact")
+METHODS = ("sparse", "exact", "interpolated")
 
 MIN_IMPROVEMENT = 1e-4
 """Relative decrease of the divergence between two checks below which the optimization stops."""
@@ -63,6 +66,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     """Base class of SNE and t-SNE, which differ in the kernel, the constraint and the symmetry of the data's plan."""
 
     _symmetric: ClassVar[bool]
+    _bars = ProgressBars()  # hidden; `contraport map` shows its own
 
     embedding_: NDArray[np.float32]
     kl_divergence_: float
@@ -114,7 +118,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         data = self._validate(X)
         exact = self.method == "exact"
         plan = compute_affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
-        target = Matrix(plan.float())
+        build = self._divergence_builder(plan)
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             seed = check_random_state(self.random_state).randint(2**31)
@@ -122,14 +126,15 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if self.encoder is None:
                 embedding = self._initial_embedding(data.flatten(1)).requires_grad_()
                 descent = _MomentumWithGains([embedding], *self._learning_rates(len(data)))
-                self._minimize(target, lambda: embedding, descent)
+                self._minimize(build, lambda: embedding, descent)
             else:
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
-                self._minimize(target, lambda: self._encode(data), optimizer)
+                self._minimize(build, lambda: self._encode(data), optimizer)
                 embedding = self._embed_fitted(data)
         self.embedding_ = embedding.detach().cpu().numpy()
-        self.kl_divergence_ = self._objective(target).terms(embedding)["KL"]
+        with torch.no_grad():
+            self.kl_divergence_ = build(1.0)(embedding).item()
         return self
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.float32]:
@@ -173,6 +178,9 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             check_integer(name, getattr(self, name))
         if self.method not in METHODS:
             raise unknown_name_error("method", self.method, METHODS)
+        message = f"method: 'interpolated' requires TSNE with n_components=2, got {type(self).__name__}"
+        is_allowed = self.method != "interpolated" or (self._symmetric and self.n_components == 2)
+        check(is_allowed, f"{message} with n_components={self.n_components}.", "conflict")
         good = is_number(self.early_exaggeration) and self.early_exaggeration >= 1
         check(good, f"early_exaggeration: must be a number >= 1, got {self.early_exaggeration!r}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
@@ -219,16 +227,28 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
         return embedding
 
-    def _objective(self, target: Matrix, exaggeration: float = 1.0) -> Objective:
-        """Build the objective of the embedding; `exaggeration` multiplies the attraction of neighbors."""
-        penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
-        return Objective(WithinView(), *self._kernel_and_constraint(), target, KL(), penalties)
+    def _divergence_builder(self, plan: Tensor) -> Callable[[float], Callable[[Tensor], Tensor]]:
+        """Return a function that builds the objective of an embedding from the factor of the neighbors' attraction."""
+        if self.method == "interpolated":
+            return partial(InterpolatedTSNE, plan)
+        target = Matrix(plan.float())
 
-    def _minimize(self, target: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
+        def build(exaggeration: float) -> Objective:
+            penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
+            return Objective(WithinView(), *self._kernel_and_constraint(), target, KL(), penalties)
+
+        return build
+
+    def _minimize(
+        self,
+        build: Callable[[float], Callable[[Tensor], Tensor]],
+        embed: Callable[[], Tensor],
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
         """Minimize the objective over the output of `embed`, first with early exaggeration, then until convergence."""
-        early, late = self._objective(target, self.early_exaggeration), self._objective(target)
+        early, late = build(self.early_exaggeration), build(1.0)
         last = torch.inf
-        for iteration in range(1, self.max_iter + 1):
+        for iteration in self._bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
             exaggerated = iteration <= EARLY_ITERATIONS
             if iteration == EARLY_ITERATIONS + 1 and isinstance(optimizer, _MomentumWithGains):
                 optimizer.end_exaggeration()
@@ -259,7 +279,7 @@ class SNE(_NeighborEmbedding):
 
     Minimizes KL(P | Q) between the conditional neighbor distributions of the data, P, from Gaussians with bandwidths
     set by the perplexity, and those of the embedding, Q, from a Gaussian of fixed width. Every iteration computes all
-    pairs of points, in O(n) memory.
+    pairs of points, in O(n) memory, unless they are interpolated.
 
     Args:
         n_components: dimension of the embedding.
@@ -270,7 +290,8 @@ class SNE(_NeighborEmbedding):
         max_iter: maximum number of iterations.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
         method: ``"sparse"``: P has the 3 * perplexity nearest neighbors of each item; ``"exact"``: P has all, in O(n^2)
-            memory. Divergences of the two cannot be compared.
+            memory. Divergences of the two cannot be compared. ``"interpolated"``, for `TSNE` in two dimensions: P as in
+            "sparse", and the sums over all pairs of points by interpolation, in O(n) time.
         random_state: seed of the random initialization and of the encoder's weights.
         encoder: learn an encoder that can embed new data: a module from (n, ...) to (n, n_components), of which a copy
             is trained, or a name in `contraport.encoders`, to which a linear layer is added. All items are one batch.

@@ -62,14 +62,25 @@ def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
 
 
 def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return 2-D positions, nearest neighbors, labels, domains, thumbnails and texts of chosen items.
+    """Return 2-D positions of chosen items and what `collect_item_data` returns.
 
     The singular values, `spectrum`, are those of all items.
     """
     method, plane = project_to_2d(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
     arrays["spectrum"] = centered_singular_values(features).numpy()
-    arrays["neighbors"] = nearest_neighbors(features[chosen], min(NEIGHBORS, len(chosen) - 1)).numpy()
+    return arrays | collect_item_data(dataset, features[chosen], chosen)
+
+
+def collect_item_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
+    """Return nearest neighbors, labels, domains, thumbnails and texts of the chosen items of a dataset.
+
+    Args:
+        dataset: the items.
+        features: features of the chosen items, ``(m, F)``.
+        chosen: their positions, ``(m,)``.
+    """
+    arrays: Arrays = {"neighbors": nearest_neighbors(features, min(NEIGHBORS, len(chosen) - 1)).numpy()}
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[chosen].numpy()
     if dataset.class_names is not None:

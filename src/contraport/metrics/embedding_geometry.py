@@ -1,4 +1,4 @@
-"""Geometry of embeddings on the unit sphere: alignment, uniformity, tolerance, effective rank, hubness."""
+"""Geometry of embeddings on the unit sphere: alignment, uniformity, tolerance, effective rank, hubness; and of maps."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ UNIFORMITY_ITEMS = 10_000
 
 HUB_NEIGHBORS = 10
 """Number of nearest neighbors that `hubness` counts."""
+
+MAP_NEIGHBORS = 12
+MAP_QUERIES = 2_000
+"""Numbers of neighbors and of items that `trustworthiness` judges."""
 
 PAIRS_AT_ONCE = 1 << 22
 """Number of pairs that `uniformity` holds in memory at a time: 16 MiB."""
@@ -167,6 +171,40 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
     counts = nearest_neighbors(_subsample(z), neighbors).flatten()
     counts = counts.bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
     return 0.0 if (counts == counts[0]).all() else float(skewness(counts, torch.ones_like(counts)))
+
+
+def trustworthiness(x: Tensor, z: Tensor, neighbors: int = MAP_NEIGHBORS) -> float:
+    """Return how far the nearest neighbors on a map are neighbors in the data: 1 is perfect, about 0.5 random.
+
+    A neighbor on the map costs as many ranks as it is beyond the `neighbors` nearest in the data, by Euclidean
+    distance. Beyond `MAP_QUERIES` items the neighbors of a fixed random subset of this size are judged, among all.
+
+    Args:
+        x: data, (n, d).
+        z: map, (n, c).
+        neighbors: number of neighbors, below n / 2.
+
+    Raises:
+        UsageError: there are too few items.
+
+    Source: Venna and Kaski (2001), Neighborhood preservation in nonlinear projection methods, eq. 1.
+
+    >>> x = torch.arange(10.0)[:, None]
+    >>> trustworthiness(x, 3 - x, neighbors=3)
+    1.0
+    """
+    n = len(x)
+    check(n > 2 * neighbors, f"z: must have more than {2 * neighbors} items, got {n}.")
+    rows = torch.randperm(n, generator=torch_generator("metrics.trustworthiness", n))[:MAP_QUERIES].to(x.device)
+    excess = 0.0
+    for part in rows.split(max(1, PAIRS_AT_ONCE // n)):
+        within = torch.arange(len(part), device=x.device)
+        far, near = torch.cdist(x[part].double(), x.double()), torch.cdist(z[part].double(), z.double())
+        far[within, part] = near[within, part] = torch.inf
+        shown = near.topk(neighbors, largest=False).indices
+        ranks = torch.searchsorted(far.sort(dim=1).values, far.gather(1, shown)) + 1
+        excess += float((ranks - neighbors).clamp(min=0).sum())
+    return 1 - 2 * excess / (len(rows) * neighbors * (2 * n - 3 * neighbors - 1))
 
 
 def skewness(values: Tensor, weights: Tensor) -> Tensor:

@@ -73,13 +73,17 @@ def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     [1, 0, 1]
     """
     x = x.double()
-    chunks = []
-    for rows in torch.arange(len(x), device=x.device).split(max(1, MAX_DISTANCES // len(x))):
+    x = x - x.mean(0)  # for the rounding errors of the expanded square, which only chooses the neighbors
+    squares, chunks = x.square().sum(1), []
+    at_once = max(1, MAX_DISTANCES // max(len(x), neighbors * x.shape[1]))
+    for rows in torch.arange(len(x), device=x.device).split(at_once):
+        expanded = torch.addmm(squares, x[rows], x.T, alpha=-2)
+        expanded[torch.arange(len(rows), device=x.device), rows] = torch.inf
+        chosen = expanded.topk(neighbors, largest=False).indices
         # Differences rather than the expanded square, whose rounding errors exceed the distances of near duplicates.
-        distances = torch.cdist(x[rows], x, compute_mode="donot_use_mm_for_euclid_dist").square()
-        distances[torch.arange(len(rows), device=x.device), rows] = torch.inf
-        chunks.append(distances.topk(neighbors, largest=False))
-    return torch.cat([chunk.values for chunk in chunks]), torch.cat([chunk.indices for chunk in chunks])
+        distances, order = (x[rows, None] - x[chosen]).square().sum(2).sort(1)
+        chunks.append((distances, chosen.gather(1, order)))
+    return torch.cat([distances for distances, _ in chunks]), torch.cat([chosen for _, chosen in chunks])
 
 
 @torch.no_grad()

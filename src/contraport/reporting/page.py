@@ -77,12 +77,17 @@ def render_report(runs: Sequence[ReportRun]) -> str:
     """Render the report on some runs as the text of an HTML page."""
     builder = PageBuilder(runs)
     sections = [section for build in SECTIONS if (section := build(builder)) is not None]
+    return render_sections(builder, sections, build_report_title(runs))
+
+
+def render_sections(builder: PageBuilder, sections: Sequence[Section], title: str) -> str:
+    """Render sections and the figures that they added to the builder as the text of an HTML page."""
     return render_page(
         "report.html.j2",
         "contraport.reporting",
         by_group=_group_metrics,
-        runs=runs,
-        sentence=build_report_title(runs),
+        runs=builder.runs,
+        sentence=title,
         sections=sections,
         sheets=builder.sheets,
         plots=Markup(to_script_json(builder.plots)),

@@ -22,28 +22,39 @@ RATIO_RANGE = 0.8, 1.7
 COLORINGS = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
 
 
-def build_embedding_map_section(builder: PageBuilder) -> Section | None:
-    """Build the section of embedding maps, one per run; return None if no run has a projection to the plane."""
+LEAD = (
+    "Test items by the features of the frozen encoder. Hover over a point to see the item; click it for its nearest "
+    "neighbors."
+)
+
+
+def build_embedding_map_section(builder: PageBuilder, *, noun: str = "test item", lead: str = LEAD) -> Section | None:
+    """Build the section of embedding maps, one per run; return None if no run has a projection to the plane.
+
+    Args:
+        builder: page that the maps are added to.
+        noun: what a point is.
+        lead: text above the maps.
+    """
     maps: list[tuple[ReportRun, PlotElement, str]] = []
     for run in builder.runs:
         if "points" not in run.figure_arrays:
             continue
         points, method = run.figure_arrays["points"], str(run.figure_arrays.get("projection", "a projection"))
         coloring = "colored by class" if run.class_names else "without labels"
-        label = f"{run.name}: {len(points):,} test items of {run.data_name} in the plane ({method}), {coloring}."
+        label = f"{run.name}: {len(points):,} {noun}s of {run.data_name} in the plane ({method}), {coloring}."
         width, height = np.ptp(points.astype(float), axis=0)
         ratio = float(np.clip(width / height, *RATIO_RANGE)) if height > 0 else None
         plot = builder.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
         sheet = builder.add_thumbnails(run.figure_arrays.get("thumbnails"))
-        builder.script_data.setdefault("maps", {})[plot.element_id] = build_point_data(run, sheet)
+        builder.script_data.setdefault("maps", {})[plot.element_id] = build_point_data(run, sheet) | {"noun": noun}
         maps.append((run, plot, method))
     if not maps:
         return None
     available = {name for points in builder.script_data["maps"].values() for name in points["colors"]}
     colorings = {name: title for name, title in COLORINGS.items() if name in available}
-    return Section(
-        "embeddings", "Embeddings", {"maps": maps, "legends": _build_legends(builder.runs), "colors": colorings}
-    )
+    values = {"maps": maps, "legends": _build_legends(builder.runs), "colors": colorings, "noun": noun, "lead": lead}
+    return Section("embeddings", "Embeddings", values)
 
 
 def draw_embedding_map(run: ReportRun) -> Figure:

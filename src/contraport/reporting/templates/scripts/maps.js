@@ -3,7 +3,7 @@ const CONTINUOUS = [2, 3, 4, 5, 6];
 const STRIP = 10;
 
 function describe(known, item) {
-  const lines = [known.classes.length ? known.classes[known.labels[item]] : "", `test item ${known.ids ? known.ids[item] : item}`];
+  const lines = [known.classes.length ? known.classes[known.labels[item]] : "", `${known.noun} ${known.ids ? known.ids[item] : item}`];
   for (const [name, { values, of, names }] of Object.entries(known.colors)) {
     if (values) lines.push(`${name} ${values[item].toPrecision(3)}`);
     if (of) lines.push(names[of[item]]);

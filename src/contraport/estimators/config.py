@@ -1,0 +1,142 @@
+"""Options of `contraport map` and `inverse-ot`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from contraport.errors import check_nonnegative, check_positive
+from contraport.options import (
+    EXTRA,
+    PAIRS,
+    USE_ENCODER,
+    BaseOptions,
+    Command,
+    int_in_range,
+    one_of,
+    option,
+    option_metadata,
+)
+from contraport.runs.config import VIEW, Run, TrustOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapOptions(TrustOptions):
+    """Options of `contraport.map`: embed items in the plane by t-SNE or SNE."""
+
+    source: str | Path | Run | Any = field(
+        kw_only=False,
+        metadata=option_metadata(
+            "Run folder, whose items are embedded; or a feature file written by `contraport embed` (.npz, .npy or "
+            ".parquet); or data as in `contraport train`, mapped by their raw inputs. In Python also an array (n, F)."
+        ),
+    )
+    out: str | Path | None = option(
+        None, "New folder for the coordinates, the picture and the page; default: nothing is written."
+    )
+    method: Literal["tsne", "sne"] = option(
+        "tsne", "Method: tsne (heavy-tailed kernel) or sne (Gaussian kernel).", check=one_of("tsne", "sne")
+    )
+    perplexity: float = option(30.0, "Effective number of neighbors of an item.", check=check_positive)
+    exact: bool = option(
+        False,
+        "Use all pairs of items, in O(n^2) memory and time. Default: the 3 x perplexity nearest neighbors of each item "
+        "attract it, and the repulsion of t-SNE is interpolated on a grid, in O(n) time.",
+    )
+    iterations: int = option(1000, "Largest number of iterations.", check=int_in_range(1))
+    max_items: int = option(10_000, "Map at most this many items, chosen at random.", check=int_in_range(4))
+    split: Literal["train", "test"] | None = option(
+        None,
+        "Split of a run or of data: train or test; default: test for a run, all items for data without a test split of "
+        "their own.",
+        check=one_of("train", "test"),
+    )
+    view: str | int | None = option(None, VIEW)
+    seed: int = option(0, "Random seed.", check=int_in_range(0))
+    device: str = option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
+    progress: bool = option(True, "Show progress bars on a terminal.")
+
+
+MAP = Command(
+    MapOptions,
+    "contraport.estimators:map",
+    "Draw a map of items in the plane by t-SNE.",
+    details="""
+        Near points are similar items; the axes and the distances between far groups have no meaning. The map is judged
+        by its trustworthiness: 1 if the 12 nearest neighbors on the map are neighbors in the data.
+
+        The folder `out` has `map.csv` (position, name, class, x and y of each item), `map.npz` (the same as a feature
+        file, for `contraport cluster` or `contraport.plots.embedding`), `map.png` and `map.html`, one file in which
+        points show their item and its nearest neighbors (of at most 2,000 items).
+    """,
+    examples=(
+        "contraport map runs/photos --out maps/photos",
+        "contraport map photos.npz --perplexity 50 --out maps/vectors",
+        "contraport map digits --split test --exact --out maps/digits",
+    ),
+    printer_path="contraport.cli.console:print_map",
+    required_extra=EXTRA,
+    group=USE_ENCODER,
+    docs_page="similarity-search maps",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseOTOptions(BaseOptions):
+    """Options of `contraport.inverse_ot`: learn the cost of an observed coupling."""
+
+    coupling: str | Path | Any = field(
+        kw_only=False,
+        metadata=option_metadata(
+            "Observed coupling: a folder with the tables rows, columns and pairs (see `contraport docs couplings`), or "
+            "a matrix of nonnegative numbers in a .csv or .npy file; in Python also an array (n, m)."
+        ),
+    )
+    rows: str | Path | Any | None = option(
+        None,
+        "Features of the rows, in their order: a feature file, or in Python an array (n, p); default: those in the "
+        "folder, and for a matrix an indicator of each row.",
+    )
+    columns: str | Path | Any | None = option(None, "Features of the columns, likewise.")
+    dimensions: int = option(
+        16, "Number of principal components kept of the features of each side.", check=int_in_range(1)
+    )
+    ridge: float = option(
+        0.0,
+        "Factor of half the squared norm of the affinity matrix. A coupling with many zeros needs it, as its cost "
+        "grows without bound otherwise.",
+        check=check_nonnegative,
+    )
+    iterations: int = option(1000, "Largest number of L-BFGS iterations.", check=int_in_range(1))
+    out: str | Path | None = option(
+        None, "New folder for the cost, the plan and a picture; default: nothing is written."
+    )
+
+
+INVERSE_OT = Command(
+    InverseOTOptions,
+    "contraport.estimators:inverse_ot",
+    "Learn the cost whose transport plan is an observed coupling.",
+    details="""
+        Who was matched with whom is known; what made them match is learned (inverse optimal transport): the cost
+        C_ij = -<x_i, A y_j> of features x, y whose entropic transport plan, with the masses of the observed coupling,
+        is nearest to it in KL divergence. The temperature of the plan is 1. Features have unit variance, so that the
+        singular values of the affinity matrix A say how much each pair of directions contributes.
+
+        The KL divergence is compared with that of independent matching, whose plan is the product of the masses: the
+        explained share is 0 for a cost that explains nothing and 1 for the observed coupling itself.
+
+        The folder `out` has `inverse_ot.npz` (the arrays `cost` and `plan` `(n, m)`, `affinity` `(p, q)`,
+        `row_features` `(n, p)` and `column_features` `(m, q)` as they were used, `row_positions` and
+        `column_positions`) and `plans.png`, both plans with rows and columns in the order of the strongest direction.
+    """,
+    examples=(
+        "contraport inverse-ot shop/ --ridge 0.001 --out learned/shop",
+        "contraport inverse-ot counts.csv --rows users.npz --columns items.npz --out learned/counts",
+    ),
+    printer_path="contraport.cli.console:print_learned_cost",
+    required_extra=EXTRA,
+    group=PAIRS,
+    docs_page="couplings",
+)

@@ -1,0 +1,206 @@
+"""Implements `contraport inverse-ot`: learns the cost of an observed coupling, with its plan and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from contraport._utils.files import atomic_write_folder, write_arrays
+from contraport._utils.formatting import pluralize
+from contraport.data import Dataset
+from contraport.data.arrays import as_array
+from contraport.data.coupling import CouplingStore
+from contraport.data.sources.load import load_unsplit
+from contraport.embedding import LoaderConfig, extract_raw_inputs
+from contraport.errors import (
+    UsageError,
+    check,
+    check_existing_file,
+    check_new_folder,
+    report_write_errors,
+    unreadable_error,
+)
+from contraport.estimators.config import INVERSE_OT, InverseOTOptions
+from contraport.estimators.inverse_ot import InverseOT
+from contraport.features import as_features
+from contraport.plots import couplings as draw_couplings
+
+MAX_CELLS = 25_000_000
+"""Largest number of pairs of a coupling, rows times columns: the plan is a dense matrix."""
+
+
+class LearnedCost(NamedTuple):
+    """Result of `contraport inverse-ot`: the learned cost and how well its plan fits the observed coupling.
+
+    Attributes:
+        cost: learned cost, ``(n, m)``, with row and column means subtracted because the plan does not determine them.
+        plan: transport plan of the cost, ``(n, m)``, of total mass 1.
+        affinity: affinity matrix A of the features, ``(p, q)``.
+        row_positions: positions of the rows, without rows that have no mass, ``(n,)``.
+        column_positions: positions of the columns, likewise, ``(m,)``.
+        kl_divergence: divergence of the observed coupling from the plan, nats.
+        independent_kl: divergence of the observed coupling from the product of its masses, nats.
+        direction_shares: share of each pair of directions in the sum of the singular values of the affinity matrix,
+            the largest first.
+        iterations: number of L-BFGS iterations.
+        folder: folder of the files, or None.
+    """
+
+    cost: np.ndarray
+    plan: np.ndarray
+    affinity: np.ndarray
+    row_positions: np.ndarray
+    column_positions: np.ndarray
+    kl_divergence: float
+    independent_kl: float
+    direction_shares: np.ndarray
+    iterations: int
+    folder: Path | None
+
+    @property
+    def explained_share(self) -> float:
+        """Share of the divergence from independent matching that the cost explains; 1 for independent couplings."""
+        return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
+
+    def __str__(self) -> str:
+        n, m = self.plan.shape
+        sides = f"{pluralize(n, 'row')} and {pluralize(m, 'column')}"
+        kl = f"KL divergence {self.kl_divergence:.4f} nats, independent {self.independent_kl:.4f}"
+        return f"cost of {sides}: {kl}, explained share {self.explained_share:.1%}"
+
+
+@INVERSE_OT.with_option_parameters
+def inverse_ot(values: dict[str, Any]) -> LearnedCost:
+    """Learn the cost whose entropic transport plan is nearest to an observed coupling.
+
+    Raises:
+        UsageError: an invalid argument, features that do not fit the coupling, or a coupling without mass.
+
+    >>> learned = inverse_ot([[0.4, 0.1], [0.1, 0.4]])
+    >>> learned.plan.round(4).tolist(), round(learned.explained_share, 3)
+    ([[0.4, 0.1], [0.1, 0.4]], 1.0)
+    """
+    options = InverseOTOptions(**values)
+    if options.out is not None:
+        check_new_folder("out", Path(options.out))
+    observed, *sides = _load_coupling(options)
+    positions = [np.flatnonzero(observed.sum(axis) > 0) for axis in (1, 0)]
+    check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
+    observed = observed[np.ix_(*positions)] / observed.sum()
+    x, y = (_prepare_features(side, kept, options.dimensions) for side, kept in zip(sides, positions, strict=True))
+    estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
+    affinity: np.ndarray = next(iter(estimator.module_.parameters())).detach().numpy()
+    strengths = np.linalg.svd(affinity, compute_uv=False)
+    product = np.outer(observed.sum(1), observed.sum(0))
+    held = observed > 0
+    result = LearnedCost(
+        estimator.cost_,
+        estimator.coupling_,
+        affinity,
+        positions[0],
+        positions[1],
+        estimator.kl_divergence_,
+        float((observed[held] * np.log(observed[held] / product[held])).sum()),
+        strengths / (strengths.sum() or 1.0),
+        estimator.n_iter_,
+        None if options.out is None else Path(options.out),
+    )
+    if result.folder is not None:
+        with report_write_errors("out", result.folder), atomic_write_folder(result.folder) as folder:
+            _write_files(folder, result, observed, x, y)
+    return result
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Features of the items of one side, ``(n, p)``; None for an indicator of each item."""
+
+    argument: str
+    features: np.ndarray | None
+    items: int
+
+
+def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, _Side, _Side]:
+    """Load the matrix of the coupling, ``(n, m)``, and the features of both sides."""
+    source = options.coupling
+    own: list[np.ndarray | None] = [None, None]
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        dataset = load_unsplit(source)
+        store = dataset.store
+        if not isinstance(store, CouplingStore) or dataset.entity_ids is None:
+            message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
+            raise UsageError(message, kind="no_coupling")
+        shape = (len(store.sides[0]), len(store.sides[1]))
+        _check_cells(*shape)
+        observed = np.zeros(shape)
+        weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
+        np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
+        for place, (side, name) in enumerate(zip(store.sides, ("rows", "columns"), strict=True)):
+            if getattr(options, name) is None:
+                dataset = Dataset(side, name=name, split="train")
+                own[place] = extract_raw_inputs(dataset, LoaderConfig()).numpy()
+    else:
+        observed = _read_matrix(source)
+    check(bool(np.isfinite(observed).all() and (observed >= 0).all()), "coupling: must be finite and nonnegative.")
+    sides = []
+    for argument, mine, items in zip(("rows", "columns"), own, observed.shape, strict=True):
+        given = getattr(options, argument)
+        features = mine if given is None else as_features(given).features
+        count = items if features is None else len(features)
+        check(count == items, f"{argument}: must have {items} items, as the coupling has, got {count}.", "shape")
+        sides.append(_Side(argument, features, items))
+    return observed, sides[0], sides[1]
+
+
+def _read_matrix(source: Any) -> np.ndarray:
+    """Read a matrix from a `.csv` file without a heading or an `.npy` file, or convert an array."""
+    matrix = source
+    if isinstance(source, str | Path):
+        check_existing_file("coupling", source)
+        try:
+            is_csv = Path(source).suffix == ".csv"
+            matrix = np.loadtxt(source, delimiter=",", ndmin=2) if is_csv else np.load(source, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise unreadable_error(f"coupling: {source}", "a matrix of numbers", error) from error
+    matrix = as_array("coupling", matrix)
+    good = matrix.ndim == 2 and matrix.size > 0 and matrix.dtype.kind in "fiub"
+    check(good, f"coupling: must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}.", "shape")
+    _check_cells(*matrix.shape)
+    result: np.ndarray = matrix.astype(np.float64)
+    return result
+
+
+def _check_cells(rows: int, columns: int) -> None:
+    message = f"coupling: must have at most {MAX_CELLS:,} pairs, got {rows:,} x {columns:,}."
+    check(rows * columns <= MAX_CELLS, f"{message} Leave out rare rows and columns.", "too_large")
+
+
+def _prepare_features(side: _Side, kept: np.ndarray, dimensions: int) -> np.ndarray:
+    """Return features of unit variance, ``(n, p)``: indicators, standardized columns or principal components."""
+    if side.features is None:
+        return np.eye(len(kept))
+    features = np.asarray(side.features[kept], dtype=np.float64)
+    check(bool(np.isfinite(features).all()), f"{side.argument}: features must be finite.", "not_finite")
+    features = features - features.mean(0)
+    deviations = features.std(0)
+    varying = deviations > 1e-9 * (deviations.max() or 1.0)
+    check(bool(varying.any()), f"{side.argument}: all items have equal features.", "constant")
+    features = np.asarray(features[:, varying] / deviations[varying])
+    if features.shape[1] <= dimensions:
+        return features
+    left, values, _ = np.linalg.svd(features, full_matrices=False)
+    components: np.ndarray = left[:, :dimensions][:, values[:dimensions] > 1e-9 * values[0]]
+    whitened: np.ndarray = components * np.sqrt(len(features))
+    return whitened
+
+
+def _write_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
+    write_arrays(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
+    left, _, right = np.linalg.svd(result.affinity)
+    order = np.ix_(np.argsort(x @ left[:, 0], kind="stable"), np.argsort(y @ right[0], kind="stable"))
+    figure = draw_couplings({"observed": observed[order], "plan of the learned cost": result.plan[order]})
+    figure.savefig(folder / "plans.png", dpi=200, bbox_inches="tight")

@@ -1,0 +1,247 @@
+"""Implements `contraport map`: items in the plane by t-SNE or SNE, with picture, page and coordinates."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport._utils.files import atomic_write_folder, write_csv, write_text
+from contraport._utils.progress import ProgressBars
+from contraport.data import Dataset
+from contraport.data.sources.external_datasets import is_stream
+from contraport.data.sources.load import load, load_unsplit
+from contraport.embedding import LoaderConfig, extract_feature_tensor, extract_raw_inputs
+from contraport.errors import UsageError, check, check_new_folder, report_write_errors
+from contraport.estimators.config import MAP, MapOptions
+from contraport.estimators.sne import SNE, TSNE
+from contraport.evaluation.page_samples import Arrays, choose_fixed_subsample, collect_item_data
+from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_train_and_test, resolve_device
+from contraport.features import Features, as_features, write_features
+from contraport.metrics.embedding_geometry import MAP_NEIGHBORS, trustworthiness
+from contraport.metrics.retrieval import nearest_neighbors
+from contraport.plots import embedding as draw_embedding
+from contraport.reporting.html_page import PageBuilder
+from contraport.reporting.page import render_sections
+from contraport.reporting.report_run import ReportRun, short_data_name
+from contraport.reporting.sections.embedding_map import build_embedding_map_section
+from contraport.runs import Run
+from contraport.seeding import torch_generator
+from contraport.training.components import build_unaugmented_views
+
+PAGE_ITEMS = 2_000
+"""Largest number of items on the page, a fixed random choice: with more, pictures make it too large."""
+
+METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}
+
+log = logging.getLogger("contraport.estimators")
+
+
+class Map(NamedTuple):
+    """Result of `contraport map`: the coordinates of the items, and how faithful they are.
+
+    Attributes:
+        points: coordinates of the items, ``(n, 2)`` float32.
+        positions: row of each item in its source, ``(n,)``.
+        method: "t-SNE" or "SNE".
+        kl_divergence: divergence of the map from the neighbor distribution of the data, nats.
+        trustworthiness: from about 0.5, random, to 1: neighbors on the map are neighbors in the data; None for fewer
+            than 25 items.
+        iterations: number of iterations.
+        folder: folder of the files, or None.
+    """
+
+    points: np.ndarray
+    positions: np.ndarray
+    method: str
+    kl_divergence: float
+    trustworthiness: float | None
+    iterations: int
+    folder: Path | None
+
+    def __str__(self) -> str:
+        trust = "" if self.trustworthiness is None else f", trustworthiness {self.trustworthiness:.3f}"
+        quality = f"KL divergence {self.kl_divergence:.3f} nats{trust}"
+        return f"{self.method} of {len(self.points):,} items after {self.iterations:,} iterations: {quality}"
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Features of the items to map, and the dataset that they are from, if any."""
+
+    features: Features
+    dataset: Dataset | None
+
+
+@MAP.with_option_parameters
+def map(values: dict[str, Any]) -> Map:
+    """Map items to the plane by t-SNE or SNE, so that similar items are near.
+
+    Raises:
+        UsageError: an invalid argument, data without four different items, or fewer items than the perplexity needs.
+
+    >>> features = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    >>> map(features, perplexity=5, iterations=50).points.shape
+    (40, 2)
+    """
+    options = MapOptions(**values)
+    if options.out is not None:
+        check_new_folder("out", Path(options.out))
+    device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
+    items = _load_items(options, LoaderConfig(device=device, bars=bars))
+    rows = torch.from_numpy(np.array(items.features.features, dtype=np.float32))
+    how: dict[str, Any] = {"max_iter": options.iterations, "random_state": options.seed, "device": str(device)}
+    if options.method == "tsne":
+        how |= {"method": "exact" if options.exact else "interpolated"}
+    else:
+        how |= {"method": "exact" if options.exact else "sparse"}
+    init = "pca" if rows.shape[1] > 1 else "random"
+    estimator = (TSNE if options.method == "tsne" else SNE)(perplexity=options.perplexity, init=init, **how)
+    estimator._bars = bars
+    with bars.track_steps(None):  # so that the bars of the steps share a display
+        points = estimator.fit_transform(rows)
+    trust = trustworthiness(rows, torch.from_numpy(points)) if len(rows) > 2 * MAP_NEIGHBORS else None
+    result = Map(
+        points,
+        items.features.source_rows,
+        METHOD_TITLES[options.method],
+        estimator.kl_divergence_,
+        trust,
+        estimator.n_iter_,
+        None if options.out is None else Path(options.out),
+    )
+    if result.folder is not None:
+        with report_write_errors("out", result.folder), atomic_write_folder(result.folder) as folder:
+            _write_files(folder, result, items)
+    return result
+
+
+def _load_items(options: MapOptions, loader_config: LoaderConfig) -> _Items:
+    """Load the features of the items: those of a run, of a feature file or an array, or the raw inputs of data."""
+    source = options.source
+    if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
+        return _embed_items_of_run(source if isinstance(source, Run) else Run(source), options, loader_config)
+    features = _as_features_or_none(source)
+    if features is None:
+        return _load_raw_inputs(options, loader_config)
+    message = "cannot be combined with features, which are of one split and view."
+    for name in ("split", "view"):
+        check(getattr(options, name) is None, f"{name}: {message}", "conflict")
+    chosen = _choose_items(len(features), options).numpy()
+    arrays = {name: getattr(features, name) for name in ("features", "source_rows", "splits", "keys", "labels")}
+    parts: dict[str, Any] = {name: None if array is None else array[chosen] for name, array in arrays.items()}
+    return _Items(replace(features, **parts), None)
+
+
+def _as_features_or_none(source: Any) -> Features | None:
+    """Return the features of an array or a feature file; None for data, such as an .npz file of other arrays."""
+    if isinstance(source, torch.utils.data.Dataset) or is_stream(source):
+        return None
+    if isinstance(source, str | Path) and Path(source).suffix not in (".npz", ".npy", ".parquet"):
+        return None
+    try:
+        return as_features(source)
+    except UsageError as error:
+        if isinstance(source, str | Path) and error.code in ("features.no_features", "features.invalid"):
+            return None
+        raise
+
+
+def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConfig) -> _Items:
+    settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
+    model = whole if options.view is None else whole.single_view(options.view)
+    splits = load_train_and_test(run, SplitLoader(settings, model), None, leave_out=False)
+    dataset = splits.train if options.split == "train" else splits.test
+    if options.view is not None:
+        dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
+    dataset = dataset.subset(_choose_items(len(dataset), options))
+    features = extract_feature_tensor(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
+    return _from_dataset(dataset, features, str(run.path))
+
+
+def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> _Items:
+    split = options.split
+    dataset = load_unsplit(options.source) if split is None else load(options.source, split)
+    if options.view is not None:
+        names = dict(zip(dataset.view_names, range(len(dataset.shapes)), strict=True))
+        place = options.view if isinstance(options.view, int) else names.get(options.view, -1)
+        message = f"view: must be a name or number of {', '.join(names)}, got {options.view!r}."
+        check(0 <= place < len(names), message, "unknown")
+        dataset = dataset.select_views([place])
+    dataset = dataset.subset(_choose_items(len(dataset), options))
+    return _from_dataset(dataset, extract_raw_inputs(dataset, loader_config), None)
+
+
+def _choose_items(items: int, options: MapOptions) -> Tensor:
+    if items <= options.max_items:
+        return torch.arange(items)
+    log.info("Mapping %s of %s items, chosen at random; max_items sets the number.", options.max_items, items)
+    generator = torch_generator("estimators.map", options.seed, items)
+    return torch.randperm(items, generator=generator)[: options.max_items].sort().values
+
+
+def _from_dataset(dataset: Dataset, features: Tensor, run: str | None) -> _Items:
+    names = dataset.class_names if dataset.labels is not None else None
+    return _Items(
+        Features(
+            features.cpu().numpy(),
+            dataset.rows.numpy(),
+            np.full(len(dataset), dataset.split),
+            None if dataset.keys is None else np.array(dataset.keys, dtype=np.str_),
+            None if dataset.labels is None else dataset.labels.numpy(),
+            None if names is None else np.array(names, dtype=np.str_),
+            run,
+            data_name=dataset.name,
+        ),
+        dataset,
+    )
+
+
+def _write_files(folder: Path, result: Map, items: _Items) -> None:
+    features = items.features
+    mapped = replace(features, features=result.points, run=None, view=None)
+    write_features(folder / "map.npz", mapped)
+    rows = (
+        (int(row), features.item_name(place), features.class_name_at(place) or "", *map_point)
+        for place, (row, map_point) in enumerate(zip(features.source_rows, result.points.tolist(), strict=True))
+    )
+    write_csv(folder / "map.csv", ["position", "name", "class", "x", "y"], rows)
+    class_names = None
+    if features.labels is not None and features.class_names is not None:
+        class_names = [str(features.class_names[label]) for label in np.unique(features.labels)]
+    figure = draw_embedding(result.points, features.labels, class_names=class_names, width=5.0)
+    figure.savefig(folder / "map.png", dpi=200)
+    write_text(folder / "map.html", _render_page(result, items))
+
+
+def _render_page(result: Map, items: _Items) -> str:
+    """Render the map as a page in the form of the report's section of embeddings."""
+    features = items.features
+    chosen = choose_fixed_subsample(len(result.points), PAGE_ITEMS)
+    rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
+    arrays: Arrays = {"neighbors": nearest_neighbors(rows, min(MAP_NEIGHBORS, len(rows) - 1)).numpy()}
+    if items.dataset is not None:
+        arrays = collect_item_data(items.dataset, rows, chosen)
+    elif features.labels is not None:
+        arrays["labels"] = features.labels[chosen]
+        if features.class_names is not None:
+            arrays["class_names"] = features.class_names
+    if features.keys is not None and "texts" not in arrays:
+        arrays["texts"] = features.keys[chosen]
+    arrays |= {
+        "points": result.points[chosen],
+        "ids": features.source_rows[chosen],
+        "projection": np.array(result.method),
+    }
+    name = short_data_name(features.data_name or "features")
+    shown = ReportRun(name, "", 0, "", {"data": name}, [], {}, arrays, {})
+    builder = PageBuilder([shown])
+    lead = f"{result}. Hover over a point to see the item; click it for its nearest neighbors."
+    section = build_embedding_map_section(builder, noun="item", lead=lead)
+    assert section is not None
+    return render_sections(builder, [section], f"{result.method} map of {name}")

@@ -1,0 +1,112 @@
+"""`contraport inverse-ot`: planted affinities from folders and matrices, its files and its errors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import ot
+import pytest
+from tests.errors import raises_usage_error
+
+import contraport
+from contraport.cli import main
+
+RNG = np.random.default_rng(0)
+
+
+def standardized(values):
+    return (values - values.mean(0)) / values.std(0)
+
+
+X, Y = standardized(RNG.normal(size=(40, 3))), standardized(RNG.normal(size=(30, 2)))
+AFFINITY = np.array([[0.9, 0.0], [0.2, -0.5], [0.0, 0.1]])
+PLAN = ot.sinkhorn(np.full(40, 1 / 40), np.full(30, 1 / 30), -X @ AFFINITY @ Y.T, 1.0, stopThr=1e-13)
+
+
+def test_recovers_a_planted_affinity(tmp_path):
+    np.savetxt(tmp_path / "plan.csv", 100 * PLAN, delimiter=",")
+    np.save(tmp_path / "rows.npy", 5 * X.astype(np.float32) + 2)  # in other units
+    learned = contraport.inverse_ot(
+        tmp_path / "plan.csv", rows=tmp_path / "rows.npy", columns=Y.astype(np.float32), out=tmp_path / "learned"
+    )
+    np.testing.assert_allclose(learned.affinity, AFFINITY, atol=1e-4)
+    np.testing.assert_allclose(learned.plan, PLAN, atol=1e-7)
+    independent = (PLAN * np.log(PLAN * 40 * 30)).sum()
+    assert learned.independent_kl == pytest.approx(independent, abs=1e-9)
+    assert learned.explained_share > 0.999999
+    strengths = np.linalg.svd(AFFINITY, compute_uv=False)
+    np.testing.assert_allclose(learned.direction_shares, strengths / strengths.sum(), atol=1e-4)
+    with np.load(tmp_path / "learned" / "inverse_ot.npz") as saved:
+        rebuilt = -saved["row_features"] @ saved["affinity"] @ saved["column_features"].T
+        centered = rebuilt - rebuilt.mean(0) - rebuilt.mean(1, keepdims=True) + rebuilt.mean()
+        np.testing.assert_allclose(saved["cost"], centered, atol=1e-9)
+    assert (tmp_path / "learned" / "plans.png").stat().st_size > 1000
+
+
+def test_learns_from_the_folder_of_a_coupling(tmp_path, capsys):
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    for name, values in (("rows", X), ("columns", Y)):
+        header = ",".join(["id", *(f"f{k}" for k in range(values.shape[1]))])
+        lines = [f"{name}{k}," + ",".join(map(str, row)) for k, row in enumerate(values)]
+        (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    counts = RNG.multinomial(50_000, PLAN.ravel()).reshape(PLAN.shape)
+    counts[3] = 0  # a row without pairs
+    pairs = [f"rows{i},columns{j},{counts[i, j]}" for i, j in np.argwhere(counts > 0)]
+    (folder / "pairs.csv").write_text("\n".join(["row,column,weight", *pairs]) + "\n")
+    learned = contraport.inverse_ot(folder)
+    assert 3 not in learned.row_positions
+    assert learned.plan.shape == (39, 30)
+    np.testing.assert_allclose(learned.affinity, AFFINITY, atol=0.06)
+    assert learned.explained_share > 0.9
+    assert main(["inverse-ot", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kl_divergence"] == pytest.approx(learned.kl_divergence)
+
+
+def test_keeps_principal_components_of_many_features():
+    wide = X @ RNG.normal(size=(3, 50))
+    learned = contraport.inverse_ot(PLAN, rows=wide, columns=Y, dimensions=3)
+    assert learned.affinity.shape == (3, 2)
+    assert learned.explained_share > 0.99999  # the three components span the features
+    poor = contraport.inverse_ot(PLAN, rows=wide, columns=Y, dimensions=1)
+    assert poor.explained_share < learned.explained_share
+
+
+def test_independent_couplings_need_no_cost():
+    learned = contraport.inverse_ot(np.outer([1.0, 2.0, 3.0], [1.0, 1.0]))
+    assert learned.explained_share == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(learned.cost, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"coupling": np.zeros((3, 2))}, "coupling.empty"),
+        ({"coupling": [[1.0, -1.0]]}, "coupling.invalid"),
+        ({"coupling": [[1.0, np.nan]]}, "coupling.invalid"),
+        ({"coupling": [1.0, 2.0]}, "coupling.shape"),
+        ({"coupling": [["a", "b"]]}, "coupling.shape"),
+        ({"coupling": PLAN, "rows": X[:5]}, "rows.shape"),
+        ({"coupling": PLAN, "columns": np.ones((30, 2))}, "columns.constant"),
+        ({"coupling": PLAN, "columns": np.where(Y > 1, np.inf, Y)}, "columns.not_finite"),
+        ({"coupling": "missing.csv"}, "coupling.not_found"),
+        ({"coupling": PLAN, "ridge": -1}, "ridge.invalid"),
+        ({"coupling": PLAN, "dimensions": 0}, "dimensions.invalid"),
+    ],
+)
+def test_rejects_what_it_cannot_learn_from(values, code):
+    with raises_usage_error(code):
+        contraport.inverse_ot(**values)
+
+
+def test_rejects_files_and_folders_of_another_kind(tmp_path):
+    (tmp_path / "text.csv").write_text("a,b\n1,2\n")
+    with raises_usage_error("coupling.unreadable"):
+        contraport.inverse_ot(tmp_path / "text.csv")
+    (tmp_path / "photos").mkdir()
+    np.savez(tmp_path / "photos" / "x.npz", x=np.eye(3))
+    with pytest.raises(contraport.UsageError):
+        contraport.inverse_ot(tmp_path / "photos")
+    with raises_usage_error("coupling.too_large"):
+        contraport.inverse_ot(np.zeros((5001, 5000), dtype=np.uint8))

@@ -1,0 +1,116 @@
+"""`contraport map`: its inputs, files, page and errors; the trustworthiness against scikit-learn's."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.manifold import trustworthiness as peer_trustworthiness
+from tests.errors import raises_usage_error
+
+import contraport
+from contraport.features import Features, read_features, write_features
+from contraport.metrics.embedding_geometry import trustworthiness
+
+QUICK = {"perplexity": 5, "iterations": 60, "progress": False}
+
+
+@pytest.fixture
+def features():
+    data = load_digits()
+    keys = np.array([f"=digit {k}" for k in range(60)])
+    names = np.array([f"class {k}" for k in range(10)])
+    return Features(
+        data.data[:60].astype(np.float32), np.arange(60) + 7, np.full(60, "test"), keys, data.target[:60], names
+    )
+
+
+def test_writes_coordinates_picture_and_page(tmp_path, features):
+    write_features(tmp_path / "features.npz", features)
+    result = contraport.map(tmp_path / "features.npz", out=tmp_path / "map", **QUICK)
+    assert sorted(file.name for file in (tmp_path / "map").iterdir()) == ["map.csv", "map.html", "map.npz", "map.png"]
+    rows = list(csv.DictReader((tmp_path / "map" / "map.csv").open()))
+    assert rows[0]["position"] == "7"
+    assert rows[0]["name"] == "'=digit 0"  # no formula
+    assert rows[3]["class"] == "class 3"
+    np.testing.assert_allclose([[float(row["x"]), float(row["y"])] for row in rows], result.points)
+    saved = read_features(tmp_path / "map" / "map.npz")
+    assert np.array_equal(saved.features, result.points)
+    assert saved.class_names.tolist() == features.class_names.tolist()
+    page = (tmp_path / "map" / "map.html").read_text()
+    assert "t-SNE of 60 items after 60 iterations" in page
+    assert '"noun":"item"' in page
+    assert "60 test items" not in page
+    assert result.trustworthiness == pytest.approx(
+        peer_trustworthiness(features.features, result.points, n_neighbors=12), abs=1e-3
+    )
+
+
+def test_maps_runs_and_data(tmp_path):
+    x = load_digits().data[:80].astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, labels=load_digits().target[:80])
+    run = contraport.train(data=tmp_path / "data.npz", epochs=1, batch_size=20, out=tmp_path / "run", progress=False)
+    of_run = contraport.map(run, out=tmp_path / "map", **QUICK)
+    of_data = contraport.map(tmp_path / "data.npz", **QUICK)
+    assert len(of_run.points) == 16  # the test split
+    assert len(contraport.map(run.path, split="train", **QUICK).points) == 64
+    assert of_data.positions.tolist() == list(range(80))
+    assert of_data.folder is None
+    assert np.array_equal(of_data.points, contraport.map(x, **QUICK).points)
+    assert (tmp_path / "map" / "map.html").exists()
+
+
+def test_chooses_items_by_seed_and_is_reproducible(features):
+    first, again, other = (
+        contraport.map(features, max_items=30, seed=seed, method="sne", exact=True, **QUICK) for seed in (0, 0, 1)
+    )
+    assert len(first.points) == 30
+    assert np.array_equal(first.points, again.points)
+    assert not np.array_equal(first.positions, other.positions)
+
+
+def test_trustworthiness_of_parts_and_ties(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 6, generator=generator)
+    z = x[:, :2] + 0.1 * torch.randn(90, 2, generator=generator)
+    expected = peer_trustworthiness(x.numpy(), z.numpy(), n_neighbors=12)
+    assert trustworthiness(x, z) == pytest.approx(expected, abs=1e-9)
+    monkeypatch.setattr("contraport.metrics.embedding_geometry.PAIRS_AT_ONCE", 200)
+    assert trustworthiness(x, z) == pytest.approx(expected, abs=1e-9)
+    assert trustworthiness(torch.ones(40, 2), torch.randn(40, 2, generator=generator)) == 1
+    with raises_usage_error("z.invalid", 24):
+        trustworthiness(x[:24], z[:24])
+
+
+@pytest.mark.parametrize(
+    ("source", "values", "code"),
+    [
+        (np.ones((20, 3)), {}, "X.constant"),
+        (np.eye(20), {"perplexity": 19}, "perplexity.invalid"),
+        (np.eye(20), {"split": "test"}, "split.conflict"),
+        (np.eye(20), {"view": 0}, "view.conflict"),
+        (np.eye(20), {"method": "umap"}, "method.unknown"),
+        (np.where(np.eye(20) > 0, np.nan, 1), {}, "X.not_finite"),
+        ("missing.npz", {}, "features.not_found"),
+        ("digitz", {}, "data.unknown"),
+        ("digits", {"view": 3}, "view.unknown"),
+    ],
+)
+def test_rejects_what_it_cannot_map(source, values, code):
+    with raises_usage_error(code):
+        contraport.map(source, **{**QUICK, **values})
+
+
+def test_writes_nothing_over_other_files(tmp_path, features):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with raises_usage_error("out.exists"):
+        contraport.map(features, out=tmp_path / "full", **QUICK)
+    with raises_usage_error("out.not_found"):
+        contraport.map(features, out=tmp_path / "a" / "b", **QUICK)
+    with raises_usage_error("perplexity.invalid"):
+        contraport.map(features, out=tmp_path / "new", **{**QUICK, "perplexity": 60})
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
