@@ -122,6 +122,7 @@ def plan_figures() -> Figures:
         )
     return {
         "couplings": couplings.figure(),
+        "coupling-arrows": couplings.arrow_figure(),
         "triangle": triangle.figure(),
         "matching": matching.figure(),
         "uniformity-penalty": penalty.figure(),

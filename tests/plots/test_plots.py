@@ -117,6 +117,14 @@ def test_diverged_curve_is_drawn():
     np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, np.inf])
 
 
+def test_arrow_maps_end_at_the_mean_of_the_columns():
+    plan = np.array([[0.2, 0.2, 0.0], [0.0, 0.0, 0.6]])
+    (ax,) = plots.arrow_maps(plan, x=[0.0, 1.0], y=[0.0, 2.0, 5.0]).axes
+    assert [text.xy for text in ax.texts] == [(1.0, 1), (5.0, 1)]
+    assert [line.get_xdata()[1] - line.get_xdata()[0] for line in ax.lines] == [2.0, 0.0]  # twice the deviation
+    assert len(plots.arrow_maps(np.eye(100)).axes[0].texts) == 24
+
+
 def test_couplings_draw_marginals_along_the_edges():
     plan = np.array([[0.1, 0.2, 0.0], [0.0, 0.3, 0.4]])
     figure = plots.couplings(plan, a=[0.3, 0.7], b=[0.2, 0.4, 0.4])
@@ -193,6 +201,9 @@ def test_evaluation_samples_hold_spectrum_and_neighbors():
         (lambda: plots.neighbors(torch.eye(3), torch.eye(2), count=1), "items.shape"),
         (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries.invalid"),
         (lambda: plots.couplings({}), "plans.missing"),
+        (lambda: plots.arrow_maps({}), "plans.missing"),
+        (lambda: plots.arrow_maps([[1.0]], y=[1.0, 2.0]), "y.shape"),
+        (lambda: plots.arrow_maps([[-1.0]]), "plans.negative"),
         (lambda: plots.couplings([[1.0]], a=[1.0, 2.0]), "a.shape"),
     ],
 )

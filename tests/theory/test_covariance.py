@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.catalog.objectives import alpha_cl
+from contraport.catalog.objectives import alpha_cl, pairwise
 from contraport.theory import contrastive_covariance, energy, pair_weights
 
 
@@ -37,6 +37,55 @@ def test_covariance_and_energy_match_the_definition(regularizer):
     rebuilt = found.eigenvectors @ found.eigenvalues.diag() @ found.eigenvectors.T
     torch.testing.assert_close(rebuilt, found.matrix)
     assert (found.eigenvalues.diff() <= 0).all()
+
+
+TABLE = {
+    "mine": (torch.log, torch.exp),
+    "triplet": (lambda s: s, lambda t: torch.relu(t + 1)),
+    "soft_triplet": (lambda s: 0.5 * torch.log(1 + s), lambda t: torch.exp(t / 0.5 + 1)),
+    "n_plus_1_tuplet": (lambda s: torch.log(1 + s), torch.exp),
+    "lifted_structured": (lambda s: torch.relu(torch.log(s)) ** 2, lambda t: torch.exp(t + 1)),
+    "sigmoid_pairs": (lambda s: s, torch.sigmoid),
+    "linear_pairs": (lambda s: s, lambda t: t),
+    "info_nce": (lambda s: 0.5 * torch.log(1 + s), lambda t: torch.exp(t / 0.5)),
+}
+"""phi and psi of each preset, as the paper's table 1 has them, with its constants 1 and temperature 0.5."""
+
+
+@pytest.mark.parametrize("preset", TABLE)
+def test_weights_of_a_pairwise_loss_are_phi_prime_psi_prime(preset):
+    z0, z1 = (torch.nn.functional.normalize(z) for z in views())
+    alpha = pair_weights(z0, z1, loss=pairwise(preset))
+    phi, psi = TABLE[preset]
+    z, n = torch.cat([z0, z1]), 7
+    for i in range(2 * n):
+        own = (z[i] - z[(i + n) % (2 * n)]).square().sum() / 2
+        others = [j for j in range(2 * n) if j % n != i % n]
+        t = (own - (z[i] - z[others]).square().sum(1) / 2).requires_grad_()
+        (expected,) = torch.autograd.grad(phi(psi(t).sum()), t)
+        torch.testing.assert_close(alpha[i, others], expected)
+    assert (alpha[torch.eye(n, dtype=torch.bool).repeat(2, 2)] == 0).all()
+
+
+@pytest.mark.parametrize("preset", TABLE)
+def test_energy_of_a_pairwise_loss_has_its_gradient(preset):
+    free = [z.requires_grad_() for z in views()]
+    z0, z1 = (torch.nn.functional.normalize(z) for z in free)
+    wanted = torch.autograd.grad(pairwise(preset)(z0, z1), free, retain_graph=True)
+    alpha = pair_weights(z0.detach(), z1.detach(), loss=pairwise(preset))
+    z, n = torch.cat([z0, z1]), 7
+    apart = torch.cdist(z, z).square()
+    minus_energy = (alpha * (apart[range(2 * n), [*range(n, 2 * n), *range(n)]][:, None] - apart)).sum() / (4 * n)
+    assert energy(z0.detach(), z1.detach(), alpha) == pytest.approx(-minus_energy.item(), abs=1e-9)
+    found = torch.autograd.grad(minus_energy, free)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [alpha_cl(), pairwise("triplet", negatives="same"), "triplet"])
+def test_rejects_the_weights_of_other_losses(loss):
+    with raises_usage_error("loss.not_pairwise"):
+        pair_weights(*views(), loss=loss)
 
 
 def test_default_weights_are_equal_for_all_negatives():
@@ -71,7 +120,7 @@ def test_figure_is_drawn(tmp_path):
         (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0.invalid", [1]),
         (lambda x0, x1, a: (x0, x1[:3], None), "x1.shape", [(7, 4), (3, 4)]),
         (lambda x0, x1, a: (x0, x1, a[:3]), "alpha.shape", [(14, 14), (3, 14)]),
-        (lambda x0, x1, a: (x0, x1, 2 * a), "alpha.invalid", ["rows", 2]),
+        (lambda x0, x1, a: (x0, x1, a / 0), "alpha.invalid", ["nonnegative"]),
         (lambda x0, x1, a: (x0, x1, -a), "alpha.invalid", ["nonnegative"]),
         (lambda x0, x1, a: (x0, x1, torch.full((14, 14), 1 / 14)), "alpha.invalid", ["views of one item"]),
     ],

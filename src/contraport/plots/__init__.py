@@ -10,6 +10,6 @@ pyplot. The page of `contraport.report` draws in the browser instead, with the s
 
 from contraport.plots.curves import curves
 from contraport.plots.feature_plots import embedding, neighbors, spectrum
-from contraport.plots.plan_plots import couplings, plan
+from contraport.plots.plan_plots import arrow_maps, couplings, plan
 
-__all__ = ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]
+__all__ = ["arrow_maps", "couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]

@@ -191,6 +191,69 @@ def couplings(
     return figure
 
 
+MAX_ARROWS = 24
+
+
+def arrow_maps(
+    plans: Values | Mapping[str, Values],
+    x: Values | None = None,
+    y: Values | None = None,
+    *,
+    width: float | None = None,
+) -> Figure:
+    """Draw plans between points on two lines as arrows from each point to the mean of the points its mass goes to.
+
+    An arrow is opaque in proportion to the mass of its row. The bar at its end is one standard deviation of the columns
+    to either side: a deterministic map has none. At most 24 evenly spaced rows have an arrow.
+
+    Args:
+        plans: one plan, (N, M), nonnegative, or several by name.
+        x: positions of the rows, (N,), drawn at the bottom; None: evenly spaced from 0 to 1.
+        y: positions of the columns, (M,), drawn on top; None: likewise.
+        width: of the figure, in inches; None: 3.2 per plan.
+
+    Raises:
+        UsageError: there is no plan, shapes do not match, an entry is negative, or matplotlib is not installed.
+
+    Source: the barycentric map of a plan, Peyré and Cuturi (2019), Computational optimal transport, remark 4.11.
+
+    >>> figure = arrow_maps({"exact": np.eye(4) / 4, "spread": np.full((4, 4), 1 / 16)})
+    >>> [ax.get_xlabel() for ax in figure.axes]
+    ['exact', 'spread']
+    """
+    several = plans if isinstance(plans, Mapping) else {"": plans}
+    check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
+    figure, axes = create_panels(len(several), 2.4, width=width, ratio=1.33)
+    for ax, (name, matrix) in zip(axes, several.items(), strict=True):
+        mass = _nonnegative("plans", matrix)
+        places = [
+            np.linspace(0, 1, size) if values is None else as_plot_array(side, values, 1)
+            for side, values, size in zip("xy", (x, y), mass.shape, strict=True)
+        ]
+        for side, positions, size in zip("xy", places, mass.shape, strict=True):
+            check(len(positions) == size, f"{side}: must have {size} positions, got {len(positions)}.", "shape")
+        _draw_arrow_map(ax, mass, *places)
+        ax.set_xlabel(escape_dollars(name))
+    return figure
+
+
+def _draw_arrow_map(ax: Axes, plan: Array, x: Array, y: Array) -> None:
+    rows, columns = plan.sum(1), plan.sum(0)
+    sent = np.flatnonzero(rows > 0)
+    for i in sent[np.linspace(0, len(sent) - 1, min(MAX_ARROWS, len(sent))).round().astype(int)]:
+        shares = plan[i] / rows[i]
+        mean = float(shares @ y)
+        deviation = float(np.sqrt(shares @ (y - mean) ** 2))
+        style: dict[str, Any] = {"color": ORANGE, "alpha": 0.25 + 0.75 * float(rows[i] / rows.max())}
+        ax.annotate("", (mean, 1), (x[i], 0), arrowprops={"arrowstyle": "->", "linewidth": 0.9, **style})
+        ax.plot([mean - deviation, mean + deviation], [1, 1], linewidth=2.5, solid_capstyle="butt", **style)
+    # The masses stand on their lines: rows below, columns above.
+    ax.fill_between(x, -0.04, -0.04 - 0.3 * rows / rows.max(), step="mid", color=BLUE, alpha=0.6, linewidth=0)
+    ax.fill_between(y, 1.06, 1.06 + 0.3 * columns / columns.max(), step="mid", color=GREY, alpha=0.6, linewidth=0)
+    ax.set(xticks=[], yticks=[], ylim=(-0.38, 1.4))
+    ax.spines[:].set_visible(False)
+
+
 def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | None = None) -> None:
     """Draw one transport plan with row and column sums along the edges, and target marginals as lines."""
     n, m = plan.shape

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from contraport.catalog.objectives import alpha_cl
+from contraport.catalog.objectives import alpha_cl, pairwise
 from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values, is_integer
-from contraport.objectives import Free, Joint, Matrix, Objective, Pairs, TargetCost
+from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.plots.figure_setup import create_panels, draw_heatmap
@@ -64,8 +65,8 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
     Args:
         x0: first views, (n, d), n >= 2.
         x1: second views, (n, d).
-        alpha: pair weights, (2n, 2n), view 0 before view 1: nonnegative, zero between views of one item, rows that
-            sum to 1. None: equal weights for all negatives. See `pair_weights`.
+        alpha: pair weights, (2n, 2n), view 0 before view 1: nonnegative, zero between views of one item. None: equal
+            weights for all negatives. See `pair_weights`.
 
     Raises:
         UsageError: shapes do not match, or alpha does not meet its conditions.
@@ -112,35 +113,93 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
 
 
 def pair_weights(
-    z0: Tensor, z1: Tensor, *, regularizer: str = "direct", temperature: float = 0.5, p: float = 4.0, gamma: float = 2.0
+    z0: Tensor,
+    z1: Tensor,
+    *,
+    loss: Objective | None = None,
+    regularizer: str = "direct",
+    temperature: float = 0.5,
+    p: float = 4.0,
+    gamma: float = 2.0,
 ) -> Tensor:
-    """Return the pair weights that alpha-CL gives to embeddings, (2n, 2n); each row sums to 1.
+    """Return the pair weights that alpha-CL or a pairwise loss gives to embeddings, (2n, 2n).
+
+    The rows of alpha-CL sum to 1. Those of a loss phi(sum_j psi(d_i^2 - d_ij^2)) are phi' psi'(d_i^2 - d_ij^2), the
+    derivatives in half the squared distances: with them held fixed, minus the energy has the gradient of the loss.
 
     Args:
         z0: embeddings of the first views, (n, d).
         z1: embeddings of the second views, (n, d).
+        loss: a loss as of `contraport.pairwise`, such as ``pairwise("triplet")``, with the negatives of both views;
+            None: alpha-CL with the other arguments.
         regularizer: as in `contraport.objectives.alpha_cl`.
         temperature: as in `contraport.objectives.alpha_cl`.
         p: exponent of ``"direct"``.
         gamma: exponent of the inverse weights, above 1.
 
     Raises:
-        UsageError: as in `alpha_cl`.
+        UsageError: as in `alpha_cl`, or a loss that is not as of `pairwise` with the negatives of both views.
+
+    Source: Tian (2022), theorem 1, table 1.
 
     >>> pair_weights(torch.eye(2), torch.eye(2), regularizer="uniform")[0]
     tensor([0.0000, 0.5000, 0.0000, 0.5000])
+    >>> from contraport import pairwise
+    >>> pair_weights(torch.eye(2), torch.eye(2), loss=pairwise("linear_pairs"))[0]
+    tensor([0., 1., 0., 1.])
     """
+    if loss is not None:
+        return _compute_loss_weights(z0, z1, loss)
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
-def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the loss of alpha-CL with fixed pair weights, of embeddings that are not normalized: minus the energy.
+class _ShiftedCost(nn.Module):
+    """Half the squared distances of unit embeddings plus a shift of each pair, which receives their gradient.
 
-    As transport: half of the transport cost of the positives minus that of the pairs weighted by alpha.
+    Each embedding is followed by an indicator of its row, by which its shifts are found.
     """
-    positives, repelled = Pairs(), Matrix(_check_pair_weights(x0, x1, alpha))
-    cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), positives, TargetCost())
-    return lambda z0, z1: (cost(z0, z1) - cost(z0, z1, target=repelled)) / 2
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(rows, rows, dtype=torch.float64))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        d = x.shape[1] - len(self.shift)
+        return 1 - x[:, :d] @ y[:, :d].T + x[:, d:] @ self.shift @ y[:, d:].T
+
+
+def _compute_loss_weights(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
+    """Return minus the derivatives of a loss in the costs of its negatives, times the number of rows."""
+    is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
+    is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
+    check(is_pairwise, f"loss: must be as of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
+    cost, n = _ShiftedCost(2 * len(z0)), len(z0)
+    indicators = torch.eye(2 * n, dtype=torch.float64)
+    views = [
+        torch.cat([F.normalize(z.double(), dim=1), rows], 1)
+        for z, rows in zip((z0, z1), indicators.split(n), strict=True)
+    ]
+    kernel = Gibbs(cost, loss.kernel.temperature)
+    value = Objective(loss.layout, kernel, loss.constraint, loss.target, loss.divergence)(*views)
+    (gradient,) = torch.autograd.grad(value, [cost.shift])
+    positives = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+    return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
+
+
+def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of alpha-CL with fixed pair weights, of embeddings that are not normalized: minus the energy."""
+    weights = _check_pair_weights(x0, x1, alpha)
+    rows, columns, n = weights.sum(1), weights.sum(0), len(x0)
+
+    def compute_loss(z0: Tensor, z1: Tensor) -> Tensor:
+        z = torch.cat([z0, z1])
+        attraction = rows @ (z - z.roll(n, 0)).square().sum(1)
+        # The weighted squared distances, expanded so that no (2n, 2n) distances are stored.
+        repulsion = (rows + columns) @ z.square().sum(1) - 2 * (z * (weights @ z)).sum()
+        loss: Tensor = (attraction - repulsion) / (4 * n)
+        return loss
+
+    return compute_loss
 
 
 def _check_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
@@ -154,11 +213,9 @@ def _check_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     check(tuple(alpha.shape) == size, f"alpha: must have shape {size}, got {tuple(alpha.shape)}.", "shape")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
-    check_all_values("alpha", alpha, alpha >= 0, "nonnegative weights")
+    check_all_values("alpha", alpha, torch.isfinite(alpha) & (alpha >= 0), "nonnegative weights")
     check_all_values("alpha", alpha, (alpha == 0) | ~same, "zero between views of one item")
-    sums = alpha.sum(1)
-    check_all_values("alpha", sums, (sums - 1).abs() < 1e-4, "rows that sum to 1")
-    return alpha / alpha.sum(1, keepdim=True)
+    return alpha
 
 
 @keep_deprecated_attributes(energies="energy_by_iteration", optimum="max_energy")

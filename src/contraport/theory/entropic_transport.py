@@ -15,7 +15,7 @@ from contraport.errors import check, check_all_values, check_positive, describe_
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
-from contraport.plots import couplings
+from contraport.plots import arrow_maps, couplings
 from contraport.plots.colors import GREY, ORANGE
 from contraport.plots.figure_setup import create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
@@ -58,6 +58,8 @@ class Couplings:
         exact: coupling of least transport cost.
         by_temperature: converged entropic couplings by temperature.
         by_iterations: couplings at the lowest temperature by number of Sinkhorn iterations.
+        x: positions of the rows, (N,).
+        y: positions of the columns, (M,).
     """
 
     a: Tensor
@@ -65,6 +67,8 @@ class Couplings:
     exact: Coupling
     by_temperature: Mapping[float, Coupling]
     by_iterations: Mapping[int, Coupling]
+    x: Tensor
+    y: Tensor
 
     def figure(self) -> Figure:
         """Draw all couplings with their marginals: exact, by temperature, and by number of iterations."""
@@ -77,6 +81,12 @@ class Couplings:
                 one.plan
             )
         return couplings(plans, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
+
+    def arrow_figure(self) -> Figure:
+        """Draw the exact and the entropic couplings as arrows from each row to the mean of its columns."""
+        plans = {"exact": self.exact.plan}
+        plans |= {f"temperature {value:g}": one.plan for value, one in sorted(self.by_temperature.items())}
+        return arrow_maps(plans, self.x, self.y, width=2.9 * len(plans))
 
 
 def optimal_couplings(
@@ -140,6 +150,8 @@ def optimal_couplings(
         summarize(exact.dense(), 0),
         {temperature: entropic(temperature, Balanced(MAX_ITERATIONS, 1e-7)) for temperature in temperatures},
         {count: entropic(min(temperatures), Balanced(count)) for count in iterations},
+        x[:, 0],
+        y[:, 0],
     )
 
 
