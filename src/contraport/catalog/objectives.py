@@ -445,7 +445,7 @@ def iot_quadratic(
     """IOT-CL with a quadratic regularizer (sparsemax in place of softmax), in closed form or with the exact plan.
 
     Args:
-        constraint: ``"rows"`` or ``"simplex"``.
+        constraint: ``"rows"`` or ``"simplex"``; without the closed form also ``"balanced"``, both marginals.
         closed_form: use the closed form of the paper, which allows negative entries; else the exact plan, which has
             zeros, and its Fenchel-Young loss.
         layout: ``"joint"``, or ``"cross"``, from view 0 to view 1.

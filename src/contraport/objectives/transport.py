@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,16 @@ from torch import Tensor
 from contraport.distributed import gather, use_local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
 from contraport.errors import UsageError, check, describe_value, is_number
-from contraport.objectives.constraints import Balanced, Constraint, Exact, Marginals, PlanRequest
+from contraport.objectives.constraints import (
+    Balanced,
+    Constraint,
+    DenseTsallisPlan,
+    Exact,
+    Marginals,
+    PlanRequest,
+    Tsallis,
+    solve_dense_tsallis,
+)
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan, RoundedPlan
@@ -132,11 +141,42 @@ class ExactTransport(Transport):
         raise UsageError("potentials: not computed for Exact; use Balanced with a small temperature.", kind="exact")
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TsallisTransport(Transport):
+    """Solution of a transport problem with a Tsallis regularizer of order q, which is the quadratic one for q = 2.
+
+    The value is <C, P> + temperature sum P^q / (q (q - 1)). Its gradient in the costs is the plan, and in the masses
+    the dual potentials. Plan and cost are differentiable where the set of pairs with mass does not change.
+
+    Attributes:
+        dense_plan: Plan with its matrix and potentials.
+    """
+
+    dense_plan: DenseTsallisPlan
+
+    @cached_property
+    def value(self) -> Tensor:
+        order = cast(Tsallis, self.constraint).order
+        masses = self.dense_plan.masses
+        present = masses > 0
+        powers = torch.where(present, torch.where(present, masses, 1) ** order, 0).sum() / (order * (order - 1))
+        return self.cost + (self._temperature * powers).to(self.cost)
+
+    @property
+    def _temperature(self) -> float | Tensor:
+        return self.dense_plan.logits.log_kernel.temperature
+
+    @property
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """Dual potentials, (N,) and (M,), in units of the cost: P = [(q-1)(f + g - C)/temperature]_+^(1/(q-1))."""
+        return self.dense_plan.dual_potentials
+
+
 def transport(
     x: Tensor,
     y: Tensor,
     kernel: Kernel,
-    constraint: SinkhornConstraint | Exact | None = None,
+    constraint: SinkhornConstraint | Exact | Tsallis | None = None,
     *,
     a: Tensor | None = None,
     b: Tensor | None = None,
@@ -152,6 +192,8 @@ def transport(
         kernel: cost and temperature (the epsilon of the entropy, in units of the cost), usually `Gibbs`.
         constraint: `Balanced`, `Unbalanced`, `Rows` or `Columns`; default: ``Balanced(1000, tolerance=1e-6)``. `Exact`
             solves the problem without entropy, by SciPy on the whole matrix; only the cost of the kernel counts.
+            `Tsallis` of an order above 0 has another regularizer, on the whole matrix and with a `Gibbs` kernel; its
+            temperature is that of sum P^q / (q (q - 1)), and useful ones grow with the number of points for q = 2.
         a: masses of the points x, (N,), positive; default: 1/N each.
         b: masses of the points y, (M,), likewise; with the same total as a unless the constraint is unbalanced.
 
@@ -176,10 +218,19 @@ def transport(
             f"kernel: must be a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.", kind="type"
         )
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
-    if not isinstance(constraint, SinkhornConstraint | Exact):
+    if not isinstance(constraint, SinkhornConstraint | Exact | Tsallis):
         raise UsageError(
-            f"constraint: must be Balanced, Unbalanced, Rows, Columns or Exact, got {constraint!r}.", kind="type"
+            f"constraint: must be Balanced, Unbalanced, Rows, Columns, Exact or Tsallis, got {constraint!r}.",
+            kind="type",
         )
+    if isinstance(constraint, Tsallis):
+        message = f"constraint: the order must be above 0 for transport, got {constraint!r}."
+        check(constraint.order > 0 and not constraint.conditional, message)
+        check(isinstance(kernel, Gibbs), f"kernel: must be Gibbs with Tsallis, got {kernel!r}.", "conflict")
+        if constraint.order == 1:
+            entropic = constraint.build_entropic()
+            check(isinstance(entropic, SinkhornConstraint), "constraint: order 1 requires over='rows' or 'balanced'.")
+            return transport(x, y, kernel, cast(SinkhornConstraint, entropic), a=a, b=b)
     ndims = (2, 3) if kernel.compares_sets else (2,)
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim in ndims and len(points) > 0 and points.is_floating_point()
@@ -190,11 +241,14 @@ def transport(
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
-        if isinstance(constraint, Exact) or constraint.meets_both_marginals:
+        if _meets_both_marginals(constraint):
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."
             check(close, message, "total")
+        if isinstance(constraint, Tsallis):
+            dense_plan = solve_dense_tsallis(geometry, constraint.order, constraint.over, log_a, log_b)
+            return TsallisTransport(dense_plan, constraint, (log_a, log_b), kernel, dense_plan=dense_plan)
         is_uniform = isinstance(constraint, Exact) and a is None and b is None
         (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))
     if isinstance(constraint, Exact):
@@ -234,6 +288,12 @@ def sinkhorn_divergence(
         - (within[0].value + within[1].value) / 2
         + across.plan.geometry.log_kernel.temperature / 2 * difference
     )
+
+
+def _meets_both_marginals(constraint: Constraint) -> bool:
+    if isinstance(constraint, SinkhornConstraint):
+        return constraint.meets_both_marginals
+    return isinstance(constraint, Exact) or (isinstance(constraint, Tsallis) and constraint.over == "balanced")
 
 
 def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:

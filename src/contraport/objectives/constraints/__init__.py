@@ -2,6 +2,7 @@
 
 from contraport.objectives.constraints.constraint import Constraint, Exact, Free, Marginals, PlanRequest, Simplex
 from contraport.objectives.constraints.data_balanced import DataBalanced
+from contraport.objectives.constraints.dense_tsallis import DenseTsallisPlan, solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
@@ -10,6 +11,7 @@ __all__ = [
     "Columns",
     "Constraint",
     "DataBalanced",
+    "DenseTsallisPlan",
     "Exact",
     "Free",
     "Marginals",
@@ -19,4 +21,5 @@ __all__ = [
     "Tsallis",
     "TsallisPlan",
     "Unbalanced",
+    "solve_dense_tsallis",
 ]

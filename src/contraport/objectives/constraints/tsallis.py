@@ -26,8 +26,10 @@ from contraport.objectives.constraints.constraint import (
     PlanRequest,
     Simplex,
     requested_directions,
+    uniform_log_marginals,
 )
-from contraport.objectives.constraints.sinkhorn import Rows
+from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
+from contraport.objectives.constraints.sinkhorn import Balanced, Rows
 from contraport.objectives.plan import Plan
 
 _MAX_NEWTON_STEPS = 200
@@ -142,7 +144,8 @@ class Tsallis(Constraint):
 
     Args:
         order: at most 2.
-        over: ``"rows"``, every row has mass 1/N, or ``"simplex"``, the total mass is 1.
+        over: ``"rows"``, every row has mass 1/N; ``"simplex"``, the total mass is 1; or ``"balanced"``, rows and
+            columns have their marginals, for orders above 0 and on the whole matrix.
         conditional: with ``"rows"``, regularize the shares within a row rather than its masses: for order 2,
             P_i N = sparsemax(-C_i / temperature) rather than sparsemax(-C_i N / temperature).
 
@@ -167,8 +170,10 @@ class Tsallis(Constraint):
 
     def __post_init__(self) -> None:
         check(is_number(self.order) and self.order <= 2, f"order: must be a number of at most 2, got {self.order!r}.")
-        if self.over not in ("rows", "simplex"):
-            raise unknown_name_error("over", self.over, ("rows", "simplex"))
+        if self.over not in ("rows", "simplex", "balanced"):
+            raise unknown_name_error("over", self.over, ("rows", "simplex", "balanced"))
+        message = f"order: must be above 0 with over='balanced', got {self.order!r}."
+        check(self.over != "balanced" or self.order > 0, message)
         check(self.over == "rows" or not self.conditional, "conditional: requires over='rows'.", "conflict")
 
     @property
@@ -177,10 +182,17 @@ class Tsallis(Constraint):
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         if self.order == 1:
-            entropic = Rows() if self.over == "rows" else Simplex()
-            return entropic(geometry, request)
+            return self.build_entropic()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
+        if self.over == "balanced":
+            marginals = request.marginals or uniform_log_marginals(geometry)
+            plan = solve_dense_tsallis(geometry, self.order, self.over, *marginals)
+            return [plan, plan.T] if request.bidirectional else [plan]
         return [self._solve(pairs) for pairs, _ in requested_directions(geometry, request)]
+
+    def build_entropic(self) -> Constraint:
+        """Build the constraint of order 1, whose plans are entropic."""
+        return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.over]
 
     def _solve(self, geometry: Geometry) -> TsallisPlan:
         n, m = geometry.shape

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from contraport.engine import map_row_blocks
 from contraport.errors import UsageError, check, is_number, unknown_name_error
-from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
+from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.inputs import check_values
 from contraport.objectives.plan import BlockResult, generalized_kl
@@ -179,7 +179,7 @@ class FenchelYoung(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
-        if not isinstance(plan, TsallisPlan):
+        if not isinstance(plan, TsallisPlan | DenseTsallisPlan):
             got = type(plan).__name__
             message = f"divergence: FenchelYoung requires a plan of Tsallis of order 2, got a {got}."
             raise UsageError(message, kind="constraint")

@@ -1,0 +1,218 @@
+"""Tsallis-regularized transport on the whole matrix: plans with given marginals, by Newton's method in the dual.
+
+The plan is P_ij = [(order - 1) (f_i + g_j - C_ij) / temperature]_+^(1 / (order - 1)) with dual potentials f and g. It
+is differentiable: the last Newton step is taken with gradient, which is implicit differentiation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.engine import Geometry, MatrixLogKernel
+from contraport.errors import UsageError
+from contraport.objectives.plan import Plan
+
+_BISECTIONS = 60
+_ROUNDS = 5
+"""Rounds of half-steps before Newton's method, each of which meets the marginals of one side."""
+
+_MAX_NEWTON_STEPS = 200
+_MAX_HALVINGS = 40
+_RESIDUAL = 1e-12
+"""L1 error of the marginals, relative to the total mass, at which the iteration ends."""
+
+_NULL_SPACE = 1e-11
+"""Eigenvalues of the Hessian below this share of the largest are zero: constants that move between f and g."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DenseTsallisPlan(Plan):
+    """Tsallis plan that is a matrix with its dual potentials.
+
+    Attributes:
+        masses: The plan P, (N, M), differentiable in costs and marginals.
+        dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost.
+        logits: Logits -C / temperature of the compared pairs.
+    """
+
+    masses: Tensor
+    dual_potentials: tuple[Tensor, Tensor]
+    logits: Geometry
+    has_row_potentials: bool = False
+
+    @property
+    def T(self) -> DenseTsallisPlan:
+        log_marginals = None if self.log_marginals is None else self.log_marginals[::-1]
+        return build_dense_plan(self.masses.T, self.dual_potentials[::-1], self.logits.T, log_marginals)
+
+    def conjugate_at_potentials(self) -> Tensor:
+        """Return the maximum of <theta, P> - |P|^2 / 2 over the allowed plans, theta the logits, a scalar tensor.
+
+        Its gradient in the logits is the plan, which is therefore held fixed.
+        """
+        plan, theta = self.masses.detach(), self.logits.dense().to(self.masses)
+        return (plan * theta.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
+
+    def row_cost(self, *, detach_plan: bool) -> Tensor:
+        plan = self.masses.detach() if detach_plan else self.masses
+        costs = -self.logits.log_kernel.cost_scale * self.logits.log_kernel.dense()
+        return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
+
+
+def build_dense_plan(
+    masses: Tensor, potentials: tuple[Tensor, Tensor], logits: Geometry, log_marginals: tuple[Tensor, Tensor] | None
+) -> DenseTsallisPlan:
+    """Build the plan object of a matrix of masses; pairs without mass have no gradient."""
+    present = masses > 0
+    like = logits.log_kernel.inputs[0]
+    log_masses = torch.where(present, torch.where(present, masses, 1).log(), -torch.inf).to(like.dtype)
+    return DenseTsallisPlan(
+        geometry=Geometry(MatrixLogKernel(log_masses)),
+        row_potential=None,
+        column_potential=None,
+        log_marginals=log_marginals,
+        masses=masses,
+        dual_potentials=potentials,
+        logits=logits,
+    )
+
+
+def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tensor, log_b: Tensor) -> DenseTsallisPlan:
+    """Solve min <C, P> + temperature sum P^order / (order (order - 1)) over plans with given marginals.
+
+    Args:
+        geometry: compared pairs, (N, M), under a `Gibbs` kernel.
+        order: above 0, at most 2, not 1.
+        over: ``"balanced"``, rows have the masses a and columns b; ``"rows"``, rows have the masses a; ``"simplex"``,
+            the total mass is that of a.
+        log_a: log masses of the rows, (N,).
+        log_b: log masses of the columns, (M,).
+
+    Raises:
+        UsageError: the iteration does not converge.
+
+    Source: for order 2, Lorenz, Manns and Meyer (2021), Quadratically regularized optimal transport, algorithm 2.
+    """
+    logits = geometry.with_link(None)
+    theta, a, b = logits.dense().double(), log_a.double().exp(), log_b.double().exp()
+    if over == "simplex":
+        shape = theta.shape
+        theta, a = theta.reshape(1, -1), a.sum()[None]
+    dual = _Dual(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
+    f, g = _maximize(dual)
+    # In units of the temperature; the step has the value 0 and the gradient of the solution.
+    p = _power(f[:, None] + g + theta, order)
+    residuals = [a - p.sum(1), b - p.sum(0)] if over == "balanced" else [a - p.sum(1)]
+    steps = dual.solve(f, g, torch.cat(residuals))
+    f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
+    masses = _power(f[:, None] + g + theta, order)
+    if over == "simplex":
+        masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
+    scale = logits.log_kernel.cost_scale
+    return build_dense_plan(masses, (scale * f, scale * g), logits, (log_a, log_b))
+
+
+def _power(s: Tensor, order: float) -> Tensor:
+    """Return [(order - 1) s]_+^(1 / (order - 1)), 0 where s is minus infinity or no mass is left."""
+    base = (order - 1) * s
+    present = (base > 0) & torch.isfinite(base)
+    powers: Tensor = torch.where(present, torch.where(present, base, 1) ** (1 / (order - 1)), 0)
+    return powers
+
+
+@dataclass(frozen=True, eq=False)
+class _Dual:
+    """Dual problem in units of the temperature, of plans with row masses a and, unless b is None, column masses b."""
+
+    theta: Tensor
+    order: float
+    a: Tensor
+    b: Tensor | None
+
+    def residual(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the gradient of the dual objective: the marginals minus those of the plan."""
+        plan = _power(f[:, None] + g + self.theta, self.order)
+        rows = self.a - plan.sum(1)
+        return rows if self.b is None else torch.cat([rows, self.b - plan.sum(0)])
+
+    def value(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the dual objective; minus infinity outside its domain, which order < 1 has."""
+        s = f[:, None] + g + self.theta
+        linear = f @ self.a + (0 if self.b is None else g @ self.b)
+        if self.order < 1 and bool((s >= 0).any()):
+            return linear.new_tensor(-torch.inf)
+        return linear - (_power(s, self.order) ** self.order).sum() / self.order
+
+    def solve(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return the Newton step of f and of g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
+        n = len(f)
+        plan = _power(f[:, None] + g + self.theta, self.order)
+        weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
+        rows = weights.sum(1)
+        if self.b is None:
+            return residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
+        hessian = torch.cat([torch.cat([rows.diag(), weights], 1), torch.cat([weights.T, weights.sum(0).diag()], 1)])
+        # Scaled to a unit diagonal, as orders below 2 have weights of very different sizes.
+        diagonal = hessian.diagonal()
+        scale = torch.where(diagonal > 0, diagonal, 1).rsqrt()
+        if ridge > 0:
+            damped = scale[:, None] * hessian * scale + ridge * torch.eye(len(scale)).to(hessian)
+            step = scale * torch.cholesky_solve((scale * residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
+            return step[:n], step[n:]
+        values, vectors = torch.linalg.eigh(scale[:, None] * hessian * scale)
+        kept = values > _NULL_SPACE * values[-1]
+        step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * residual)) / values[kept]))
+        return step[:n], step[n:]
+
+
+@torch.no_grad()
+def _maximize(dual: _Dual) -> tuple[Tensor, Tensor]:
+    """Maximize the dual objective: half-steps, then damped Newton steps until the marginals are met."""
+    f, g = _half_step(dual.theta, dual.order, dual.a), torch.zeros_like(dual.theta[0])
+    if dual.b is not None:
+        for _ in range(_ROUNDS):
+            g = _half_step((f[:, None] + dual.theta).T, dual.order, dual.b)
+            f = _half_step(g + dual.theta, dual.order, dual.a)
+    total, value = dual.a.sum(), dual.value(f, g)
+    for _ in range(_MAX_NEWTON_STEPS):
+        residual = dual.residual(f, g)
+        if residual.abs().sum() <= _RESIDUAL * total:
+            break
+        # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
+        ridge = min(1e-2, float(residual.abs().sum() / total))
+        step_f, step_g = dual.solve(f, g, residual, ridge=max(ridge, 1e-10))
+        slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
+        for halving in range(_MAX_HALVINGS):
+            size = 0.5**halving
+            trial = f + size * step_f, g + size * step_g
+            new = dual.value(*trial)
+            if new >= value + 1e-4 * size * slope:
+                break
+        else:
+            # The objective no longer resolves the step: the marginals are met to rounding, or not at all.
+            if residual.abs().sum() > 1e-6 * total:
+                raise UsageError(
+                    f"constraint: the plan of Tsallis did not converge, marginal error {residual.abs().sum():.2g}. "
+                    "Raise the temperature.",
+                    kind="not_converged",
+                )
+            break
+        (f, g), value = trial, new
+    return f, g
+
+
+def _half_step(theta: Tensor, order: float, masses: Tensor) -> Tensor:
+    """Return the potentials of the rows, (N,), with which their masses are the given ones, by bisection."""
+    largest = theta.amax(1)
+    count = theta.shape[1]
+    # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.
+    bounds = torch.stack([masses ** (order - 1), (masses / count) ** (order - 1)]) / (order - 1) - largest
+    low, high = bounds.amin(0), bounds.amax(0)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        too_light = _power(middle[:, None] + theta, order).sum(1) < masses
+        low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)
+    return (low + high) / 2

@@ -1,0 +1,170 @@
+"""Tsallis transport with both marginals: POT, a general solver of SciPy, finite differences and hostile inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+from scipy.optimize import LinearConstraint, minimize
+from tests.errors import raises_usage_error
+
+import contraport as cp
+from contraport import Gibbs, Tsallis, transport
+
+BALANCED = Tsallis(2, over="balanced")
+
+
+def problem(n=12, m=9, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(size, 3, generator=generator, dtype=torch.float64) for size in (n, m))
+    a, b = (torch.rand(size, generator=generator, dtype=torch.float64) + 0.1 for size in (n, m))
+    return x, y, a / a.sum(), b / b.sum()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 5.0, 100.0])
+def test_quadratic_plan_matches_pot(temperature):
+    x, y, a, b = problem(40, 30)
+    found = transport(x, y, Gibbs("sqeuclidean", temperature), BALANCED, a=a, b=b)
+    cost = torch.cdist(x, y).square().numpy()
+    settings = {"reg_type": "l2", "numItermax": 20_000, "stopThr": 1e-12}
+    expected = ot.smooth.smooth_ot_dual(a.numpy(), b.numpy(), cost, reg=temperature, **settings)
+    np.testing.assert_allclose(found.plan.dense().numpy(), expected, atol=1e-5)
+    value = (cost * expected).sum() + temperature / 2 * (expected**2).sum()
+    assert found.value.item() == pytest.approx(value, rel=1e-5)
+    assert found.cost.item() == pytest.approx((cost * expected).sum(), rel=1e-4)
+    assert found.marginal_error < 1e-10
+    assert (found.plan.dense() == 0).any() or temperature > 10
+
+
+@pytest.mark.parametrize("over", ["rows", "simplex", "balanced"])
+@pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
+def test_matches_a_general_solver(order, over):
+    x, y, a, b = problem(3, 4)
+    found = transport(x, y, Gibbs("sqeuclidean", 1.5), Tsallis(order, over=over), a=a, b=b)
+    cost = torch.cdist(x, y).square().numpy().ravel()
+    rows, columns = np.kron(np.eye(3), np.ones(4)), np.kron(np.ones(3), np.eye(4))
+    matrix = {"rows": rows, "simplex": np.ones((1, 12)), "balanced": np.vstack([rows, columns])}[over]
+    masses = {"rows": a, "simplex": torch.ones(1), "balanced": torch.cat([a, b])}[over].numpy()
+
+    def objective(plan):
+        return cost @ plan + 1.5 * (plan**order).sum() / (order * (order - 1))
+
+    start = np.outer(a, b).ravel()
+    constraints = LinearConstraint(matrix, masses, masses)
+    options = {"gtol": 1e-10, "xtol": 1e-12, "maxiter": 5000}
+    bounds = [(1e-9, 1)] * 12
+    solved = minimize(objective, start, method="trust-constr", constraints=constraints, bounds=bounds, options=options)
+    np.testing.assert_allclose(found.plan.dense().numpy().ravel(), solved.x, atol=2e-4)
+    assert found.value.item() == pytest.approx(solved.fun, abs=1e-4)
+    assert found.value.item() <= solved.fun + 1e-9
+
+
+@pytest.mark.parametrize("over", ["rows", "simplex", "balanced"])
+@pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
+def test_gradients_match_finite_differences(order, over):
+    x, y, a, b = problem(5, 4)
+    values = [one.requires_grad_() for one in (x, y, a, b, torch.tensor(1.5, dtype=torch.float64))]
+    weights = torch.arange(20.0, dtype=torch.float64).view(5, 4).sin()
+
+    def outputs(x, y, a, b, temperature):
+        a, b = a / a.sum(), b / b.sum()
+        found = transport(x, y, Gibbs("sqeuclidean", temperature), Tsallis(order, over=over), a=a, b=b)
+        return found.value, found.cost, (found.plan.dense() * weights).sum()
+
+    assert torch.autograd.gradcheck(outputs, values, atol=1e-6, rtol=1e-4)
+
+
+def test_value_has_the_plan_and_the_potentials_as_gradient():
+    x, y, a, b = problem()
+    a.requires_grad_()
+    cost = torch.cdist(x, y).square().requires_grad_()
+    rows, columns = torch.eye(12, dtype=torch.float64), torch.eye(9, dtype=torch.float64)
+    found = transport(
+        torch.cat([rows, torch.zeros(12, 9)], 1).double(),
+        torch.cat([torch.zeros(9, 12), columns], 1).double(),
+        Gibbs(lambda x, y: x[:, :12] @ cost @ y[:, 12:].T, 3.0),
+        BALANCED,
+        a=a,
+        b=b,
+    )
+    plan, (f, g) = found.plan.dense().detach(), found.potentials
+    torch.testing.assert_close(plan, ((f[:, None] + g - cost) / 3).clamp_min(0).detach(), atol=1e-12, rtol=0)
+    (by_mass,) = torch.autograd.grad(found.value, [a])
+    difference = by_mass - f  # potentials are determined up to a constant
+    torch.testing.assert_close(difference, difference.mean().expand(12), atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("layout", [cp.Cross(), cp.Cross(symmetric=False), cp.Joint()])
+def test_fenchel_young_loss_has_plan_minus_target_as_gradient(layout):
+    generator = torch.Generator().manual_seed(0)
+    z = [torch.randn(6, 4, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2)]
+    loss = cp.Objective(layout, Gibbs("cosine", 2.0), BALANCED, cp.Pairs(), cp.FenchelYoung())
+    value = loss(*z)
+    plan, target = loss.plan(*z), loss.target_plan(*z)
+    torch.testing.assert_close(plan.sum(0), torch.full((len(plan),), 1 / len(plan)).double())
+    torch.testing.assert_close(plan.sum(1), torch.full((len(plan),), 1 / len(plan)).double())
+    assert value > 0
+    assert torch.autograd.gradcheck(loss, z, atol=1e-7)
+    unit = torch.nn.functional.normalize(torch.cat(z) if len(plan) == 12 else z[0], dim=1)
+    others = unit if len(plan) == 12 else torch.nn.functional.normalize(z[1], dim=1)
+    expected = torch.autograd.grad(((plan - target).detach() * (unit @ others.T)).sum() / 2, z)
+    for found, one in zip(torch.autograd.grad(value, z), expected, strict=True):
+        torch.testing.assert_close(found, one, atol=1e-9, rtol=1e-7)
+
+
+def test_fenchel_young_loss_is_zero_at_the_target():
+    loss = cp.iot_quadratic("balanced", closed_form=False, layout="cross", temperature=0.1)
+    assert loss(torch.eye(4), torch.eye(4)).item() == pytest.approx(0, abs=1e-6)
+    assert loss(torch.eye(4), torch.eye(4).roll(1, 0)).item() > 0.1
+
+
+def test_order_one_is_entropic():
+    x, y, a, b = problem()
+    kernel = Gibbs("sqeuclidean", 2.0)
+    one, other = (transport(x, y, kernel, c, a=a, b=b) for c in (Tsallis(1, over="balanced"), cp.Balanced(1000, 1e-6)))
+    assert torch.equal(one.plan.dense(), other.plan.dense())
+    near = transport(x, y, kernel, Tsallis(1.001, over="balanced"), a=a, b=b)
+    torch.testing.assert_close(near.plan.dense(), other.plan.dense(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("points", ["equal", "far", "single", "light"])
+@pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
+def test_hostile_inputs(points, order):
+    x, y, a, b = problem()
+    if points == "equal":
+        x, y = torch.ones_like(x), torch.ones_like(y)
+    elif points == "far":
+        x = 1e3 * x
+    elif points == "single":
+        x, a = x[:1], torch.ones(1, dtype=torch.float64)
+    else:
+        a = torch.where(torch.arange(12) < 6, 1e-9, a)
+        a = a / a.sum()
+    x.requires_grad_()
+    found = transport(x, y, Gibbs("sqeuclidean", 1.0), Tsallis(order, over="balanced"), a=a, b=b)
+    assert found.marginal_error < 1e-6
+    found.value.backward()
+    assert torch.isfinite(x.grad).all()
+    plan = found.plan.dense().detach()
+    torch.testing.assert_close(x.grad, 2 * (plan.sum(1)[:, None] * x - plan @ y).detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda: Tsallis(0, over="balanced"), "order.invalid"),
+        (lambda: Tsallis(2, over="both"), "over.unknown"),
+        (lambda: Tsallis(2, over="balanced", conditional=True), "conditional.conflict"),
+        (lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), Tsallis(-1)), "constraint.invalid"),
+        (lambda: transport(*problem()[:2], cp.StudentT(1.0), Tsallis(2)), "kernel.conflict"),
+        (
+            lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), Tsallis(2, conditional=True)),
+            "constraint.invalid",
+        ),
+        (lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), BALANCED, a=torch.ones(12)), "b.total"),
+    ],
+)
+def test_rejects_what_has_no_plan(call, code):
+    with raises_usage_error(code):
+        call()
