@@ -6,7 +6,8 @@ is differentiable: the last Newton step is taken with gradient, which is implici
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +23,13 @@ _ROUNDS = 5
 _MAX_NEWTON_STEPS = 200
 _MAX_HALVINGS = 40
 _RESIDUAL = 1e-12
-"""L1 error of the marginals, relative to the total mass, at which the iteration ends."""
+_ROUGH_RESIDUAL = 1e-2
+"""L1 errors of the marginals, relative to the total mass, at which the iteration ends: at last, and at each higher
+temperature before."""
+
+_FIRST_SPREAD = 10.0
+_COOLING = 4.0
+"""Range of the logits at the first temperature, and the factor by which the temperature falls from one to the next."""
 
 _NULL_SPACE = 1e-11
 """Eigenvalues of the Hessian below this share of the largest are zero: constants that move between f and g."""
@@ -170,37 +177,57 @@ class _Dual:
 
 @torch.no_grad()
 def _maximize(dual: _Dual) -> tuple[Tensor, Tensor]:
-    """Maximize the dual objective: half-steps, then damped Newton steps until the marginals are met."""
-    f, g = _half_step(dual.theta, dual.order, dual.a), torch.zeros_like(dual.theta[0])
-    if dual.b is not None:
-        for _ in range(_ROUNDS):
-            g = _half_step((f[:, None] + dual.theta).T, dual.order, dual.b)
-            f = _half_step(g + dual.theta, dual.order, dual.a)
+    """Maximize the dual objective: half-steps at a high temperature, then Newton's method at falling temperatures."""
+    finite = dual.theta[torch.isfinite(dual.theta)]
+    spread = float(finite.max() - finite.min()) if dual.b is not None else 0.0
+    stages = max(0, math.ceil(math.log(max(spread, 1.0) / _FIRST_SPREAD, _COOLING)))
+    f, g = torch.zeros_like(dual.theta[:, 0]), torch.zeros_like(dual.theta[0])
+    for stage in range(stages, -1, -1):
+        one = replace(dual, theta=dual.theta / _COOLING**stage)
+        f = _half_step(g + one.theta, dual.order, dual.a)
+        if dual.b is not None:
+            for _ in range(_ROUNDS):
+                g = _half_step((f[:, None] + one.theta).T, dual.order, dual.b)
+                f = _half_step(g + one.theta, dual.order, dual.a)
+        f, g = _iterate_newton(one, f, g, _RESIDUAL if stage == 0 else _ROUGH_RESIDUAL)
+        if stage > 0:
+            g = _COOLING * (g - g.mean())
+    return f, g
+
+
+def _iterate_newton(dual: _Dual, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Take damped Newton steps until the error of the marginals is the tolerance, or cannot be lowered further.
+
+    Raises:
+        UsageError: the error stays above 1e-6 of the total mass.
+    """
     total, value = dual.a.sum(), dual.value(f, g)
+    residual = dual.residual(f, g)
     for _ in range(_MAX_NEWTON_STEPS):
-        residual = dual.residual(f, g)
-        if residual.abs().sum() <= _RESIDUAL * total:
+        error = residual.abs().sum()
+        if error <= tolerance * total:
             break
         # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
-        ridge = min(1e-2, float(residual.abs().sum() / total))
+        ridge = min(1e-2, float(error / total))
         step_f, step_g = dual.solve(f, g, residual, ridge=max(ridge, 1e-10))
         slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
         for halving in range(_MAX_HALVINGS):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
-            new = dual.value(*trial)
-            if new >= value + 1e-4 * size * slope:
+            new, remaining = dual.value(*trial), dual.residual(*trial)
+            # Near the end the objective no longer resolves a step, whose residual still falls.
+            falls = bool(torch.isfinite(new)) and bool(remaining.abs().sum() < 0.5 * error)
+            if falls or new >= value + 1e-4 * size * slope:
                 break
         else:
-            # The objective no longer resolves the step: the marginals are met to rounding, or not at all.
-            if residual.abs().sum() > 1e-6 * total:
-                raise UsageError(
-                    f"constraint: the plan of Tsallis did not converge, marginal error {residual.abs().sum():.2g}. "
-                    "Raise the temperature.",
-                    kind="not_converged",
-                )
             break
-        (f, g), value = trial, new
+        (f, g), value, residual = trial, new, remaining
+    error = residual.abs().sum()
+    if not bool(error <= max(tolerance, 1e-6) * total):
+        message = (
+            f"constraint: the plan of Tsallis did not converge, marginal error {error:.2g}. Raise the temperature."
+        )
+        raise UsageError(message, kind="not_converged")
     return f, g
 
 
