@@ -119,6 +119,18 @@ def test_fenchel_young_loss_is_zero_at_the_target():
     assert loss(torch.eye(4), torch.eye(4).roll(1, 0)).item() > 0.1
 
 
+def test_plan_answers_like_other_plans():
+    x, y, a, b = problem()
+    found = transport(x, y, Gibbs("sqeuclidean", 3.0), BALANCED, a=a, b=b)
+    plan = found.plan.dense()
+    torch.testing.assert_close(found.plan.apply(y), plan @ y)
+    torch.testing.assert_close(found.plan.log_row_mass().exp(), a)
+    torch.testing.assert_close(found.plan.row_cost(detach_plan=True), (plan * torch.cdist(x, y).square()).sum(1))
+    assert repr(found).startswith("Transport(12 x 9, Tsallis(over='balanced'), value=")
+    with raises_usage_error("rounded.conflict"):
+        _ = found.rounded
+
+
 def test_order_one_is_entropic():
     x, y, a, b = problem()
     kernel = Gibbs("sqeuclidean", 2.0)

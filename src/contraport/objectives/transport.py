@@ -98,8 +98,13 @@ class Transport:
     def rounded(self) -> RoundedPlan:
         """The plan rounded to one that meets both marginals, without gradient: see `Plan.round_to_marginals`.
 
-        Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport.
+        Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport. Plans of `Exact` and
+        balanced ones of `Tsallis` meet both marginals without it.
         """
+        is_sinkhorn = isinstance(self.constraint, SinkhornConstraint)
+        check(
+            is_sinkhorn, f"rounded: requires a plan of Sinkhorn iterations, got one of {self.constraint!r}.", "conflict"
+        )
         return self.plan.round_to_marginals()
 
     @property
@@ -113,7 +118,7 @@ class Transport:
         return f"Transport({n} x {m}, {self.constraint!r}, value={self.value.item():.6g}, iterations={self.iterations})"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ExactTransport(Transport):
     """Solution of an unregularized transport problem: the value is the cost, whose gradient holds the plan fixed.
 
@@ -141,7 +146,7 @@ class ExactTransport(Transport):
         raise UsageError("potentials: not computed for Exact; use Balanced with a small temperature.", kind="exact")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TsallisTransport(Transport):
     """Solution of a transport problem with a Tsallis regularizer of order q, which is the quadratic one for q = 2.
 
