@@ -98,8 +98,8 @@ class Transport:
     def rounded(self) -> RoundedPlan:
         """The plan rounded to one that meets both marginals, without gradient: see `Plan.round_to_marginals`.
 
-        Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport. Plans of `Exact` and
-        balanced ones of `Tsallis` meet both marginals without it.
+        Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport. Plans of `Exact`
+        and balanced ones of `Tsallis` meet both marginals without it.
         """
         is_sinkhorn = isinstance(self.constraint, SinkhornConstraint)
         check(
