@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import (
-    MAX_CROWDING_REFERENCES,
-    MAX_REFERENCES,
+    MAX_CROWD,
     TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
@@ -116,9 +115,9 @@ def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
     centers, folds, maps, correlations = paired.canonical_maps
-    references = paired.draw_reference_items("audit.crowding_references", MAX_CROWDING_REFERENCES)
+    references = paired.reference_items
     # Of fewer references, fewer are the nearest: the same share of the items.
-    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_REFERENCES))
+    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_CROWD))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, however many pairs it is in.

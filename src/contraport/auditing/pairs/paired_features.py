@@ -117,11 +117,11 @@ NUM_NEIGHBORS = 15
 MIN_PAIRS = 50
 """Fewer pairs give too few scores to tell wrong ones from right ones."""
 
-MAX_REFERENCES = 4_096
-"""Ranks are measured against at most this many items: all of them would take O(n^2) time."""
+MAX_REFERENCES = 1_024
+"""Ranks and crowding are measured against at most this many items: all of them would take O(n^2) time."""
 
-MAX_CROWDING_REFERENCES = 1_024
-"""Similarities to the nearest items, in canonical space, are measured against at most this many."""
+MAX_CROWD = 4_096
+"""Of more items than this, the share of the items that crowd an item does not fall any more."""
 
 MAX_EXACT_ITEMS = 20_000
 """With more items than this, nearest neighbors are found by cells instead of exactly, which takes O(n^2) time."""
@@ -230,20 +230,16 @@ class PairedFeatures:
         """Standard deviation and mean of the scores of the observed pairs, by statistic, as far as computed."""
         return {}
 
-    def draw_reference_items(self, purpose: str, number: int) -> Tensor:
-        """Draw at most `number` random items, int64 ``(r,)``, sorted; always the same for a purpose."""
-        if len(self) <= number:
-            return self.observed_pairs.first
-        drawn = numpy_generator(purpose, len(self)).choice(len(self), number, replace=False)
-        return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
-
     @cached_property
-    def rank_reference_items(self) -> Tensor:
-        """Random sample of the items, ``(r,)``, among which the rank of an item is measured.
+    def reference_items(self) -> Tensor:
+        """Random sample of the items, sorted, ``(r,)``, among which ranks and crowding are measured.
 
         Items outside the pool count too: a wrong pair consists of two right members.
         """
-        return self.draw_reference_items("audit.rank_references", MAX_REFERENCES)
+        if len(self) <= MAX_REFERENCES:
+            return self.observed_pairs.first
+        drawn = numpy_generator("audit.references", len(self)).choice(len(self), MAX_REFERENCES, replace=False)
+        return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
 
     @cached_property
     def nearest_items(self) -> tuple[Tensor, Tensor]:
@@ -324,7 +320,7 @@ class PairedFeatures:
         return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
 
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        references = self.rank_reference_items
+        references = self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
