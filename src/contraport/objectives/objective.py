@@ -93,8 +93,9 @@ class Objective(Loss):
         for term in (self.divergence, *self.penalties) if constraint.differentiable else ():
             if (conflict := term.constraint_conflict(constraint)) is not None:
                 raise UsageError(f"divergence: {conflict}", kind="constraint")
-        single = not constraint.requires_ids or isinstance(self.layout, Cross | Joint)
-        check(single, f"layout: must be Cross or Joint for {constraint!r}, got {self.layout!r}.", "constraint")
+        if constraint.requires_ids and not isinstance(self.layout, Cross | Joint):
+            message = f"layout: must be Cross or Joint for {constraint!r}, got {self.layout!r}."
+            raise UsageError(message, kind="constraint")
         if "constraint" in self._modules and not isinstance(constraint, nn.Module):
             del self.constraint  # torch replaces a module by modules alone
         self.constraint = constraint
