@@ -35,7 +35,7 @@ class CallInputs(NamedTuple):
         present: Whether each item has each view, (n, views) Booleans; None if all have all.
         num_first_items: Number of items that the first view shows, if two views show different items; else None.
         item_counts: Number of items of each process, if the embeddings are those of this process only.
-        own_present: The rows of `present` that belong to the embeddings.
+        own_present: With item counts, the rows of `present` that belong to the embeddings.
     """
 
     views: tuple[Tensor, ...]
@@ -56,7 +56,7 @@ class CallInputs(NamedTuple):
             with_views: gather the embeddings too, rather than only the attributes.
             length: number of vectors to which sets are padded, the same on all processes.
         """
-        inputs = self._replace(own_present=self.present)
+        inputs = self
         if counts is not None:
             views = self.views
             if with_views:
@@ -66,8 +66,7 @@ class CallInputs(NamedTuple):
                 views = processes.gather(stacked.to(travel), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
-            own = present if with_views else self.present
-            item_counts = None if with_views else counts
+            item_counts, own = (None, None) if with_views else (counts, self.present)
             inputs = CallInputs(tuple(views), attributes, present, self.num_first_items, item_counts, own)
         weights = inputs.attributes.get("weights")
         if weights is not None:

@@ -91,8 +91,9 @@ class MatchingProblem:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_embeddings)
-        if inputs.own_present is not None:
-            blocks = self._select_present(blocks, inputs.own_present)
+        own_present = inputs.present if inputs.item_counts is None else inputs.own_present
+        if own_present is not None:
+            blocks = self._select_present(blocks, own_present)
         if inputs.item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.item_counts)
@@ -243,10 +244,7 @@ def read_call(
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
-    call = LocalCall(layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature)
-    if current_exchange() == "ring" and current_processes().size > 1:
-        _check_ring(call)
-    return call
+    return LocalCall(layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature)
 
 
 def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
@@ -258,15 +256,18 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
     layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature = call
     processes = current_processes()
     item_counts = negative_counts = None
-    length = 0
+    length, ring = 0, False
     if processes.size > 1:
         item_counts, negative_counts, length = _agree_on_sizes(processes, call)
+        ring = current_exchange() == "ring"
+        if ring:
+            _check_ring(call)
     if columns:
         columns, target = (processes.with_averaged_gradient(columns[0]),), target.gather_rows()
     else:
         target = target.gather_across_processes(processes, inputs)
     # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-    inputs = inputs.gather(processes, item_counts, with_views=current_exchange() == "gather", length=length)
+    inputs = inputs.gather(processes, item_counts, with_views=not ring, length=length)
     if plan_weights is not None:
         good = traits.compares_items and not columns and similarities is None and inputs.present is None
         check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
