@@ -4,7 +4,7 @@ The same encoder of words is trained with InfoNCE on each similarity, and its te
 that it was trained with. Pairs: names of emoji in English and French (package `emoji`), and synopses and tags of Debian
 packages (`apt-cache dumpavail`). The query is the first of each pair.
 
-    python -m benchmarks.set_matching [--seeds 3] [--out benchmarks/results/set_matching.json]
+    python -m benchmarks.set_matching emoji|debian [--seeds 3] [--out benchmarks/results]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,9 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.encoders import Model
 from contraport.engine import Kernel
 
-TEST, BATCH, EPOCHS, TEMPERATURE = 500, 100, 6, 0.05
-BASE = "max"
+TRAIN, TEST, BATCH, EPOCHS, TEMPERATURE = 1_000, 500, 100, 10, 0.05
+BASES = "max", "soft"
+"""Similarities that the others are compared with."""
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "mean of the words": lambda: Gibbs("cosine", TEMPERATURE),
@@ -45,26 +47,26 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("data", choices=("emoji", "debian"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/set_matching.json"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    results = []
-    for data, read in (("emoji", read_emoji), ("debian", read_debian)):
-        pairs = read()
-        gains: dict[str, np.ndarray] = {}
-        for name, kernel in KERNELS.items():
-            gains[name] = np.stack([train_and_rank(pairs, kernel(), seed) for seed in range(options.seeds)])
-            print(f"{data}, {name}: {gains[name].mean():.4f}", flush=True)
-        for name, gain in gains.items():
-            difference, low, high = interval(gain - gains[BASE])
-            row = {"data": data, "similarity": name, "ndcg@10": gain.mean(), "difference": difference}
-            results.append(row | {"low": low, "high": high})
-    print_table(results)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"test": TEST, "batch": BATCH, "epochs": EPOCHS, "seeds": options.seeds}
-    options.out.write_text(json.dumps({"machine": machine(), **settings, "rows": results}, indent=1) + "\n")
-    print(f"written to {options.out}")
+    pairs = read_emoji() if options.data == "emoji" else read_debian()
+    gains: dict[str, np.ndarray] = {}
+    for name, kernel in KERNELS.items():
+        gains[name] = np.stack([train_and_rank(pairs, kernel(), seed) for seed in range(options.seeds)])
+        print(f"{name}: {gains[name].mean():.4f}", flush=True)
+    rows = [
+        {"similarity": name, "ndcg@10": gain.mean()} | {f"over {base}": interval(gain - gains[base]) for base in BASES}
+        for name, gain in gains.items()
+    ]
+    print_table(options.data, rows)
+    options.out.mkdir(parents=True, exist_ok=True)
+    settings = {"train": TRAIN, "test": TEST, "batch": BATCH, "epochs": EPOCHS, "seeds": options.seeds}
+    path = options.out / f"set_matching_{options.data}.json"
+    path.write_text(json.dumps({"machine": machine(), **settings, "rows": rows}, indent=1) + "\n")
+    print(f"written to {path}")
 
 
 def read_emoji() -> list[tuple[str, str]]:
@@ -103,8 +105,7 @@ def train_and_rank(pairs: list[tuple[str, str]], kernel: Kernel, seed: int) -> n
     model = Model("small-text", shapes=[()], projection=64, projection_layers=1)
     objective = info_nce(TEMPERATURE)
     objective.kernel = kernel
-    train = min(2_000, len(pairs) - TEST) // BATCH * BATCH
-    steps = EPOCHS * train // BATCH
+    steps = EPOCHS * TRAIN // BATCH
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
 
@@ -113,14 +114,14 @@ def train_and_rank(pairs: list[tuple[str, str]], kernel: Kernel, seed: int) -> n
         return [model.project(model.encode([text], pooled=not kernel.compares_sets))[0] for text in texts]
 
     for _ in range(EPOCHS):
-        for rows in np.split(torch.randperm(train).numpy(), train // BATCH):
+        for rows in np.split(torch.randperm(TRAIN).numpy(), TRAIN // BATCH):
             optimizer.zero_grad()
             objective(*embed(rows)).backward()
             optimizer.step()
             schedule.step()
     with torch.no_grad():
         model.eval()
-        scores = kernel(*embed(np.arange(train, train + TEST))).dense()
+        scores = kernel(*embed(np.arange(TRAIN, TRAIN + TEST))).dense()
     ranks = (scores >= scores.diag()[:, None]).sum(1).double()  # of equal scores the last
     return torch.where(ranks <= 10, 1 / torch.log2(1 + ranks), 0).numpy()
 
@@ -137,14 +138,15 @@ def interval(differences: np.ndarray, draws: int = 2_000) -> tuple[float, float,
     return float(differences.mean()), float(low), float(high)
 
 
-def print_table(rows: list[dict[str, str | float]]) -> None:
-    table = Table(title=f"NDCG@10, and its difference from that of {BASE!r}")
-    for heading in ("data", "similarity", "NDCG@10", "difference", "95 % interval"):
+def print_table(data: str, rows: list[dict[str, Any]]) -> None:
+    table = Table(title=f"{data}: NDCG@10, and its difference with a 95 % interval")
+    headings = "similarity", "NDCG@10", *(f"over {base}" for base in BASES)
+    for heading in headings:
         table.add_column(heading)
     for row in rows:
-        bounds = f"{row['low']:+.3f} to {row['high']:+.3f}"
-        cells = str(row["data"]), str(row["similarity"]), f"{row['ndcg@10']:.3f}", f"{row['difference']:+.3f}", bounds
-        table.add_row(*cells)
+        differences = (row[heading] for heading in headings[2:])
+        cells = (f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, low, high in differences)
+        table.add_row(row["similarity"], f"{row['ndcg@10']:.3f}", *cells)
     Console(width=100).print(table)
 
 
