@@ -193,12 +193,13 @@ def _shortlist(paired: PairedFeatures, view: int, items: Tensor, others: Tensor)
 
     Neighbors are those in the view of the items; nearness is that in the other view.
     """
-    values, shortlists = paired.features[1 - view], []
-    for block in split_into_row_blocks(items, len(others)):
-        near = paired.find_pair_neighbors(PairIndices(block, block))[view]
-        similarity = average_gathered_rows(values, near) @ values[others].T
-        shortlists.append(similarity.topk(min(SHORTLIST, len(others)), 1).indices)
-    return torch.cat(shortlists)
+    values = paired.features[1 - view]
+    queries = torch.cat([
+        average_gathered_rows(values, paired.find_pair_neighbors(PairIndices(block, block))[view])
+        for block in split_into_row_blocks(items, values.shape[1])
+    ])  # fmt: skip
+    places = torch.arange(len(others), device=others.device)
+    return paired.find_nearest(queries, values[others], places, min(SHORTLIST, len(others)))
 
 
 def fit_plan(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
