@@ -31,7 +31,9 @@ from sklearn.metrics import roc_auc_score
 
 import contraport
 from benchmarks.engine import machine
+from contraport.auditing.crossfit import score_frozen_vectors
 from contraport.auditing.pairs import paired_features
+from contraport.data import load_unsplit
 
 LATENT, SHUFFLED = 24, 0.2
 SECONDS_LIMIT = 900
@@ -58,11 +60,13 @@ def write_pairs(path: Path, items: int, width: int) -> np.ndarray:
 
 
 def measure_audit(folder: Path, items: int, width: int) -> Callable[[], dict[str, float]]:
+    """Prepare an audit of frozen vectors: scores and noise rate, without better partners and the page."""
     is_wrong = write_pairs(folder / "pairs.npz", items, width)
 
     def run() -> dict[str, float]:
-        audit = contraport.audit(data=folder / "pairs.npz", method="frozen", progress=False)
-        return {"auroc": float(roc_auc_score(~is_wrong, audit.scores)), "rate": audit.noise_rate}
+        pairs = load_unsplit(folder / "pairs.npz")
+        *_, (result, _) = score_frozen_vectors(pairs, statistic="combined", rounds=2, seed=0)
+        return {"auroc": float(roc_auc_score(~is_wrong, result.scores)), "rate": result.noise.rate}
 
     return run
 

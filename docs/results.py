@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -55,6 +56,8 @@ the code, before the engine's passes became custom operators.
 d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine.md](engine.md) has a plot.
 
 {growth_table(growth["results"])}
+
+{scale(load(MEASURED / "scale.json")["results"])}
 
 {device(load(MEASURED / "cuda.json"))}
 
@@ -158,6 +161,38 @@ def growth_table(results: list[dict[str, Any]]) -> str:
 
     rows = ([f"{r['rows']:,}", *(c for name in GROWING for c in cells(r["cases"], name))] for r in results)
     return table(["rows", *head], rows)
+
+
+def scale(results: list[dict[str, Any]]) -> str:
+    """Return the section of time and memory of commands by number of rows."""
+    names = {"audit": "audit of frozen vectors", "audit, exact neighbors": "the same, with exact neighbors"}
+
+    def exponent(row: dict[str, Any]) -> str:
+        smaller = [
+            r for r in results if all(r[key] == row[key] for key in ("case", "width")) and r["rows"] < row["rows"]
+        ]
+        if not smaller:
+            return ""
+        before = max(smaller, key=lambda r: r["rows"])
+        return f"{math.log(row['seconds'] / before['seconds']) / math.log(row['rows'] / before['rows']):.2f}"
+
+    rows = (
+        [
+            names.get(r["case"], r["case"]), str(r["width"]), f"{r['rows']:,}", f"{r['seconds']:,.1f}", exponent(r),
+            f"{r['gigabytes']:.2f}", f"{r['auroc']:.4f}" if "auroc" in r else "",
+        ]
+        for r in results
+    )  # fmt: skip
+    said = paragraph(
+        "CPU seconds of one thread, and the peak memory of the process with its libraries (about 0.95 GB) and data "
+        "(`python -m benchmarks.scale`). The exponent is that of the growth since the size above. The audit has two "
+        "rounds; better partners and the page are not included. A fifth of its pairs are wrong. Up to 20,000 items its "
+        "neighbors are exact, beyond they are found by cells. `duplicates` without an index compares all pairs of "
+        "rows, and `evaluate` all test items with one another and with the training items: their time is quadratic, "
+        "their memory is not."
+    )
+    head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
+    return f"## Commands by number of rows\n\n{said}\n\n{table(head, rows)}"
 
 
 def device(measured: dict[str, Any]) -> str:
