@@ -102,10 +102,10 @@ def test_folder_with_its_own_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "content", "code"),
     [
-        ("pairs.csv", "row,column\nr0,unknown\n", "pairs.unknown_key"),
+        ("pairs.csv", "row,column\nr0,unknown\n", "data.unknown_key"),
         ("pairs.csv", "row,col\nr0,c0\n", "data.missing_column"),
-        ("rows.csv", "id,text\nr0,a\nr0,b\n", "rows.repeats"),
-        ("rows.csv", "text\na\n", "rows.no_keys"),
+        ("rows.csv", "id,text\nr0,a\nr0,b\n", "data.repeats"),
+        ("rows.csv", "text\na\n", "data.no_keys"),
     ],
 )
 def test_rejects_tables_that_do_not_fit(tmp_path: Path, table: str, content: str, code: str) -> None:
@@ -113,8 +113,15 @@ def test_rejects_tables_that_do_not_fit(tmp_path: Path, table: str, content: str
     (tmp_path / "pairs.parquet").unlink()
     (tmp_path / "pairs.csv").write_text("row,column\nr0,c0\n")
     (tmp_path / table).write_text(content)
-    with raises_usage_error(code):
+    with raises_usage_error(code, table):
         load(tmp_path, "train", test_fraction=0)
+
+
+def test_pairs_are_named_by_their_ids(tmp_path: Path) -> None:
+    data = load(write_folder(tmp_path), "train", test_fraction=0)
+    assert data.keys is not None
+    assert data.item_noun == "pair"
+    assert list(data.keys[:2]) == [f"r{row} | c{column}" for row, column in PAIRS[:2]]
 
 
 def known_pairs() -> torch.Tensor:

@@ -91,7 +91,7 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
         (lambda: parse_constraint("balanced:iterations=3,iterations=4", 1), "constraint.duplicate_setting", ""),
         (lambda: parse_constraint("balanced:iteration=3", 1), "constraint.unknown", "'iteration'"),
         (lambda: parse_constraint("balanced:3", 1), "constraint.bad_setting", ""),
-        (lambda: parse_constraint("balanced:iterations=0", 1), "iterations.invalid", ""),
+        (lambda: parse_constraint("balanced:iterations=0", 1), "constraint.invalid", ""),
         (lambda: parse_constraint("tight:every=3", 1), "constraint.unknown", "'tighten'"),
         (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "constraint.sum", ""),
     ],

@@ -45,7 +45,7 @@ def test_every_name_builds_its_part(argument, classes) -> None:
     [
         ({"divergence": "renyi"}, "divergence.unknown"),
         ({"divergence": "rince:p=1"}, "divergence.unknown"),
-        ({"divergence": "rince:q=2"}, "q.invalid"),
+        ({"divergence": "rince:q=2"}, "divergence.invalid"),
         ({"divergence": "fenchel-young"}, "divergence.constraint"),
         ({"kernel": "gibbs:cost=manhattan"}, "cost.*"),
         ({"layout": "cross:symmetric=maybe"}, "symmetric.*"),

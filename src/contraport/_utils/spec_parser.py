@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from contraport.errors import check, unknown_name_error
+from contraport.errors import UsageError, check, unknown_name_error
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def build_from_spec(
         defaults: values of parameters that the spec leaves out, for the classes that have them.
 
     Raises:
-        UsageError: an unknown name or parameter; or as the class.
+        UsageError: an unknown name or parameter; or an error of the class, which then begins with the argument.
 
     >>> build_from_spec("number", "complex:real=2", {"complex": complex}, defaults={"imag": 1, "sign": -1})
     (2+1j)
@@ -91,7 +91,10 @@ def build_from_spec(
     name, settings = parse_spec(argument, text, parameters)
     options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
     options |= {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
-    return classes[name](**options)
+    try:
+        return classes[name](**options)
+    except UsageError as error:  # the class names its parameter, and the reader knows the option
+        raise UsageError(f"{argument}: {error} It is given by {text!r}.", kind=error.code.rpartition(".")[2]) from error
 
 
 def split_at_unquoted_commas(text: str) -> list[str]:

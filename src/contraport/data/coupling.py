@@ -17,7 +17,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import digest_rows
 from contraport.data.splits import Masks, count_held_out, select_split_positions
 from contraport.data.stores import Shape, Store
-from contraport.errors import check
+from contraport.errors import UsageError, check
 
 SIDES = ("row", "column")
 """Names of the two views of a coupling."""
@@ -135,6 +135,7 @@ def from_coupling(
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
         num_random_test_items=count_held_out(split, len(distinct), positions) if mask is None else None,
         rows=torch.from_numpy(chosen),
+        keys=_name_pairs(sides[0].keys, sides[1].keys, ids[chosen]),
         view_names=SIDES,
         entity_ids=entity_ids,
     )
@@ -146,8 +147,26 @@ def _as_side(argument: str, values: Any) -> Dataset:
     return side
 
 
-def positions_by_key(argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str]) -> np.ndarray:
+def _name_pairs(rows: Sequence[str] | None, columns: Sequence[str] | None, ids: np.ndarray) -> list[str] | None:
+    """Name each pair by the keys of its row and column, or by their numbers; None if neither side has keys."""
+    if rows is None and columns is None:
+        return None
+    names = (map(str, range(int(ids.max()) + 1)) if keys is None else keys for keys in (rows, columns))
+    first, second = map(list, names)
+    return [f"{first[row]} | {second[column]}" for row, column in ids.tolist()]
+
+
+def positions_by_key(
+    argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str], *, table: object = "", pairs: object = "pairs"
+) -> np.ndarray:
     """Return the position of the key of each pair among the keys of a side.
+
+    Args:
+        argument: name of the side, "rows" or "columns".
+        keys: key of each entity of the side.
+        pair_keys: key of each pair.
+        table: file of the side, for errors.
+        pairs: file of the pairs, for errors.
 
     Raises:
         UsageError: the side has no keys, a key occurs twice, or the key of a pair does not exist.
@@ -155,17 +174,18 @@ def positions_by_key(argument: str, keys: Sequence[str] | None, pair_keys: Seque
     >>> positions_by_key("rows", ["a", "b"], ["b", "b", "a"]).tolist()
     [1, 1, 0]
     """
-    check(keys is not None, f"{argument}: must have a column id, or another role of keys.", "no_keys")
+    check(keys is not None, f"data: {table or argument} must have a column id, or another role of keys.", "no_keys")
     assert keys is not None
-    places = {key: position for position, key in enumerate(keys)}
-    check(
-        len(places) == len(keys),
-        f"{argument}: keys must be distinct, got {len(keys) - len(places)} repeats.",
-        "repeats",
-    )
-    missing = [key for key in pair_keys if key not in places]
-    message = (
-        f"pairs: {len(missing):,} of {len(pair_keys):,} pairs name {argument} that do not exist, such as {missing[:1]}."
-    )
-    check(not missing, message, "unknown_key")
+    places: dict[str, int] = {}
+    for position, key in enumerate(keys):
+        first = places.setdefault(key, position)
+        message = f"data: {table or argument}: keys must be distinct, got {key!r} in rows {first} and {position}."
+        check(first == position, message, "repeats")
+    missing = [position for position, key in enumerate(pair_keys) if key not in places]
+    if missing:
+        raise UsageError(
+            f"data: {pairs}: {len(missing):,} of {len(pair_keys):,} pairs name {argument} that do not exist in "
+            f"{table or argument}, the first {pair_keys[missing[0]]!r} in row {missing[0]}.",
+            kind="unknown_key",
+        )
     return np.array([places[key] for key in pair_keys], dtype=np.int64)

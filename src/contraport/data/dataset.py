@@ -158,6 +158,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         check(not unused, f"data: {self.name!r}: {message}", "view_without_item")
 
     @property
+    def item_noun(self) -> str:
+        """Word for an item in messages: "pair" in a coupling."""
+        return "item" if self.entity_ids is None else "pair"
+
+    @property
     def shapes(self) -> tuple[Shape, ...]:
         """Shape of one item of each view: ``(C, H, W)`` image, ``(C, T)`` series, ``(d,)`` vector, ``()`` text."""
         return self.store.shapes

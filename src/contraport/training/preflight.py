@@ -58,7 +58,7 @@ def log_training_description(run: Run, settings: Settings, components: Component
             f"{name} ({describe_item_shape(shape)})" for name, shape in views
         )
     weights = sum(parameter.numel() for parameter in model.parameters())
-    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
+    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {dataset.item_noun}s"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
     if run.backup.path.exists():
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
@@ -124,8 +124,9 @@ def log_preflight_warnings(
     A suggested command adds its changes to `options`, the explicit options of the call. `path` is the run folder, if it
     exists.
     """
+    noun = dataset.item_noun
     if dataset.num_random_test_items:
-        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, "item"))
+        log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, noun))
     elif dataset.num_random_test_items is None and isinstance(settings.data, str | Path):
         log.info("evaluation uses the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
@@ -134,8 +135,8 @@ def log_preflight_warnings(
         return
     batches, dropped = divmod(len(dataset), size)
     per_step = f", {settings.grad_accum_steps} per step" if settings.grad_accum_steps > 1 else ""
-    rest = f"; {pluralize(dropped, 'item')} dropped per epoch, chosen at random" if dropped else ""
-    schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, 'item')}"
+    rest = f"; {pluralize(dropped, noun)} dropped per epoch, chosen at random" if dropped else ""
+    schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, noun)}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
     changes: dict[str, Any] = {}
     warnings: list[str | None] = []

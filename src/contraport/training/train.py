@@ -151,7 +151,7 @@ def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tu
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
     return settings.replace_unchecked(batch_size=smaller), (
-        f"batch_size: {smaller}, reduced from {size} for {items:,} items",
+        f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s",
     )
 
 

@@ -56,7 +56,13 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")
     places = [
-        positions_by_key(part, sides[part].keys, list(map(str, table.column(column).to_pylist())))
+        positions_by_key(
+            part,
+            sides[part].keys,
+            list(map(str, table.column(column).to_pylist())),
+            table=files[part],
+            pairs=files["pairs"],
+        )
         for part, column in (("rows", "row"), ("columns", "column"))
     ]
     pairs = np.stack(places, axis=1)
