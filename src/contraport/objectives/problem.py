@@ -104,7 +104,8 @@ class MatchingProblem:
                 replace(block, x=own.x, y=own.y, item_counts=inputs.item_counts)
                 for block, own in zip(whole, blocks, strict=True)
             ]
-        blocks = [block for block in blocks if min(block.shape) > 0]
+        if inputs.present is not None:
+            blocks = [block for block in blocks if min(block.shape) > 0]
         if self.similarities is not None:
             blocks = [replace(block, similarities=_select_similarities(self.similarities, block)) for block in blocks]
         return blocks

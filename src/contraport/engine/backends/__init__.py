@@ -254,11 +254,12 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
     """
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class = (RING_BACKENDS if ring else BACKENDS)[name]
-    like = geometry.log_kernel.inputs[0]
-    if _precision.get() != "float32" and like.device.type == "cpu" and not _gains(like) and name != "dense":
-        warnings.warn(
-            f"precision: {_precision.get()!r} gains nothing on this CPU; embeddings are multiplied in "
-            f"{str(like.dtype).split('.')[-1]}.",
-            stacklevel=2,
-        )
+    if _precision.get() != "float32" and name != "dense":
+        like = geometry.log_kernel.inputs[0]
+        if like.device.type == "cpu" and not _gains(like):
+            dtype = str(like.dtype).split(".")[-1]
+            message = (
+                f"precision: {_precision.get()!r} gains nothing on this CPU; embeddings are multiplied in {dtype}."
+            )
+            warnings.warn(message, stacklevel=2)
     return BackendConfig(passes_class, current_processes(), PRECISIONS[_precision.get()])
