@@ -55,7 +55,7 @@ def test_names_are_those_that_the_parts_know() -> None:
         ("augment", AUGMENTS),
         ("lr_scheduler", SHAPES),
         ("predict", RECONSTRUCTION_ERRORS),
-        ("negatives", ("in-batch", "queue", "bank")),
+        ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):
         for value in known:
             OPTIONS[name].validate(value)
