@@ -128,7 +128,8 @@ def test_settings_go_with_what_they_belong_to() -> None:
 def test_resolving_twice_changes_nothing(name: str) -> None:
     once = apply_recipe({"recipe": name})
     assert apply_recipe(once) == once
-    assert list_overridden_recipe_options(Settings(**once)) == []
+    teacher = "teacher.npy" if name == "distillation" else None
+    assert list_overridden_recipe_options(Settings(**once, teacher=teacher)) == []
 
 
 def test_an_unknown_recipe() -> None:
@@ -144,11 +145,13 @@ def test_two_encoders_need_two_views(name: str, splits: tuple[Dataset, Dataset])
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_parameter_of_a_recipe_has_a_gradient(
-    name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset]
+    name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset], tmp_path: Any
 ) -> None:
     """What the processes of a training rely on: they wait for the gradient of each."""
     splits = paired if name in OF_TWO_KINDS else tuple(map(series, splits)) if name in OF_SETS else splits
-    module = pipeline_of(splits[0], recipe=name)
+    np.save(tmp_path / "teacher.npy", splits[0].labels.numpy()[:, None] + np.arange(3.0))
+    teacher = {"teacher": tmp_path / "teacher.npy"} if name == "distillation" else {}
+    module = pipeline_of(splits[0], recipe=name, **teacher)
     batch = next(iter(build_loader(splits[0], 16)))
     for step in range(2):
         module.zero_grad()
