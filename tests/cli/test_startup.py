@@ -60,7 +60,7 @@ def test_help_and_lists_do_not_import_torch(argv: str, tmp_path: Path) -> None:
         ("list objective", "'objectives'"),
         ("train --epochs many", "epochs: "),
         ("train --epochs 0", "epochs: "),
-        ("train --negatives bag", "bank, in-batch, queue"),
+        ("train --negatives bag", "bank, in-batch, mined, queue"),
         ("train --recipe mocco", "'moco'"),
         ("train --objective gca-uott", "'gca-uot'"),
         ("train --temperature 0.5:0", "temperature: "),
