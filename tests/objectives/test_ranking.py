@@ -66,6 +66,14 @@ def test_rejects_what_is_no_ranking():
 
 
 @pytest.mark.parametrize("name", RANKING)
+def test_sets_of_one_vector_are_vectors(name):
+    expected = outcome(lambda *z: build(name, temperature=0.1)(*z, weights=GRADES), *views(d=5))
+    loss = build(name)
+    loss.kernel = contraport.LateInteraction("max", temperature=0.1, reduction="sum")
+    assert_same(outcome(lambda *z: loss(*(v[:, None] for v in z), weights=GRADES), *views(d=5)), expected)
+
+
+@pytest.mark.parametrize("name", RANKING)
 def test_is_that_of_sentence_transformers(name):
     peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     losses = importlib.import_module(f"{peer.__name__}.losses")

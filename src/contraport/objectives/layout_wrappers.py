@@ -169,7 +169,7 @@ class LeadingCoordinates(LayoutWrapper):
 class NestedCoordinates(LayoutWrapper):
     """Layout wrapper that compares embeddings several times, each time by a number of first coordinates (Matryoshka).
 
-    The blocks of the other layout are made for each number of coordinates; the objective is their weighted sum. See
+    The blocks of the other layout are built for each number of coordinates; the objective is their weighted sum. See
     `matryoshka`.
 
     Args:
@@ -245,15 +245,15 @@ class PhaseShift(LayoutWrapper):
     def __call__(self, *views: Tensor) -> list[Block]:
         first, *others = map(_pad_to_even, views)
         # Sums of half-precision coordinates would lose digits.
-        real, imaginary = first.to(torch.promote_types(first.dtype, torch.float32)).chunk(2, dim=1)
-        return self.layout(torch.cat([real + imaginary, imaginary - real], dim=1) / math.sqrt(2), *others)
+        real, imaginary = first.to(torch.promote_types(first.dtype, torch.float32)).chunk(2, dim=-1)
+        return self.layout(torch.cat([real + imaginary, imaginary - real], dim=-1) / math.sqrt(2), *others)
 
     def transform_negatives(self, negatives: Tensor) -> Tensor:
         return self.layout.transform_negatives(_pad_to_even(negatives))
 
 
 def _pad_to_even(z: Tensor) -> Tensor:
-    return F.pad(z, (0, z.shape[1] % 2))
+    return F.pad(z, (0, z.shape[-1] % 2))
 
 
 @dataclass(frozen=True, repr=False)
