@@ -62,6 +62,22 @@ class SetMatching(NamedTuple):
     iterations: int = 0
     is_mean: bool = True
 
+    @property
+    def penalties(self) -> tuple[float, float]:
+        """Penalties tau / rho_x and tau / rho_y: 0 fixes the masses, infinity leaves them free."""
+        row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
+        return row, column
+
+    def row_terms(self, f: Tensor) -> Tensor:
+        """Return the term of each vector of the row in the dual value; exp(-penalty f) is its mass over its share."""
+        penalty, _ = self.penalties
+        return f if penalty == 0 else (1 / penalty + 1) * -torch.expm1(-penalty * f)
+
+    def column_terms(self, g: Tensor) -> Tensor:
+        """Return the term of each vector of the column in the dual value after a half-step on the rows."""
+        _, penalty = self.penalties
+        return g if penalty == 0 else -torch.expm1(-penalty * g) / penalty
+
 
 def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
     """Compute the similarity of each set in x, (n, t, d), with each set in y, (m, s, d), as an (n, m) tensor.
@@ -282,23 +298,11 @@ class _Tile:
 
     def value(self) -> Tensor:
         """Return the similarities, (b, c), from the dual value at the last potentials."""
-        row_penalty, column_penalty = self._penalties()
-        f = self.row_potentials[-1]
-        # exp(-penalty f) is the mass of each vector relative to its share.
-        rows = f if row_penalty == 0 else (1 / row_penalty + 1) * -torch.expm1(-row_penalty * f)
-        total = (rows * self.a).sum(1)
+        total = (self.matching.row_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
-            g = self.scalings[-1].log()
-            columns = g if column_penalty == 0 else -torch.expm1(-column_penalty * g) / column_penalty
-            total = total + (columns * self.b).sum(2)
+            total = total + (self.matching.column_terms(self.scalings[-1].log()) * self.b).sum(2)
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
-
-    def _penalties(self) -> tuple[float, float]:
-        """Return tau / rho_x and tau / rho_y."""
-        dampings = self.matching.row_damping, self.matching.column_damping
-        row, column = (1 / damping - 1 if damping > 0 else math.inf for damping in dampings)
-        return row, column
 
     def gradient(self, seed: Tensor) -> Tensor:
         """Return the gradient in the cosines, (b, t, c, s), of the similarities times a seed, (b, c).
@@ -306,7 +310,7 @@ class _Tile:
         The steps are gone through in reverse with vectors only. Each contributes a factor per row vector times a factor
         per column vector to the gradient in the kernel.
         """
-        matching, (row_penalty, column_penalty) = self.matching, self._penalties()
+        matching, (row_penalty, column_penalty) = self.matching, self.matching.penalties
         seed = (seed * self.scale)[:, None]  # minus tau from the value, and 1 / tau from the kernel, cancel
         d_f = seed * self.a * torch.exp(-row_penalty * self.row_potentials[-1]) / matching.row_damping
         d_g = None
@@ -375,18 +379,13 @@ def _match_densely(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
         s = (cosines - 1) / tau
         log_a, log_b = (torch.where(v > 0, v.clamp_min(torch.finfo(v.dtype).tiny).log(), -torch.inf) for v in (a, b))
         log_a, log_b = log_a[:, None, :, None], log_b[None, :, None, :]
-        row_penalty, column_penalty = (
-            1 / damping - 1 if damping > 0 else math.inf for damping in (matching.row_damping, matching.column_damping)
-        )
         g = torch.zeros_like(s[:, :, :1])
         f = -matching.row_damping * torch.logsumexp(s + log_b, 3, keepdim=True)
         for _ in range(matching.iterations):
             g = -matching.column_damping * torch.logsumexp(s + f + log_a, 2, keepdim=True)
             f = -matching.row_damping * torch.logsumexp(s + g + log_b, 3, keepdim=True)
-        rows = f if row_penalty == 0 else (1 / row_penalty + 1) * -torch.expm1(-row_penalty * f)
-        total = (rows[..., 0] * a[:, None]).sum(2)
+        total = (matching.row_terms(f)[..., 0] * a[:, None]).sum(2)
         if matching.iterations > 0:
-            columns = g if column_penalty == 0 else -torch.expm1(-column_penalty * g) / column_penalty
-            total = total + (columns[:, :, 0] * b).sum(2)
+            total = total + (matching.column_terms(g)[:, :, 0] * b).sum(2)
         score = 1 - tau * total
     return score if matching.is_mean else score * sizes[0]
