@@ -1,4 +1,4 @@
-"""Exchange around a ring: the blocks of all processes pass by each process, and their gradients travel with them."""
+"""Exchange around a ring: each process gets the blocks of all others in turn, and gradients travel with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RingExchange:
         processes: the processes of the ring.
         own: block of this process, a vector.
         sizes: number of entries in the block of each process.
-        hops: number of blocks of other processes that pass by.
+        hops: number of blocks of other processes that a process receives.
         with_gradient: whether a gradient travels with each block.
     """
 
@@ -31,7 +31,7 @@ class RingExchange:
     ) -> None:
         self.processes, self.sizes, self.hops = processes, sizes, hops
         self.with_gradient = with_gradient
-        self._block, self._sent = own, own
+        self._block, self._outgoing = own, own
         # Sums of many terms: in single precision at least, whatever the blocks travel in.
         self._gradient_dtype = torch.promote_types(own.dtype, torch.float32)
         self._gradient: Tensor | None = None
@@ -39,7 +39,7 @@ class RingExchange:
 
     @property
     def gradient(self) -> Tensor:
-        """Gradient in the block that the caller has, to which it adds; after the trip, in its own, from all processes.
+        """Gradient in the present block, to which the caller adds; after the trip, the whole gradient in the own block.
 
         Created when first read: a process that adds nothing holds no zeros meanwhile.
         """
@@ -48,7 +48,7 @@ class RingExchange:
         return self._gradient
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield the rank of each owner, and its block."""
+        """Yield the rank of the owner of each block, and the block, a vector; each may be read until the next."""
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size
         own_gradient: Tensor | None = None
@@ -61,7 +61,7 @@ class RingExchange:
             if self.with_gradient and hop > 1:
                 # Our part of the previous block goes on to the next process; to this one comes that of the others.
                 received = self._block.new_empty(self.sizes[self._owner], dtype=self._gradient_dtype)
-                transfers.append((self._sent, below, received, above))
+                transfers.append((self._outgoing, below, received, above))
             requests = _start(transfers)
             self._gradient = None
             yield self._owner, self._block
@@ -74,13 +74,13 @@ class RingExchange:
                 if hop == 0:
                     own_gradient = self._gradient
                 else:
-                    self._sent = self.gradient
+                    self._outgoing = self.gradient
             if following is not None:
                 self._block = following
-            del transfers, following, received
+            del transfers, following, received  # frees the sent tensors before the next are allocated
         if self.with_gradient and self.hops > 0:
             home = self._block.new_empty(self.sizes[rank], dtype=self._gradient_dtype)
-            for request in _start([(self._sent, (rank + self.hops) % size, home, (rank - self.hops) % size)]):
+            for request in _start([(self._outgoing, (rank + self.hops) % size, home, (rank - self.hops) % size)]):
                 request.wait()
             own_gradient = home if own_gradient is None else own_gradient.add_(home)
         self._owner, self._gradient = rank, own_gradient

@@ -33,7 +33,7 @@ from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
 
-_ALONE = Processes()
+_ONE_PROCESS = Processes()
 
 
 class Shards(NamedTuple):
@@ -42,12 +42,12 @@ class Shards(NamedTuple):
     Attributes:
         sizes: Number of rows of each process.
         order: Indices of the rows by owner, (N,); within a process as in the block. None if they are in that order.
-        places: Inverse of the order, (N,), or None.
+        inverse_order: Place of each row in that order, (N,), or None.
     """
 
     sizes: tuple[int, ...]
     order: Tensor | None = None
-    places: Tensor | None = None
+    inverse_order: Tensor | None = None
 
     @classmethod
     def of_items(cls, items: Tensor, item_counts: tuple[int, ...]) -> Shards:
@@ -58,20 +58,19 @@ class Shards(NamedTuple):
         if bool((owners[1:] >= owners[:-1]).all()):
             return cls(sizes)
         order = owners.argsort(stable=True)
-        return cls(
-            sizes, order, torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-        )
+        return cls(sizes, order, order.argsort())
 
     def start(self, rank: int) -> int:
+        """Return the number of rows of the processes of lower rank."""
         return sum(self.sizes[:rank])
 
-    def by_owner(self, value: Tensor) -> Tensor:
-        """Return a vector in the order of owners, (N,)."""
+    def to_owner_order(self, value: Tensor) -> Tensor:
+        """Return a vector of all rows, (N,), in the order of owners."""
         return value if self.order is None else value[self.order]
 
-    def by_row(self, value: Tensor) -> Tensor:
-        """Return a vector in the order of owners, (N,), in the order of rows."""
-        return value if self.places is None else value[self.places]
+    def to_row_order(self, value: Tensor) -> Tensor:
+        """Return a vector in the order of owners, (N,), in the order of rows: the reverse of `to_owner_order`."""
+        return value if self.inverse_order is None else value[self.inverse_order]
 
     def indices(self, part: slice) -> Indices:
         """Return the rows in a range of the order of owners."""
@@ -169,13 +168,13 @@ class RingLogKernel(LogKernel):
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         if row_bias is not None:
             shards = self.row_shards
-            row_bias = self.processes.own_rows(shards.by_owner(row_bias), shards.sizes)
+            row_bias = self.processes.own_rows(shards.to_owner_order(row_bias), shards.sizes)
         return replace(self, own=self.own.with_link(link, scale=scale, row_bias=row_bias))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         places = []
         for indices, shards in ((rows, self.row_shards), (columns, self.column_shards)):
-            place = indices if shards.places is None else shards.places[indices]
+            place = indices if shards.inverse_order is None else shards.inverse_order[indices]
             ends = torch.tensor(shards.sizes, device=place.device).cumsum(0)
             places.append((place, torch.bucketize(place, ends, right=True)))
         (row_places, owners), (column_places, column_owners) = places
@@ -197,7 +196,7 @@ class RingLogKernel(LogKernel):
         tensors: list[Tensor] = []
         structure = flatten(self.reduce_to_pass_inputs(), tensors)
         own: Tensor = _RowInnerProducts.apply(structure, weight, *tensors)
-        return self.row_shards.by_row(self.processes.gather(own, self.row_shards.sizes))
+        return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def take_rows(self, rows: slice) -> NoReturn:
         self._refuse()
@@ -220,23 +219,24 @@ class RingLogKernel(LogKernel):
             kind="exchange",
         )
 
-    def start_exchange(self, *, with_gradient: bool, half: bool) -> RingExchange:
+    def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
         """Return the exchange of the columns around the ring, all of it or the half that a symmetric problem needs."""
         size = self.processes.size
         columns = [self.own.inputs[k].detach() for k in self.own.column_inputs]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message
         width = sum(math.prod(v.shape[1:]) for v in columns)
         sizes = [width * count for count in self.column_shards.sizes]
-        return RingExchange(self.processes, block, sizes, size // 2 if half else size - 1, with_gradient=with_gradient)
+        hops = size // 2 if half_ring else size - 1
+        return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
-    def visits(self, exchange: RingExchange, *, half: bool = False) -> Iterator[Visit]:
-        """Yield the visit of each block; `half` as in `start_exchange`."""
+    def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[Visit]:
+        """Yield the visit of each block; `half_ring` as in `start_exchange`."""
         rank, size = self.processes
         top = self.row_shards.start(rank)
         for owner, block in exchange.blocks():
             left, columns = self.column_shards.start(owner), slice(0, self.column_shards.sizes[owner])
             rows = slice(0, self.row_shards.sizes[rank])
-            if half and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
+            if half_ring and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
                 # Two processes have each other's block: of the rectangle, that of the lower rank takes the upper half.
                 middle = self.row_shards.sizes[min(rank, owner)] // 2
                 if rank < owner:
@@ -255,7 +255,7 @@ class RingLogKernel(LogKernel):
                 slice(left + columns.start, left + columns.stop),
                 rows,
                 columns,
-                half and owner != rank,
+                half_ring and owner != rank,
             )
 
     def add_column_gradients(self, exchange: RingExchange, visit: Visit, gradients: Sequence[Tensor | None]) -> None:
@@ -297,8 +297,8 @@ class RingPairPasses(PairPasses):
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
 
     def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
-        q = None if q is None else self.columns.by_owner(q)
-        p = None if p is None else self.rows.by_owner(p)
+        q = None if q is None else self.columns.to_owner_order(q)
+        p = None if p is None else self.rows.to_owner_order(p)
         n, m = self.ring.shape
         by_row = None if q is None else q.new_full((n,), -torch.inf)
         by_column = None if p is None else p.new_full((m,), -torch.inf)
@@ -317,10 +317,10 @@ class RingPairPasses(PairPasses):
         return self._combine_logs(by_row, self.rows), self._combine_logs(by_column, self.columns)
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        terms = self._by_owner(terms)
+        terms = self._to_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._visits(self._exchange()):
-            parts = {"rows": visit.columns, "columns": visit.rows}  # what a sum over the axis has an entry for
+            parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
                 for term, total, part in zip(terms, sums, passes.weighted_sum(_restrict(terms, visit)), strict=True):
                     total[parts[term.axis]] += part
@@ -331,12 +331,12 @@ class RingPairPasses(PairPasses):
                     total[parts[side.axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
-        return [shards[term.axis].by_row(total) for term, total in zip(terms, sums, strict=True)]
+        return [shards[term.axis].to_row_order(total) for term, total in zip(terms, sums, strict=True)]
 
     def gradient(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._by_owner(terms), self.ring.own.column_inputs
+        terms, columns = self._to_owner_order(terms), self.ring.own.column_inputs
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -352,7 +352,7 @@ class RingPairPasses(PairPasses):
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
             for k, total in self.ring.column_gradients(exchange):
-                # Columns that are rows: the slot of the rows, before theirs, has the rest of the gradient.
+                # Where columns are the same embeddings as rows, the input before, of the rows, gets the whole gradient.
                 rest = gradients[k - 1] if self.is_symmetric else None
                 if rest is not None:
                     rest += total
@@ -361,30 +361,30 @@ class RingPairPasses(PairPasses):
         return self._contribution(gradients)
 
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        f, g = self.rows.by_owner(f), self.columns.by_owner(g)
+        f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
         sums = torch.zeros_like(f)
         for visit, passes in self._visits(self._exchange()):
             sums[visit.rows] += passes.transport_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
-                mirrored = self.visit_passes(passes.geometry.T, _ALONE, (), self.operand_precision)
+                mirrored = self.visit_passes(passes.geometry.T, _ONE_PROCESS, (), self.operand_precision)
                 sums[visit.columns] += mirrored.transport_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
-        return self.rows.by_row(sums)
+        return self.rows.to_row_order(sums)
 
     def _exchange(self, *, with_gradient: bool = False) -> RingExchange:
-        return self.ring.start_exchange(with_gradient=with_gradient, half=self.is_symmetric)
+        return self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
 
     def _visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
-        for visit in self.ring.visits(exchange, half=self.is_symmetric):
+        for visit in self.ring.visits(exchange, half_ring=self.is_symmetric):
             rows = self.rows.indices(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
             columns = self.columns.indices(visit.columns) if columns is None else columns
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
-            yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ALONE, (), self.operand_precision)
+            yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ONE_PROCESS, (), self.operand_precision)
 
-    def _by_owner(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        rows, columns = self.rows.by_owner, self.columns.by_owner
+    def _to_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+        rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
             for a, b, axis, factor in terms
@@ -396,7 +396,7 @@ class RingPairPasses(PairPasses):
             return None
         total = torch.ones_like(partial)
         self.processes.all_reduce_log_sums_(partial, total)
-        return shards.by_row(partial + total.log())
+        return shards.to_row_order(partial + total.log())
 
 
 def _add_logs(total: Tensor | None, part: slice, values: Tensor | None) -> None:
@@ -427,7 +427,7 @@ class _RowInnerProducts(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ring: RingLogKernel = unflatten(structure, tensors)
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
-        exchange = ring.start_exchange(with_gradient=False, half=False)
+        exchange = ring.start_exchange(with_gradient=False, half_ring=False)
         for visit in ring.visits(exchange):
             sums += visit.log_kernel.row_inner_products(_take_visited(weight, ring, visit))
         return sums
@@ -437,10 +437,11 @@ class _RowInnerProducts(torch.autograd.Function):
         tensors = ctx.saved_tensors
         ring: RingLogKernel = unflatten(ctx.structure, tensors)
         if torch.is_grad_enabled():
-            ring.dense()  # which refuses a second derivative
+            ring._refuse()  # a second derivative
         needs_grad, columns = ctx.needs_input_grad[2:], ring.own.column_inputs
         gradients = {id(v): torch.zeros_like(v) for v, needed in zip(tensors, needs_grad, strict=True) if needed}
-        exchange = ring.start_exchange(with_gradient=any(id(ring.inputs[k]) in gradients for k in columns), half=False)
+        with_gradient = any(id(ring.inputs[k]) in gradients for k in columns)
+        exchange = ring.start_exchange(with_gradient=with_gradient, half_ring=False)
         for visit in ring.visits(exchange):
             inputs: list[Tensor] = []
             structure = flatten(visit.log_kernel, inputs)
@@ -448,9 +449,9 @@ class _RowInnerProducts(torch.autograd.Function):
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
                 values = kernel.row_inner_products(_take_visited(ctx.weight, ring, visit))
-            found = torch.autograd.grad(values, kernel.inputs, seed, allow_unused=True)
-            parts: list[Tensor | None] = [None] * len(found)
-            for k, (source, value) in enumerate(zip(ring.inputs, found, strict=True)):
+            input_gradients = torch.autograd.grad(values, kernel.inputs, seed, allow_unused=True)
+            parts: list[Tensor | None] = [None] * len(input_gradients)
+            for k, (source, value) in enumerate(zip(ring.inputs, input_gradients, strict=True)):
                 repeated = any(kernel.inputs[k] is other for other in kernel.inputs[:k])
                 if value is None or repeated or id(source) not in gradients:
                     continue
