@@ -20,12 +20,25 @@ def call(name="nt-xent", here=None, **known):
     return lambda rank: contraport.objective(name)(*(views(rank) if here is None else here), **known)
 
 
+def call_in_bfloat16(rank):
+    contraport.engine.backends.tiled.has_fast_bfloat16 = lambda device: True
+    with contraport.engine.precision("bfloat16"):
+        return contraport.nt_xent()(*views(rank))
+
+
 # The calls of both processes, the option that differs, and values in the error, which is the same on both.
 DIFFERENT = {
     "weights": (call(), call(**SHARES), "weights", "none on process 0", "torch.float32 (n) on process 1"),
     "marks": (call(**MARKS), call(), "present", "torch.bool (n, 2) on process 0", "none on process 1"),
     "a plan's weights": (call(), call(weights="plan"), "weights", "none on process 0", "strength 0.9", "20 iterations"),
     "precision": (call(), call(here=views(1, torch.float64)), "views", "float32 (n, 3)", "2 views torch.float64"),
+    "precision of the exchange": (
+        call(),
+        call_in_bfloat16,
+        "views",
+        "(n, 3) on",
+        "sent in torch.bfloat16 on process 1",
+    ),
     "dimensions": (call(), call(here=torch.randn(2, 4, 5).unbind()), "views", "(n, 3) on", "(n, 5) on process 1"),
     "views": (call("cmc"), call("cmc", torch.randn(3, 4, 3).unbind()), "views", "2 views", "3 views"),
     "classes": (

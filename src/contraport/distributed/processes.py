@@ -181,7 +181,7 @@ class _Gather(torch.autograd.Function):
             padded = value.new_zeros(max(sizes), *value.shape[1:])
             padded[: len(value)] = value
         gathered = value.new_empty(processes.size * max(sizes), *value.shape[1:])
-        # As bytes, since not every version of Gloo knows half precision.
+        # As bytes, since not every version of Gloo supports half precision.
         _all_gather(gathered.view(-1).view(torch.uint8), padded.contiguous().view(-1).view(torch.uint8))
         if min(sizes) == max(sizes):
             return gathered
@@ -206,7 +206,8 @@ class _Scatter(torch.autograd.Function):
             return own
         half = value.dtype in (torch.float16, torch.bfloat16)
         # Gloo has no reduce-scatter, and no sums in half precision.
-        summed = value.float() if half and not value.is_cuda else value.contiguous().clone()
+        summed = value.contiguous()
+        summed = summed.float() if half and not value.is_cuda else summed.clone()
         dist.all_reduce(summed)
         return summed[sum(sizes[:rank]) : sum(sizes[: rank + 1])].to(value.dtype, copy=True)
 

@@ -62,8 +62,8 @@ class CallInputs(NamedTuple):
             if with_views:
                 # All views in one message, and vectors in the precision in which they will be multiplied.
                 stacked = torch.stack(pad_sets(self.views, length), 1)
-                travel = exchange_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
-                views = processes.gather(stacked.to(travel), counts).to(stacked.dtype).unbind(1)
+                dtype = exchange_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
+                views = processes.gather(stacked.to(dtype), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
             item_counts, own = (None, None) if with_views else (counts, self.present)

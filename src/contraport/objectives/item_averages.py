@@ -1,4 +1,4 @@
-"""Moving averages per item, kept between steps: the state of objectives that see a batch and mean the whole data."""
+"""Moving averages per item, kept between steps: the state of objectives over the whole data, from batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ItemAverages(nn.Module):
     Args:
         items: total number of items.
         momentum: weight of the past, in [0, 1).
-        vectors: number of averages per item.
+        averages_per_item: shape (averages_per_item, items) of the buffer; None: (items,).
 
     Raises:
         UsageError: items is not positive, or the momentum is out of range.
@@ -27,12 +27,12 @@ class ItemAverages(nn.Module):
 
     log_average: Tensor
 
-    def __init__(self, items: int, momentum: float, vectors: int | None = None) -> None:
+    def __init__(self, items: int, momentum: float, averages_per_item: int | None = None) -> None:
         super().__init__()
         check_integer("items", items)
         check(is_number(momentum) and 0 <= momentum < 1, f"momentum: must be a number in [0, 1), got {momentum!r}.")
         self.momentum = momentum
-        shape = (items,) if vectors is None else (vectors, items)
+        shape = (items,) if averages_per_item is None else (averages_per_item, items)
         self.register_buffer("log_average", torch.full(shape, math.nan))
 
     def check_ids(self, ids: Tensor | None) -> Tensor:

@@ -35,9 +35,8 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
     """
     good = isinstance(objective, Objective | SumLoss)
     check(good, f"objective: must be a contraport objective, got {type(objective).__name__}.", "type")
-    check(
-        weights is None or len(weights) == len(dims), f"weights: must be {len(dims)}, one for each of dims.", "number"
-    )
+    message = f"weights: must be {len(dims)} numbers, one for each of dims, got {weights}."
+    check(weights is None or len(weights) == len(dims), message, "number")
     for size in dims:
         check_integer("dims", size)
     # The largest first: the plan that is shown is that of the first block.

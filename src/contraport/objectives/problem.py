@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine import Kernel, current_exchange
+from contraport.engine import Kernel, current_exchange, exchange_dtype
 from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
     NON_ITEM_OPTIONS,
@@ -93,13 +93,13 @@ class MatchingProblem:
         blocks = self.layout(*inputs.views, *self.non_item_embeddings)
         own_present = inputs.present if inputs.item_counts is None else inputs.own_present
         if own_present is not None:
-            blocks = self._select_present(blocks, own_present)
+            blocks = self._without_absent_views(blocks, own_present)
         if inputs.item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.item_counts)
             whole = self.layout.arrange(*(view.new_zeros(size, 1) for view in inputs.views))
             if inputs.present is not None:
-                whole = self._select_present(whole, inputs.present)
+                whole = self._without_absent_views(whole, inputs.present)
             blocks = [
                 replace(block, x=own.x, y=own.y, item_counts=inputs.item_counts)
                 for block, own in zip(whole, blocks, strict=True)
@@ -110,7 +110,8 @@ class MatchingProblem:
             blocks = [replace(block, similarities=_select_similarities(self.similarities, block)) for block in blocks]
         return blocks
 
-    def _select_present(self, blocks: list[Block], present: Tensor) -> list[Block]:
+    def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
+        """Return the blocks of the rows and columns whose views are present, (n, views) Booleans."""
         # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
         marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
         return [_select_present(block, marks) for block, marks in zip(blocks, marked, strict=True)]
@@ -169,19 +170,22 @@ class LocalCall(NamedTuple):
     def describe_options(self) -> dict[str, str]:
         """Describe the type and shape of each option, on which the processes must agree."""
         inputs, negatives = self.inputs, self.negatives
-        view = _without_length(inputs.views[0], inputs.views[0].ndim)
+        view = _first_vectors(inputs.views[0], inputs.views[0].ndim)
         different = "" if inputs.num_first_items is None else " of different items"
         shared = f" beside {tuple(self.columns[0].shape)}" if self.columns else ""
         forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
         ring = ", around a ring" if current_exchange() == "ring" else ""
-        forms["views"] = f"{len(inputs.views)} views {describe_form(view)}{different}{shared}{ring}"
+        # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
+        dtype = exchange_dtype(view)
+        sent = "" if dtype == view.dtype else f", sent in {dtype}"
+        forms["views"] = f"{len(inputs.views)} views {describe_form(view)}{different}{shared}{ring}{sent}"
         forms |= {"target": self.target.kind, "present": describe_form(inputs.present)}
         forms["temperature"] = describe_form(self.temperature)
         if self.plan_weights is not None:
             plan = f"plan of strength {self.plan_weights.strength:g}, {self.plan_weights.iterations} iterations"
             forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
         if negatives is not None:
-            embeddings = _without_length(negatives.embeddings, inputs.views[0].ndim)
+            embeddings = _first_vectors(negatives.embeddings, inputs.views[0].ndim)
             forms |= {"negatives": describe_form(embeddings), "negative_ids": describe_form(negatives.ids)}
             forms["shared_negatives"] = repr(negatives.same_on_all_processes)
         return forms
@@ -293,14 +297,13 @@ def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
 def _check_ring(call: LocalCall) -> None:
     """Raise `UsageError` for calls that read embeddings of other processes outside of the passes over the pairs."""
     refused = {
-        "negatives": call.negatives is not None,
-        "weights": call.plan_weights is not None,
-        "layout": bool(call.columns) or not call.traits.compares_items,
-        "kernel": call.longest_set > 0,
+        "negatives: cannot be": call.negatives is not None,
+        "weights: 'plan' cannot be": call.plan_weights is not None,
+        f"layout: {call.layout!r} cannot be": bool(call.columns) or not call.traits.compares_items,
+        "kernel: kernels of sets of vectors cannot be": call.longest_set > 0,
     }
-    for name, used in refused.items():
-        what = {"weights": "'plan' is ", "layout": f"{call.layout!r} is ", "kernel": "of sets is "}.get(name, "")
-        check(not used, f"{name}: {what}not offered with exchange 'ring'; use 'gather'.", "exchange")
+    for subject, is_used in refused.items():
+        check(not is_used, f"{subject} combined with exchange 'ring'; use 'gather'.", "exchange")
 
 
 def convert_target(target: object) -> Target:
@@ -328,7 +331,7 @@ def describe_form(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _without_length(items: Tensor, ndim: int) -> Tensor:
+def _first_vectors(items: Tensor, ndim: int) -> Tensor:
     """Return one vector of each set, as processes may have sets of different numbers of vectors."""
     return items if ndim == 2 else items[..., :1, :]
 

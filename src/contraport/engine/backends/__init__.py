@@ -16,7 +16,7 @@ from contraport._utils.formatting import format_significant
 from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
 from contraport.engine.backends.cuda import TRITON, CudaPairPasses, unsupported_reason
-from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses, multiplies_bfloat16
+from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses, rounds_operands
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
@@ -225,24 +225,18 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
         return f"{text} {RingPairPasses.description[0].upper()}{RingPairPasses.description[1:]}."
     if name == "cuda":
         return text + multiplied
-    if name != "dense" and like.device.type == "cpu" and _precision.get() == "bfloat16" and _gains(like):
+    if name != "dense" and rounds_operands(like, PRECISIONS[_precision.get()]):
         text += multiplied
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
         return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
     return text
 
 
-def _gains(like: Tensor) -> bool:
-    """Return whether products of embeddings on a CPU are faster in the current precision."""
-    single = like.dtype == torch.float32
-    return single and _precision.get() == "bfloat16" and multiplies_bfloat16(like.device)
-
-
 def exchange_dtype(like: Tensor) -> torch.dtype:
     """Return the type in which embeddings and their gradients are gathered: bfloat16 if they are multiplied in it."""
-    multiplies = like.is_cuda or multiplies_bfloat16(like.device)
-    rounds = _precision.get() == "bfloat16" and like.dtype == torch.float32 and multiplies
-    return torch.bfloat16 if rounds else like.dtype
+    precision = PRECISIONS[_precision.get()]
+    on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
+    return torch.bfloat16 if on_gpu or rounds_operands(like, precision) else like.dtype
 
 
 def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
@@ -253,13 +247,13 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
         half_steps: number of half-steps of the operation.
     """
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
-    passes_class = (RING_BACKENDS if ring else BACKENDS)[name]
-    if _precision.get() != "float32" and name != "dense":
+    passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
+    if operands != torch.float32 and name != "dense":
         like = geometry.log_kernel.inputs[0]
-        if like.device.type == "cpu" and not _gains(like):
+        if like.device.type == "cpu" and not rounds_operands(like, operands):
             dtype = str(like.dtype).split(".")[-1]
             message = (
                 f"precision: {_precision.get()!r} gains nothing on this CPU; embeddings are multiplied in {dtype}."
             )
             warnings.warn(message, stacklevel=2)
-    return BackendConfig(passes_class, current_processes(), PRECISIONS[_precision.get()])
+    return BackendConfig(passes_class, current_processes(), operands)

@@ -75,12 +75,8 @@ class StreamedPairPasses(PairPasses):
 
     def precompute(self) -> None:
         like = self.log_kernel.inputs[0]
-        if (
-            self.operand_precision == torch.bfloat16
-            and like.dtype == torch.float32
-            and multiplies_bfloat16(like.device)
-        ):
-            self.log_kernel = self.log_kernel.with_operand_precision(torch.bfloat16)
+        if rounds_operands(like, self.operand_precision):
+            self.log_kernel = self.log_kernel.with_operand_precision(self.operand_precision)
         n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
@@ -381,8 +377,13 @@ class StoredPairPasses(StreamedPairPasses):
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
 
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Return whether a device multiplies bfloat16 faster than single precision: a CPU with AVX512-BF16 or AMX."""
+def rounds_operands(like: Tensor, precision: torch.dtype) -> bool:
+    """Return whether tiles of such embeddings on a CPU are multiplied in a lower precision, because it is faster."""
+    return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_bfloat16(like.device)
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Return whether a device is a CPU that multiplies bfloat16 faster than float32, by AVX512-BF16 or AMX."""
     if device.type != "cpu":
         return False
     checks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))

@@ -20,7 +20,7 @@ MAX_VIEWS = 2
 
 
 class DataBalanced(ItemAverages, Constraint):
-    """Balanced plan of the whole data, of which a batch shows a part: dual potentials are kept for each item.
+    """Balanced plan of the whole data, estimated from batches: dual potentials of each item are kept between steps.
 
     With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and
     its mirror. A step estimates both means from its batch, once each, columns first. The pairs of an item's own views
@@ -57,7 +57,7 @@ class DataBalanced(ItemAverages, Constraint):
 
     def __init__(self, items: int = 1 << 17, momentum: float = 0.5) -> None:
         # Two potentials, of an item as a row and as a column, for each of two views.
-        super().__init__(items, momentum, vectors=2 * MAX_VIEWS)
+        super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of the batch's pairs, scaled so that a row's shares are those in the plan of the data."""
