@@ -6,7 +6,7 @@ import torch
 
 from contraport.catalog.option_parsers import MiningRule, parse_mined_negatives
 from contraport.errors import UsageError
-from contraport.hard_negatives import mine_pairs
+from contraport.hard_negatives import mine_hard_negatives
 
 RULES = {
     "plain": {},
@@ -58,7 +58,7 @@ def expected(queries, columns, anchors, candidates, rule):
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_equals_a_search_in_float64(rule):
     queries, columns, anchors, candidates = data()
-    mined = mine_pairs(
+    mined = mine_hard_negatives(
         torch.from_numpy(anchors),
         torch.from_numpy(candidates),
         MiningRule(**rule),
@@ -75,9 +75,9 @@ def test_equals_a_search_in_float64(rule):
 
 @pytest.mark.parametrize("rule", list(RULES.values())[:-1], ids=list(RULES)[:-1])
 def test_equals_sentence_transformers(rule):
-    """The negatives of `mine_hard_negatives` for a model that looks its vectors up."""
+    """The negatives of `sentence_transformers.util.mine_hard_negatives` for a model that looks its vectors up."""
     datasets = pytest.importorskip("datasets")
-    mine_hard_negatives = pytest.importorskip("sentence_transformers.util.hard_negatives").mine_hard_negatives
+    peer = pytest.importorskip("sentence_transformers.util.hard_negatives")
     queries, columns, anchors, candidates = data()
     # Distinct rows: theirs counts a repeated pair as a further positive.
     _, keep = np.unique(np.stack([queries, columns]), axis=1, return_index=True)
@@ -103,8 +103,8 @@ def test_equals_sentence_transformers(rule):
             return (torch.as_tensor(first) * torch.as_tensor(second)).sum(1)
 
     table = datasets.Dataset.from_dict({"a": [f"q{one}" for one in queries], "b": [f"c{one}" for one in columns]})
-    theirs = mine_hard_negatives(table, Lookup(), num_negatives=5, verbose=False, **rule)
-    mined = mine_pairs(
+    theirs = peer.mine_hard_negatives(table, Lookup(), num_negatives=5, verbose=False, **rule)
+    mined = mine_hard_negatives(
         torch.from_numpy(anchors),
         torch.from_numpy(candidates),
         MiningRule(k=5, **rule),
@@ -124,10 +124,10 @@ def test_random_sampling_takes_what_the_rule_leaves_and_repeats():
     _, _, anchors, candidates = data()
     first, second = torch.from_numpy(anchors), torch.from_numpy(candidates)
     rule = MiningRule(k=4, range_max=12, sampling="random")
-    drawn = [mine_pairs(first, second, rule, seed=seed).positions for seed in (0, 0, 1)]
+    drawn = [mine_hard_negatives(first, second, rule, seed=seed).positions for seed in (0, 0, 1)]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-    allowed = mine_pairs(first, second, MiningRule(k=12, range_max=12)).positions
+    allowed = mine_hard_negatives(first, second, MiningRule(k=12, range_max=12)).positions
     for row, among in zip(drawn[0].tolist(), allowed.tolist(), strict=True):
         assert len(set(row)) == 4
         assert set(row) <= set(among)
@@ -136,15 +136,15 @@ def test_random_sampling_takes_what_the_rule_leaves_and_repeats():
 def test_suspected_mismatches_get_none_and_partners_are_no_negatives():
     views = torch.eye(4) + 0.5
     trusted, partners = torch.tensor([True, False, True, True]), torch.tensor([2, -1, -1, -1])
-    mined = mine_pairs(views, views, MiningRule(k=3), trusted=trusted, partners=partners)
+    mined = mine_hard_negatives(views, views, MiningRule(k=3), trusted=trusted, partners=partners)
     assert [sorted(set(row)) for row in mined.positions.tolist()] == [[-1, 1, 3], [-1], [0, 1, 3], [0, 1, 2]]
 
 
 def test_blocks_do_not_change_the_result(monkeypatch):
     _, _, anchors, candidates = data()
-    whole = mine_pairs(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
+    whole = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
     monkeypatch.setattr("contraport.hard_negatives.BLOCK_ENTRIES", 200)
-    parts = mine_pairs(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
+    parts = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
     assert torch.equal(whole.positions, parts.positions)
 
 

@@ -1,4 +1,4 @@
-"""Hard negatives: for each anchor the most similar wrong candidates, without those that are likely false negatives.
+"""Hard negatives: for each anchor the most similar wrong candidates, except likely false negatives.
 
 The rule is that of `mine_hard_negatives` of sentence-transformers, so that equal settings give equal negatives.
 """
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.catalog.option_parsers import MiningRule
+from contraport.errors import check
 from contraport.seeding import torch_generator
 
 BLOCK_ENTRIES = 2**24
@@ -40,7 +41,7 @@ class MinedNegatives(NamedTuple):
         )
 
 
-def mine_pairs(
+def mine_hard_negatives(
     anchors: Tensor,
     candidates: Tensor,
     rule: MiningRule,
@@ -68,19 +69,23 @@ def mine_pairs(
             none. Default: none.
         seed: seed of random sampling.
 
+    Raises:
+        UsageError: the embeddings have different shapes.
+
     >>> views = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
-    >>> mine_pairs(views, views, MiningRule(k=2)).positions.tolist()
+    >>> mine_hard_negatives(views, views, MiningRule(k=2)).positions.tolist()
     [[1, 2], [0, 2], [1, 0]]
-    >>> mine_pairs(views, views, MiningRule(k=2, relative_margin=0.05)).positions.tolist()
+    >>> mine_hard_negatives(views, views, MiningRule(k=2, relative_margin=0.05)).positions.tolist()
     [[2, -1], [2, -1], [1, 0]]
     """
+    shapes = tuple(anchors.shape), tuple(candidates.shape)
+    check(shapes[0] == shapes[1], f"candidates: must have the shape of anchors, {shapes[0]}, got {shapes[1]}.", "shape")
     items = torch.arange(len(anchors))
     query_of, queries = _number_contents(items if anchor_ids is None else anchor_ids.cpu())
     candidate_of, columns = _number_contents(items if candidate_ids is None else candidate_ids.cpu())
     anchors, candidates = (F.normalize(rows.detach().float(), dim=1) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
-    code = query_of * len(columns) + candidate_of
-    excluded = [code]
+    excluded = [query_of * len(columns) + candidate_of]
     if partners is not None:
         excluded.append((query_of * len(columns) + candidate_of[partners])[partners >= 0])
     pair_scores = (anchors * candidates).sum(1).cpu()

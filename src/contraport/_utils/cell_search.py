@@ -24,12 +24,17 @@ MAX_BRANCHES = 64
 """Parts of one split, at most; larger sets are split again, as the time of a split grows with the number of parts."""
 
 SAMPLE_PER_BRANCH = 32
+"""Sampled rows per part of a split, to which k-means is fitted."""
+
 ITERATIONS = 4
+"""Iterations of k-means."""
+
 _BLOCK_VALUES = 2**24
+"""Similarities in memory at a time."""
 
 
 class CellSearch:
-    """Search for the nearest among some rows of unit vectors; it finds most of them.
+    """Approximate index of unit vectors: finds most of the rows nearest to a query, by cosine similarity.
 
     Args:
         values: unit vectors, ``(n, d)``.

@@ -26,7 +26,7 @@ from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import propose_partners, second_content_ids, select_free_items
+from contraport.auditing.pairs.partner_plan import get_second_content_ids, propose_partners, select_free_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit
@@ -167,7 +167,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
     assert paired is not None
     free = select_free_items(torch.from_numpy(result.scores), result.noise.rate)
-    proposals = propose_partners(paired, free, statistic, content_ids=second_content_ids(dataset))
+    proposals = propose_partners(paired, free, statistic, content_ids=get_second_content_ids(dataset))
     return Audit(
         dataset.name,
         options.method,

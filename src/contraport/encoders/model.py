@@ -224,7 +224,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return tuple(self.tower(number).encoder for number in range(len(self.towers)))
 
     def encode(self, views: Sequence[Tensor], *, pooled: bool = True) -> tuple[Tensor, ...]:
-        """Return the features ``(b, F)`` of each view; not pooled, those of its vectors, ``(b, t, F)``; see `Tower`.
+        """Return the features of each view, ``(b, F)``; with ``pooled=False`` of each of its vectors, ``(b, t, F)``.
 
         A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
         statistics of all of them.
@@ -234,8 +234,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         )
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the projections of the features of each view, the input of the loss: ``(b, projection)`` of
-        ``(b, F)``, ``(b, t, projection)`` of ``(b, t, F)``.
+        """Return the projections of the features of each view, ``(b, projection)``: the input of the loss.
+
+        Features of sets of vectors, ``(b, t, F)``, have projections ``(b, t, projection)``.
         """
         projections = self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
         return projections if self.dims is None else tuple(each[:, : self.dims] for each in projections)

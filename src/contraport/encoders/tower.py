@@ -160,7 +160,7 @@ class Tower(nn.Module):
         return features
 
     def forward(self, items: Tensor, *, pooled: bool = True) -> Tensor:
-        """Return the features of raw items, ``(b, num_features)``; not pooled, of each of their vectors, ``(b, t, F)``.
+        """Return the features of raw items, ``(b, F)``; with ``pooled=False`` of each of their vectors, ``(b, t, F)``.
 
         Vectors are tokens, patches or time steps; those of zeros are padding.
         """

@@ -1,4 +1,4 @@
-"""Estimators with the interface of scikit-learn: contrastive encoders, t-SNE, and inverse optimal transport."""
+"""Estimators with the interface of scikit-learn: contrastive encoders, t-SNE, inverse optimal transport; and maps."""
 
 from typing import TYPE_CHECKING
 

@@ -17,6 +17,7 @@ from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
 from contraport.embedding import LoaderConfig, extract_feature_tensor, extract_raw_inputs
+from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, check_new_folder, report_write_errors
 from contraport.estimators.config import MAP, MapOptions
 from contraport.estimators.sne import SNE, TSNE
@@ -95,13 +96,15 @@ def map(values: dict[str, Any]) -> Map:
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     items = _load_items(options, LoaderConfig(device=device, bars=bars))
     rows = torch.from_numpy(np.array(items.features.features, dtype=np.float32))
-    how: dict[str, Any] = {"max_iter": options.iterations, "random_state": options.seed, "device": str(device)}
-    if options.method == "tsne":
-        how |= {"method": "exact" if options.exact else "interpolated"}
-    else:
-        how |= {"method": "exact" if options.exact else "sparse"}
-    init = "pca" if rows.shape[1] > 1 else "random"
-    estimator = (TSNE if options.method == "tsne" else SNE)(perplexity=options.perplexity, init=init, **how)
+    build, fast_method = (TSNE, "interpolated") if options.method == "tsne" else (SNE, "sparse")
+    estimator = build(
+        perplexity=options.perplexity,
+        init="pca" if rows.shape[1] > 1 else "random",
+        max_iter=options.iterations,
+        random_state=options.seed,
+        device=str(device),
+        method="exact" if options.exact else fast_method,
+    )
     estimator._bars = bars
     with bars.track_steps(None):  # so that the bars of the steps share a display
         points = estimator.fit_transform(rows)
@@ -161,20 +164,16 @@ def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConf
         dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_items(len(dataset), options))
     features = extract_feature_tensor(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
-    return _from_dataset(dataset, features, str(run.path))
+    return _collect_items(dataset, features, str(run.path))
 
 
 def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> _Items:
     split = options.split
     dataset = load_unsplit(options.source) if split is None else load(options.source, split)
     if options.view is not None:
-        names = dict(zip(dataset.view_names, range(len(dataset.shapes)), strict=True))
-        place = options.view if isinstance(options.view, int) else names.get(options.view, -1)
-        message = f"view: must be a name or number of {', '.join(names)}, got {options.view!r}."
-        check(0 <= place < len(names), message, "unknown")
-        dataset = dataset.select_views([place])
+        dataset = dataset.select_views([resolve_view("view", options.view, dataset.view_names, dataset.shapes)])
     dataset = dataset.subset(_choose_items(len(dataset), options))
-    return _from_dataset(dataset, extract_raw_inputs(dataset, loader_config), None)
+    return _collect_items(dataset, extract_raw_inputs(dataset, loader_config), None)
 
 
 def _choose_items(items: int, options: MapOptions) -> Tensor:
@@ -185,7 +184,7 @@ def _choose_items(items: int, options: MapOptions) -> Tensor:
     return torch.randperm(items, generator=generator)[: options.max_items].sort().values
 
 
-def _from_dataset(dataset: Dataset, features: Tensor, run: str | None) -> _Items:
+def _collect_items(dataset: Dataset, features: Tensor, run: str | None) -> _Items:
     names = dataset.class_names if dataset.labels is not None else None
     return _Items(
         Features(

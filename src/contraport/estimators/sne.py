@@ -118,7 +118,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         data = self._validate(X)
         exact = self.method == "exact"
         plan = compute_affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
-        build = self._divergence_builder(plan)
+        build = self._prepare_objective(plan)
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             seed = check_random_state(self.random_state).randint(2**31)
@@ -227,8 +227,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
         return embedding
 
-    def _divergence_builder(self, plan: Tensor) -> Callable[[float], Callable[[Tensor], Tensor]]:
-        """Return a function that builds the objective of an embedding from the factor of the neighbors' attraction."""
+    def _prepare_objective(self, plan: Tensor) -> Callable[[float], Callable[[Tensor], Tensor]]:
+        """Return a function from the factor of the attraction (early exaggeration) to the objective of an embedding."""
         if self.method == "interpolated":
             return partial(InterpolatedTSNE, plan)
         target = Matrix(plan.float())

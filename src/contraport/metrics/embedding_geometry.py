@@ -21,8 +21,10 @@ HUB_NEIGHBORS = 10
 """Number of nearest neighbors that `hubness` counts."""
 
 MAP_NEIGHBORS = 12
+"""Number of nearest neighbors on a map that `trustworthiness` judges."""
+
 MAP_QUERIES = 2_000
-"""Numbers of neighbors and of items that `trustworthiness` judges."""
+"""Largest number of items whose neighbors `trustworthiness` judges."""
 
 PAIRS_AT_ONCE = 1 << 22
 """Number of pairs that `uniformity` holds in memory at a time: 16 MiB."""
@@ -174,7 +176,7 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
 
 
 def trustworthiness(x: Tensor, z: Tensor, neighbors: int = MAP_NEIGHBORS) -> float:
-    """Return how far the nearest neighbors on a map are neighbors in the data: 1 is perfect, about 0.5 random.
+    """Return the trustworthiness of a map, whether neighbors on it are neighbors in the data: 1 perfect, .5 random.
 
     A neighbor on the map costs as many ranks as it is beyond the `neighbors` nearest in the data, by Euclidean
     distance. Beyond `MAP_QUERIES` items the neighbors of a fixed random subset of this size are judged, among all.

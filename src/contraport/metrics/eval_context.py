@@ -61,7 +61,6 @@ class EvalContext:
         self.test: Dataset = test
         self.name, self.neighbors, self.objective = name, neighbors, objective
         self.class_names, self.templates = classes or test.class_names, tuple(templates)
-
         self._whole: EvalContext | None = None
 
     def truncate(self, dims: int) -> EvalContext:
@@ -78,7 +77,7 @@ class EvalContext:
         context.encoder, context.name, context._whole = self.model.truncate(dims), f"dims {dims}", self
         return context
 
-    def _representation(self, dataset: Dataset, whole: Tensor | None) -> Tensor:
+    def _extract_representation(self, dataset: Dataset, whole: Tensor | None) -> Tensor:
         """Return the features of the items of a dataset, `(n, F)`, from those of the whole representation if given."""
         if whole is None:
             return extract_feature_tensor(self.encoder, dataset, self.views, self.loader_config, self.name)
@@ -171,12 +170,12 @@ class EvalContext:
     @cached_property
     def train_x(self) -> Tensor:
         """Features of the training items, `(n, F)` on the CPU."""
-        return self._representation(self.train, None if self._whole is None else self._whole.train_x)
+        return self._extract_representation(self.train, None if self._whole is None else self._whole.train_x)
 
     @cached_property
     def test_x(self) -> Tensor:
         """Features of the test items, `(m, F)` on the CPU."""
-        return self._representation(self.test, None if self._whole is None else self._whole.test_x)
+        return self._extract_representation(self.test, None if self._whole is None else self._whole.test_x)
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:

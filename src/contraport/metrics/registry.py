@@ -29,8 +29,10 @@ A run has only one of the two. A pretrained encoder is far better than random we
 BASELINES: Final = {**BEFORE_TRAINING, "raw": "raw inputs"}
 """Descriptions of all baselines, by row of the evaluation."""
 
+NUM_HEADLINES = 2
+"""Largest number of metrics that a verdict is based on."""
+
 _HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")
-_NUM_HEADLINES = 2
 _NUMBER, _AT = "{}", "@"
 _EVERY = re.compile(r"every=([1-9][0-9]{0,8})")
 
@@ -241,7 +243,7 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     directed = [metric for metric in metrics if metric.better_direction != "neither"]
     for group in _HEADLINE_GROUPS:
         if in_group := [metric for metric in directed if metric.group == group]:
-            return in_group[:_NUM_HEADLINES]
+            return in_group[:NUM_HEADLINES]
     return []
 
 

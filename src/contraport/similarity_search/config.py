@@ -121,10 +121,6 @@ class ItemClusteringOptions(SavedFeaturesOptions):
     out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")
 
 
-def _check_score(name: str, value: Any) -> None:
-    check(matches_type(value, float), f"{name}: must be a number, got {value!r}.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions(TrustOptions):
     """Options of `contraport.mine`: mine hard negatives of pairs."""
@@ -155,19 +151,13 @@ class MiningOptions(TrustOptions):
         None,
         "Exclude negatives whose cosine similarity is above (1 - margin) times that of the pair (if that is positive): "
         "0.05 is a good start; default: none.",
-        check=_check_score,
     )
     absolute_margin: float | None = option(
         None,
         "Exclude negatives whose cosine similarity is above that of the pair minus this margin; default: none.",
-        check=_check_score,
     )
-    max_score: float | None = option(
-        None, "Exclude negatives with a higher cosine similarity; default: none.", check=_check_score
-    )
-    min_score: float | None = option(
-        None, "Exclude negatives with a lower cosine similarity; default: none.", check=_check_score
-    )
+    max_score: float | None = option(None, "Exclude negatives with a higher cosine similarity; default: none.")
+    min_score: float | None = option(None, "Exclude negatives with a lower cosine similarity; default: none.")
     sampling: Literal["top", "random"] = option(
         "top",
         "Negatives to take of those considered: the most similar (top), or random ones.",

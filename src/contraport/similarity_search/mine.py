@@ -22,7 +22,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, check_existing_file, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
-from contraport.hard_negatives import MinedNegatives, mine_pairs
+from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run
 from contraport.similarity_search.config import MINE, MiningOptions
 from contraport.training.components.teacher import compute_teacher_features
@@ -59,7 +59,7 @@ def mine(values: dict[str, Any]) -> MinedNegatives:
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
     trusted, partners = (None, None) if options.audit is None else _read_audit(Path(options.audit), dataset)
     ids = dataset.content_ids
-    mined = mine_pairs(
+    mined = mine_hard_negatives(
         by_view[:, anchor].to(loader_config.device),
         by_view[:, positive].to(loader_config.device),
         rule,

@@ -19,7 +19,7 @@ import contraport
 from contraport.catalog.option_parsers import MiningRule
 from contraport.data import Dataset, from_arrays
 from contraport.embedding import LoaderConfig, embed_views
-from contraport.hard_negatives import mine_pairs
+from contraport.hard_negatives import mine_hard_negatives
 from contraport.runs import Run
 from contraport.training import train
 from contraport.training.components import build_components
@@ -94,7 +94,7 @@ def test_negatives_are_those_that_the_encoder_finds(settings: dict[str, Any], pa
         components.module.model, pairs, components.module.views, LoaderConfig(), project=True, plain=True
     )
     for direction, (anchor, view) in enumerate(((0, 1), (1, 0))):
-        mined = mine_pairs(embedded[anchor], embedded[view], MiningRule(k=3, relative_margin=0.05)).positions
+        mined = mine_hard_negatives(embedded[anchor], embedded[view], MiningRule(k=3, relative_margin=0.05)).positions
         ids, negatives = objective.ids[direction]
         expected = torch.where(mined < 0, torch.arange(len(pairs))[:, None], mined)
         assert torch.equal(negatives, expected[ids])

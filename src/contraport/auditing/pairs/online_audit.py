@@ -39,7 +39,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.partner_plan import propose_partners, second_content_ids, select_free_items
+from contraport.auditing.pairs.partner_plan import get_second_content_ids, propose_partners, select_free_items
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import permute_partners
@@ -201,7 +201,7 @@ class AuditCallback(Callback):
             proposals = propose_partners(
                 self.extract_paired_features(),
                 select_free_items(state.mean_scores, state.noise_rate),
-                content_ids=second_content_ids(self._dataset),
+                content_ids=get_second_content_ids(self._dataset),
             )
             arrays["partners"] = proposals.partners.numpy()
             arrays["partner_scores"] = proposals.scores.numpy()

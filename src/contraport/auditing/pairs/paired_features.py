@@ -165,8 +165,8 @@ class PairedFeatures:
     embeddings: tuple[Tensor, Tensor] | None = None
     pool: Tensor | None = None
     neighbors: int = NUM_NEIGHBORS
-    _of_all: PairedFeatures | None = field(default=None, init=False, repr=False)
-    """Where `with_pool` was called: it keeps what does not depend on the pool."""
+    _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
+    """Features that `with_pool` was called on, which hold what does not depend on the pool; None: these."""
 
     def __post_init__(self) -> None:
         check_pair_count(len(self))
@@ -212,7 +212,7 @@ class PairedFeatures:
         for name in ("nearest_neighbors", "canonical_maps", "standardization"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "pool", pool)
-        object.__setattr__(other, "_of_all", self if self._of_all is None else self._of_all)
+        object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
         other._check_pool()
         return other
 
@@ -255,13 +255,13 @@ class PairedFeatures:
         number = self.neighbors + 2
         if self.pool is None:
             return self.nearest_items[0][:, :number], self.nearest_items[1][:, :number]
-        if self._of_all is None:
+        if self._parent is None:
             first, second = (self.find_nearest(values, values, self.pool, number) for values in self.features)
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.pool.device)
         in_pool[self.pool] = True
         found = []
-        for values, nearest in zip(self.features, self._of_all.nearest_items, strict=True):
+        for values, nearest in zip(self.features, self._parent.nearest_items, strict=True):
             outside = ~in_pool[nearest]
             order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
             chosen = nearest.gather(1, order)
@@ -315,8 +315,8 @@ class PairedFeatures:
     @cached_property
     def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Per view: ranks as fractions, ``(r,)``, and the similarity at which each item reaches them, ``(n, r)``."""
-        if self._of_all is not None:
-            return self._of_all._rank_thresholds
+        if self._parent is not None:
+            return self._parent._rank_thresholds
         return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
 
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -102,11 +102,8 @@ def select_free_items(scores: Tensor, rate: float) -> Tensor:
     return scores.argsort(stable=True)[:number].sort().values
 
 
-def second_content_ids(dataset: Dataset) -> Tensor | None:
-    """Return the number of the content of each second view, int64 ``(n,)``; None if all differ.
-
-    In a coupling it is the number of the column.
-    """
+def get_second_content_ids(dataset: Dataset) -> Tensor | None:
+    """Return the content id of each second view, in a coupling its column, int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 
@@ -151,7 +148,7 @@ def propose_partners(
         mass, slack = solve_plan_with_slack(found, slope, offset)
         own = np.zeros(len(free))
         own[found.rows[found.is_own]] = mass[found.is_own]
-        entries = _first_of_each_row(found.rows, np.where(found.is_own, -1.0, mass))
+        entries = _find_largest_of_each_row(found.rows, np.where(found.is_own, -1.0, mass))
         better = found.scores[entries] > own_scores[free].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
         entries, members = _deal_members(entries, found, mass, contents[free.cpu().numpy()])
@@ -203,7 +200,7 @@ def _shortlist(paired: PairedFeatures, view: int, items: Tensor, others: Tensor)
 
 
 def fit_plan(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
-    """Fit slope and offset of the plans of items whose right partner is known: their own, or none.
+    """Fit slope and offset of the plan by maximum likelihood, to items whose right partner, if any, is their own.
 
     The mean log mass of the right partners, or of the slack, is maximized.
     """
@@ -255,7 +252,7 @@ def solve_plan_with_slack(
     >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
     >>> mass, slack = solve_plan_with_slack(ScoredCandidates(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
     >>> mass.round(2).tolist(), slack.round(2).tolist()
-    ([0.78, 0.03, 0.77], [0.19, 0.23])
+    ([0.79, 0.03, 0.79], [0.18, 0.21])
     """
     values = np.exp(slope * (candidates.scores - offset))
     shape = (len(candidates.own_columns), len(candidates.capacities))
@@ -267,7 +264,7 @@ def solve_plan_with_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _first_of_each_row(rows: Ints, values: Floats) -> Ints:
+def _find_largest_of_each_row(rows: Ints, values: Floats) -> Ints:
     """Return the entry with the largest value of each row, int64 ``(r,)``."""
     order = np.lexsort((-values, rows))
     return order[np.unique(rows[order], return_index=True)[1]]

@@ -20,8 +20,11 @@ from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
 
-MIN_PATIENCE, PATIENCE_SHARE = 10, 5
-"""The default patience is a fifth of the epochs, at least 10."""
+MIN_PATIENCE = 10
+"""Least number of epochs of the default patience."""
+
+PATIENCE_SHARE = 0.2
+"""Share of all epochs that the default patience is."""
 
 FLAT_LOSS = 1e-3
 """Relative change of the loss below which it counts as flat, if no `early_stopping` is set."""
@@ -42,6 +45,7 @@ class StoppingRule(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Key of the watched metric, or "loss"."""
         return "loss" if self.metric is None else self.metric.key
 
     @property
@@ -50,6 +54,7 @@ class StoppingRule(NamedTuple):
         return 1 if self.metric is not None and self.metric.better_direction == "higher" else -1
 
     def format(self, value: float) -> str:
+        """Format a value of the watched metric for the log."""
         return f"{value:.4f}" if self.metric is None else self.metric.format(value)
 
 
@@ -116,6 +121,7 @@ class EarlyStopping(Callback):
         self._loss_count = 0
 
     def state(self) -> dict[str, Any]:
+        """Return the best value, its epoch and the sum of the losses of the current epoch, for a checkpoint."""
         return {
             "name": self._rule.name,
             "best": self._best,
@@ -125,6 +131,7 @@ class EarlyStopping(Callback):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state from a checkpoint."""
         self._loss_sum, self._loss_count = state["loss_sum"], state["loss_count"]
         if state["name"] == self._rule.name:  # another metric may be watched from here on
             self._best, self._best_epoch = state["best"], state["best_epoch"]
@@ -172,4 +179,4 @@ class EarlyStopping(Callback):
         return loop.completed_epochs - self._best_epoch
 
     def _patience(self, loop: Loop) -> int:
-        return self._rule.patience or max(MIN_PATIENCE, loop.epochs // PATIENCE_SHARE)
+        return self._rule.patience or max(MIN_PATIENCE, int(PATIENCE_SHARE * loop.epochs))

@@ -15,7 +15,7 @@ from contraport.data.formats.array_files import read_npy
 from contraport.distributed import broadcast_object, is_main_process, propagate_errors
 from contraport.embedding import LoaderConfig, embed_views
 from contraport.errors import check
-from contraport.hard_negatives import mine_pairs
+from contraport.hard_negatives import mine_hard_negatives
 from contraport.seeding import numpy_generator
 from contraport.training.loop import Callback, Loop
 from contraport.training.step.training_module import MinedShape, TrainingModule
@@ -98,7 +98,7 @@ class NegativeMiner(Callback):
         for view in range(self.shape.tables):
             anchor = 0 if self.shape.tables == 1 else int(view == 0)
             numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
-            mined = mine_pairs(
+            mined = mine_hard_negatives(
                 embedded[anchor], embedded[view], self._spec.rule,
                 anchor_ids=numbers[0], candidate_ids=numbers[1], seed=self._seed + epoch,
             )  # fmt: skip

@@ -334,7 +334,7 @@ def _build_objective_loss(
     loss: ObjectiveLoss
     if settings.prototypes is not None:
         if settings.prototypes == TEACHER:
-            teacher = reduce_features(_teacher_features(settings, dataset, number), sizes[0])
+            teacher = reduce_features(_build_teacher_features(settings, dataset, number), sizes[0])
             queue_size = settings.queue_size or max(1, min(LARGEST_TEACHER_QUEUE, len(dataset) // 2))
             loss = DistillationLoss(objective, teacher, queue_size, views=number)
         else:
@@ -343,7 +343,7 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         teacher = None
         if settings.teacher is not None:
-            teacher = _teacher_features(settings, dataset, number)
+            teacher = _build_teacher_features(settings, dataset, number)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
@@ -382,7 +382,7 @@ def _check_sets_supported(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
+def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
     assert settings.teacher is not None
     reader = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
     return compute_teacher_features(

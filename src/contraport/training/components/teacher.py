@@ -1,4 +1,4 @@
-"""Features of the items by a teacher: read from a file, or computed by the frozen encoder of a folder."""
+"""Teacher features of items: read from a file, or computed by the frozen encoder of a folder."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class ObjectiveSettings(BaseOptions):
     )
     negatives: str = option(
         "in-batch",
-        "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; or bank, a memory bank with "
+        "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; bank, a memory bank with "
         "one embedding per item, which provides additional negatives and the positive; or mined, which adds to each "
         "item the k items that the encoder takes for its most similar wrong partners: mined:k=4,refresh=1,start=0,"
         "relative_margin=0.05, mined anew every `refresh` epochs from epoch `start` on, with the settings of "

@@ -252,7 +252,7 @@ class QueryKeyLoss(ObjectiveLoss):
         if mined and isinstance(objective, Objective):
             # Each direction has negatives of its own: both directions in one call would get those of one view, and
             # compare a view with itself.
-            objective = objective.with_layout(_in_one_direction(objective.layout))
+            objective = objective.with_layout(_drop_second_direction(objective.layout))
         super().__init__(objective, **kwargs)
         self.memory = memory
         self.mined = mined
@@ -301,10 +301,10 @@ class QueryKeyLoss(ObjectiveLoss):
             self.memory.after_step()
 
 
-def _in_one_direction(layout: Layout) -> Layout:
-    """Return a layout without the direction from the second view to the first."""
+def _drop_second_direction(layout: Layout) -> Layout:
+    """Return the layout of a loss in one direction: from the first view to the second."""
     if isinstance(layout, NestedCoordinates):
-        return replace(layout, layout=_in_one_direction(layout.layout))
+        return replace(layout, layout=_drop_second_direction(layout.layout))
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
 
 
@@ -325,7 +325,7 @@ class PrototypeLoss(ObjectiveLoss):
     """
 
     def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
-        super().__init__(against_shared_columns(objective), views=views)
+        super().__init__(with_shared_columns(objective), views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
@@ -381,7 +381,7 @@ class DistillationLoss(ObjectiveLoss):
     written: Tensor
 
     def __init__(self, objective: nn.Module, teacher: Tensor, queue_size: int, *, views: int = 2) -> None:
-        super().__init__(against_shared_columns(objective), views=views)
+        super().__init__(with_shared_columns(objective), views=views)
         self._features = F.normalize(teacher, dim=1)
         self._staged: list[Tensor] = []
         self.register_buffer("queue", torch.zeros(queue_size, teacher.shape[1]))
@@ -423,8 +423,8 @@ class DistillationLoss(ObjectiveLoss):
         self._staged.clear()
 
 
-def against_shared_columns(objective: nn.Module) -> Objective:
-    """Return an objective of rows against columns that are no items, with the other parts of a single objective."""
+def with_shared_columns(objective: nn.Module) -> Objective:
+    """Return a single objective with its layout replaced: embeddings against columns that all of them share."""
     if not isinstance(objective, Objective):
         message = f"prototypes: requires a single Objective, got {objective!r}."
         raise UsageError(message, kind="no_single_objective")

@@ -54,8 +54,8 @@ class MinedShape(NamedTuple):
         by_item = batch.ids.unflatten(0, (-1, period))
         return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in chosen)
 
-    def separate(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
-        """Return the embeddings of the items, with those of the negatives, whose keys only are of use, beside them."""
+    def split_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
+        """Return the embeddings of the items, with the keys of their negatives as `negatives`."""
         period = 1 + self.number
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
@@ -160,7 +160,7 @@ class TrainingModule(nn.Module):
         self._seed(step, micro_batch, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views, share)
         if self.mined is not None:
-            embedded = self.mined.separate(embedded, items, negative_ids)
+            embedded = self.mined.split_negatives(embedded, items, negative_ids)
         embedded = embedded._replace(weights_from_plan=plan_weights)
         self._seed(step, micro_batch, 2)
         try:
