@@ -75,6 +75,10 @@ class DomainShiftSpec(NamedTuple):
     held_out: str | None = None
 
 
+SAMPLINGS = ("top", "random")
+"""Ways to choose among the considered negatives."""
+
+
 class MiningRule(NamedTuple):
     """Rule that selects hard negatives among the candidates most similar to an anchor.
 
@@ -82,7 +86,7 @@ class MiningRule(NamedTuple):
         k: number of negatives of an anchor.
         range_min: number of most similar negatives to skip.
         range_max: number of most similar negatives to consider; None: k more than `range_min`, or ten times as many if
-            a margin or a score excludes some, and one for each positive.
+            a margin or a maximum score excludes some, and one for each positive.
         relative_margin: excludes candidates whose score is above ``p - margin * |p|``, where p is the lowest score of
             the anchor's positives; None: no such margin.
         absolute_margin: excludes candidates whose score is above ``p - margin``; None: no such margin.
@@ -100,18 +104,18 @@ class MiningRule(NamedTuple):
     min_score: float | None = None
     sampling: str = "top"
 
-    def validate(self, argument: str = "") -> MiningRule:
-        """Return the rule; `UsageError` if a value is out of range. `argument` precedes the names in messages."""
-        check_integer(f"{argument}k", self.k)
-        check_integer(f"{argument}range_min", self.range_min, 0)
+    def validate(self, prefix: str = "") -> MiningRule:
+        """Return the rule, or raise `UsageError` if a value is out of range; messages begin with the prefix."""
+        check_integer(f"{prefix}k", self.k)
+        check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
-            check_integer(f"{argument}range_max", self.range_max, self.range_min + self.k)
+            check_integer(f"{prefix}range_max", self.range_max, self.range_min + self.k)
         for name in ("relative_margin", "absolute_margin", "max_score", "min_score"):
             value = getattr(self, name)
-            message = f"{argument}{name}: must be a finite number, got {value!r}."
+            message = f"{prefix}{name}: must be a finite number, got {value!r}."
             check(value is None or (is_number(value) and math.isfinite(value)), message)
         if self.sampling not in SAMPLINGS:
-            raise unknown_name_error(f"{argument}sampling", self.sampling, SAMPLINGS)
+            raise unknown_name_error(f"{prefix}sampling", self.sampling, SAMPLINGS)
         return self
 
     def resolve_range_max(self, positives: int) -> int:
@@ -120,10 +124,6 @@ class MiningRule(NamedTuple):
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
         return self.range_min + self.k * (10 if excludes else 1) + positives
-
-
-SAMPLINGS = ("top", "random")
-"""Ways to choose among the considered negatives."""
 
 
 class MinedNegativesSpec(NamedTuple):
@@ -143,6 +143,8 @@ class MinedNegativesSpec(NamedTuple):
 
 
 MINED = "mined"
+"""Name of the option of mined negatives."""
+
 _MINED_DEFAULTS = {"k": 4, "relative_margin": 0.05}
 
 
