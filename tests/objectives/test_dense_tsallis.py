@@ -162,6 +162,10 @@ def test_hostile_inputs(points, order):
     torch.testing.assert_close(x.grad, 2 * (plan.sum(1)[:, None] * x - plan @ y).detach(), atol=1e-5, rtol=1e-5)
 
 
+def fenchel_young_without_pairs():
+    return cp.Objective(cp.Cross(decoupled=True), Gibbs("cosine", 1.0), BALANCED, cp.Pairs(), cp.FenchelYoung())
+
+
 @pytest.mark.parametrize(
     ("call", "code"),
     [
@@ -179,6 +183,7 @@ def test_hostile_inputs(points, order):
             "constraint.invalid",
         ),
         (lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), BALANCED, a=torch.ones(12)), "b.total"),
+        (lambda: fenchel_young_without_pairs()(*torch.eye(2)[:, None]), "constraint.infeasible"),
     ],
 )
 def test_rejects_what_has_no_plan(call, code):

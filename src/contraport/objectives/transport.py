@@ -229,12 +229,13 @@ def transport(
             kind="type",
         )
     if isinstance(constraint, Tsallis):
-        message = f"constraint: the order must be above 0 for transport, got {constraint!r}."
+        message = f"constraint: must have an order above 0 and no conditional for transport, got {constraint!r}."
         check(constraint.order > 0 and not constraint.conditional, message)
         check(isinstance(kernel, Gibbs), f"kernel: must be Gibbs with Tsallis, got {kernel!r}.", "conflict")
         if constraint.order == 1:
             entropic = constraint.build_entropic()
-            check(isinstance(entropic, SinkhornConstraint), "constraint: order 1 requires over='rows' or 'balanced'.")
+            message = f"constraint: order 1 requires over='rows' or 'balanced', got {constraint.over!r}."
+            check(isinstance(entropic, SinkhornConstraint), message)
             return transport(x, y, kernel, cast(SinkhornConstraint, entropic), a=a, b=b)
     ndims = (2, 3) if kernel.compares_sets else (2,)
     for name, points in (("x", x), ("y", y)):
@@ -246,7 +247,7 @@ def transport(
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
-        if _meets_both_marginals(constraint):
+        if constraint.meets_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."
@@ -293,12 +294,6 @@ def sinkhorn_divergence(
         - (within[0].value + within[1].value) / 2
         + across.plan.geometry.log_kernel.temperature / 2 * difference
     )
-
-
-def _meets_both_marginals(constraint: Constraint) -> bool:
-    if isinstance(constraint, SinkhornConstraint):
-        return constraint.meets_both_marginals
-    return isinstance(constraint, Exact) or (isinstance(constraint, Tsallis) and constraint.over == "balanced")
 
 
 def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:

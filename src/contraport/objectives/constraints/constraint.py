@@ -63,6 +63,11 @@ class Constraint(ReprMixin, ABC):
         return False
 
     @property
+    def meets_both_marginals(self) -> bool:
+        """True if the plan meets both marginals, which must then have the same total mass."""
+        return False
+
+    @property
     def requires_weights(self) -> bool:
         """True if the marginals are the weights of the items rather than uniform."""
         return self.marginals == "weights"
@@ -151,6 +156,7 @@ class Exact(Constraint):
 
     differentiable: ClassVar[bool] = False
     has_exact_zeros: ClassVar[bool] = True
+    meets_both_marginals: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, MatrixLogKernel
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check
 from contraport.objectives.plan import Plan
 
 _BISECTIONS = 60
@@ -99,7 +99,7 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
         log_b: log masses of the columns, (M,).
 
     Raises:
-        UsageError: the iteration does not converge.
+        UsageError: a row or a column with mass has no compared pair, or the iteration does not converge.
 
     Source: for order 2, Lorenz, Manns and Meyer (2021), Quadratically regularized optimal transport, algorithm 2.
     """
@@ -108,6 +108,9 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     if over == "simplex":
         shape = theta.shape
         theta, a = theta.reshape(1, -1), a.sum()[None]
+    compared = theta > -torch.inf
+    has_pairs = compared.any(1).all() & (over != "balanced" or compared.any(0).all())
+    check(bool(has_pairs), "constraint: no plan exists, as a row or a column has no compared pair.", "infeasible")
     dual = _Dual(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
     f, g = _maximize(dual)
     # In units of the temperature; the step has the value 0 and the gradient of the solution.

@@ -95,7 +95,6 @@ class SinkhornConstraint(Constraint):
 
     @property
     def meets_both_marginals(self) -> bool:
-        """True if the plan meets both marginals, which must then have the same total mass."""
         return len(set(self.half_steps())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:

@@ -180,6 +180,10 @@ class Tsallis(Constraint):
     def has_exact_zeros(self) -> bool:
         return self.order > 1
 
+    @property
+    def meets_both_marginals(self) -> bool:
+        return self.over == "balanced"
+
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         if self.order == 1:
             return self.build_entropic()(geometry, request)
