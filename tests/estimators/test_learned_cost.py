@@ -66,10 +66,10 @@ def test_learns_from_the_folder_of_a_coupling(tmp_path, capsys):
 
 def test_keeps_principal_components_of_many_features():
     wide = X @ RNG.normal(size=(3, 50))
-    learned = contraport.inverse_ot(PLAN, rows=wide, columns=Y, dimensions=3)
+    learned = contraport.inverse_ot(PLAN, rows=wide, columns=Y, components=3)
     assert learned.affinity.shape == (3, 2)
     assert learned.explained_share > 0.99999  # the three components span the features
-    poor = contraport.inverse_ot(PLAN, rows=wide, columns=Y, dimensions=1)
+    poor = contraport.inverse_ot(PLAN, rows=wide, columns=Y, components=1)
     assert poor.explained_share < learned.explained_share
 
 
@@ -92,7 +92,7 @@ def test_independent_couplings_need_no_cost():
         ({"coupling": PLAN, "columns": np.where(Y > 1, np.inf, Y)}, "columns.not_finite"),
         ({"coupling": "missing.csv"}, "coupling.not_found"),
         ({"coupling": PLAN, "ridge": -1}, "ridge.invalid"),
-        ({"coupling": PLAN, "dimensions": 0}, "dimensions.invalid"),
+        ({"coupling": PLAN, "components": 0}, "components.invalid"),
     ],
 )
 def test_rejects_what_it_cannot_learn_from(values, code):

@@ -85,13 +85,13 @@ class Audit:
 
     def __post_init__(self) -> None:
         low, high = self.noise_interval
+        note = None
         if not self.is_rate_reliable:
             separation = estimate_separation(self.scores, self.known_mismatch_scores, low)
             note = (
                 "The views share too little to estimate how many pairs are wrong: right pairs score above known "
                 f"mismatches in {separation:.0%} of cases ({MIN_SEPARATION:.0%} needed). Right pairs are flagged too."
             )
-            object.__setattr__(self, "notes", (*(other for other in self.notes if other != note), note))
         elif max(self.noise_rate, high) > MAX_DROPPED_SHARE:
             share, consequence = f"{self.noise_rate:.0%}", "the scores carry no information"
             if self.noise_rate <= MAX_DROPPED_SHARE:
@@ -100,6 +100,7 @@ class Audit:
                 f"{share} of the pairs look wrong, because known mismatches score no lower. If most pairs are right, "
                 f"the two views share too little information for this audit, and {consequence}."
             )
+        if note is not None:
             object.__setattr__(self, "notes", (*(other for other in self.notes if other != note), note))
 
     @property

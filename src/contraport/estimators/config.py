@@ -99,7 +99,7 @@ class InverseOTOptions(BaseOptions):
         "folder, and for a matrix an indicator of each row.",
     )
     columns: str | Path | Any | None = option(None, "Features of the columns, likewise.")
-    dimensions: int = option(
+    components: int = option(
         16, "Number of principal components kept of the features of each side.", check=int_in_range(1)
     )
     ridge: float = option(

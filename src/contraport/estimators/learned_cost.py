@@ -90,7 +90,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     positions = [np.flatnonzero(observed.sum(axis) > 0) for axis in (1, 0)]
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
-    x, y = (_prepare_features(side, kept, options.dimensions) for side, kept in zip(sides, positions, strict=True))
+    x, y = (_prepare_features(side, kept, options.components) for side, kept in zip(sides, positions, strict=True))
     estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
     affinity: np.ndarray = next(iter(estimator.module_.parameters())).detach().numpy()
     strengths = np.linalg.svd(affinity, compute_uv=False)
@@ -178,7 +178,7 @@ def _check_cells(rows: int, columns: int) -> None:
     check(rows * columns <= MAX_CELLS, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _prepare_features(side: _Side, kept: np.ndarray, dimensions: int) -> np.ndarray:
+def _prepare_features(side: _Side, kept: np.ndarray, components: int) -> np.ndarray:
     """Return features of unit variance, ``(n, p)``: indicators, standardized columns or principal components."""
     if side.features is None:
         return np.eye(len(kept))
@@ -189,11 +189,11 @@ def _prepare_features(side: _Side, kept: np.ndarray, dimensions: int) -> np.ndar
     varying = deviations > 1e-9 * (deviations.max() or 1.0)
     check(bool(varying.any()), f"{side.argument}: all items have equal features.", "constant")
     features = np.asarray(features[:, varying] / deviations[varying])
-    if features.shape[1] <= dimensions:
+    if features.shape[1] <= components:
         return features
     left, values, _ = np.linalg.svd(features, full_matrices=False)
-    components: np.ndarray = left[:, :dimensions][:, values[:dimensions] > 1e-9 * values[0]]
-    whitened: np.ndarray = components * np.sqrt(len(features))
+    scores: np.ndarray = left[:, :components][:, values[:components] > 1e-9 * values[0]]
+    whitened: np.ndarray = scores * np.sqrt(len(features))
     return whitened
 
 

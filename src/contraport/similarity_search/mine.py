@@ -39,6 +39,13 @@ def mine(values: dict[str, Any]) -> MinedNegatives:
 
     Raises:
         UsageError: an invalid argument, or data, an encoder or an audit that cannot be read or do not fit together.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> views = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], dtype=np.float32)
+    >>> with TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/features.npy", views)
+    ...     mine(f"{folder}/features.npy", data=(views, views), k=2, out=f"{folder}/negatives.npy").positions.tolist()
+    [[1, 2], [0, 2], [1, 0]]
     """
     options = MiningOptions(**values)
     rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields}).validate()

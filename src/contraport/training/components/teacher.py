@@ -104,8 +104,8 @@ def compute_teacher_features(
     encoder = _ViewEncoder(teacher.model, project=number > 1)
 
     def prepare(stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        views = plain.make_unaugmented(stored)
-        return tuple(_resize(view, size) if size is not None and view.ndim == 4 else view for view in views)
+        standard = plain.make_unaugmented(stored)
+        return tuple(_resize(view, size) if size is not None and view.ndim == 4 else view for view in standard)
 
     values = extract_feature_tensor(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
     check(
