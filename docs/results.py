@@ -178,7 +178,8 @@ def scale(results: list[dict[str, Any]]) -> str:
 
     rows = (
         [
-            names.get(r["case"], r["case"]), str(r["width"]), f"{r['rows']:,}", f"{r['seconds']:,.1f}", exponent(r),
+            names.get(r["case"], r["case"]), str(r["width"]), f"{r['rows']:,}",
+            f"{r['seconds']:,.{1 if r['seconds'] >= 1 else 2}f}", exponent(r),
             f"{r['gigabytes']:.2f}", f"{r['auroc']:.4f}" if "auroc" in r else "",
         ]
         for r in results
@@ -187,9 +188,9 @@ def scale(results: list[dict[str, Any]]) -> str:
         "CPU seconds of one thread, and the peak memory of the process with its libraries (about 0.95 GB) and data "
         "(`python -m benchmarks.scale`). The exponent is that of the growth since the size above. The audit has two "
         "rounds; better partners and the page are not included. A fifth of its pairs are wrong. Up to 20,000 items its "
-        "neighbors are exact, beyond they are found by cells. `duplicates` without an index compares all pairs of "
-        "rows, and `evaluate` all test items with one another and with the training items: their time is quadratic, "
-        "their memory is not."
+        "neighbors are exact, beyond they are found by cells. Not measured: `duplicates` without an index compares all "
+        "pairs of rows, and `evaluate` all test items with one another and with the training items, so their time is "
+        "quadratic, their memory is not."
     )
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
     return f"## Commands by number of rows\n\n{said}\n\n{table(head, rows)}"
