@@ -1,4 +1,4 @@
-"""Notes on the results of an evaluation: skipped metrics, caveats, zero-width intervals and deteriorations."""
+"""Notes and the verdict on an evaluation: skipped metrics, caveats, zero-width intervals, and which encoder to use."""
 
 from __future__ import annotations
 
