@@ -129,6 +129,16 @@ def test_gradients_are_finite_differences(kernel):
     assert torch.autograd.gradgradcheck(kernel.similarities, points)
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_views_without_any_vector_are_sets_of_zeros(kernel):
+    x, y = sets()
+    nothing = y[:, :0].clone().requires_grad_()
+    found = kernel(x, nothing).dense()
+    torch.testing.assert_close(found, kernel(x, y[:, :1] * 0).dense())
+    (gradient,) = torch.autograd.grad(found.sum(), nothing)
+    assert gradient.shape == nothing.shape
+
+
 def test_low_temperatures_converge_to_the_maximum():
     x, y = sets()
     soft = LateInteraction("soft", token_temperature=1e-7).similarities(x, y)

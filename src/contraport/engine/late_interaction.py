@@ -84,6 +84,8 @@ def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
 
     Vectors are normalized; vectors of zeros are padding. Second derivatives, and `torch.func`, hold (n, m, t, s).
     """
+    # Sets without vectors count as one vector of zeros, also where no set has a vector.
+    x, y = (z if z.shape[1] else F.pad(z, (0, 0, 0, 1)) for z in (x, y))
     if is_in_torch_func():
         return _match_densely(x, y, matching)
     scores: Tensor = _match_sets(x, y, *matching)[0]
