@@ -141,6 +141,18 @@ def test_nested_coordinates_of_the_vectors():
     torch.testing.assert_close(value, sum(parts))
 
 
+def test_shared_columns_are_sets_of_any_size():
+    loss = contraport.info_nce(symmetric=False, shared_columns=True)
+    loss.kernel = LateInteraction("max")
+    generator = torch.Generator().manual_seed(0)
+    z, prototypes = (torch.randn(*shape, generator=generator) for shape in ((4, 3, 6), (5, 2, 6)))
+    target = torch.eye(4, 5) / 4
+    padded = torch.cat([prototypes, torch.zeros(5, 4, 6)], 1)
+    torch.testing.assert_close(loss(z, padded, target=target), loss(z, prototypes, target=target))
+    with raises_usage_error("z1.shape", "(k, t, d)"):
+        loss(z, prototypes[..., :5], target=target)
+
+
 def test_is_a_kernel_by_name():
     loss = replace_parts(contraport.info_nce(0.1), kernel="late-interaction:matching=soft,token_temperature=0.2")
     assert repr(loss.kernel) == "LateInteraction('soft', 0.1, token_temperature=0.2)"

@@ -291,9 +291,11 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
         if view.layout != torch.strided:
             raise UsageError(f"z{k}: must be a dense tensor, got {view.layout}; use to_dense().", kind="sparse")
         shared = shared_columns and k == first + len(views) - 1
-        if view.ndim != ndim or view.shape[shared :: ndim - 1] != views[0].shape[shared :: ndim - 1]:
+        # Sets may differ in their number of vectors.
+        agrees = view.ndim == ndim and view.shape[-1] == views[0].shape[-1]
+        if not (agrees and (shared or view.shape[0] == views[0].shape[0])):
             form = "(n, t, d), with the same n and d" if sets else "(n, d), the same"
-            expected = "(k, d), with the d of z0" if shared else f"{form} for all views"
+            expected = f"{'(k, t, d)' if sets else '(k, d)'}, with the d of z0" if shared else f"{form} for all views"
             raise UsageError(f"z{k}: must have shape {expected}, got {[tuple(v.shape) for v in views]}.", kind="shape")
         if not view.is_floating_point() or view.device != views[0].device:
             _check_floating(f"z{k}", view, views[0])
