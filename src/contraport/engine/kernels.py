@@ -442,6 +442,9 @@ class StudentT(Kernel):
         return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"
 
 
+_MATCHINGS = ("max", "soft", "transport")
+
+
 class LateInteraction(Kernel):
     """Gibbs kernel of sets of vectors, compared by matching their vectors: MaxSim and entropic plans between the sets.
 
@@ -553,9 +556,6 @@ class LateInteraction(Kernel):
         return (
             f"LateInteraction({self.matching!r}, {self._temperature_repr()}{token}{reduction}{self._learnable_repr()})"
         )
-
-
-_MATCHINGS = ("max", "soft", "transport")
 
 
 class BilinearCost(nn.Module):

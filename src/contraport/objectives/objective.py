@@ -89,8 +89,9 @@ class Objective(Loss):
         Raises:
             UsageError: the divergence or the layout does not support the constraint.
         """
+        terms = (self.divergence, *self.penalties)
         # A constraint without a gradient is for inspection only: no divergence is computed from its plan.
-        for term in (self.divergence, *self.penalties) if constraint.differentiable else ():
+        for term in terms if constraint.differentiable else ():
             if (conflict := term.constraint_conflict(constraint)) is not None:
                 raise UsageError(f"divergence: {conflict}", kind="constraint")
         if constraint.requires_ids and not isinstance(self.layout, Cross | Joint):
@@ -99,7 +100,6 @@ class Objective(Loss):
         if "constraint" in self._modules and not isinstance(constraint, nn.Module):
             del self.constraint  # torch replaces a module by modules alone
         self.constraint = constraint
-        terms = (self.divergence, *self.penalties)
         self.requires_ids = constraint.requires_ids or any(term.requires_ids for term in terms)
 
     def with_layout(self, layout: Layout) -> Objective:
@@ -268,7 +268,7 @@ class Objective(Loss):
             # Both directions in one solve: each pass over the pairs serves a half step of both.
             geometry = directions[0].block.build_geometry(self.kernel, problem.temperature)
             pattern, ids = directions[0].block.pattern, attributes.get("ids")
-            request = PlanRequest(marginals, len(directions) == 2, pattern=pattern, ids=ids)
+            request = PlanRequest(marginals, bidirectional=len(directions) == 2, pattern=pattern, ids=ids)
             plans = self.constraint(geometry, request)
         else:
             plans, column_weights = [], attributes.get("column_weights")
