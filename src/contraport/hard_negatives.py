@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.formatting import pluralize
 from contraport.catalog.option_parsers import MiningRule
 from contraport.errors import check
 from contraport.seeding import torch_generator
@@ -35,8 +36,11 @@ class MinedNegatives(NamedTuple):
 
     def __str__(self) -> str:
         found = int((self.positions >= 0).sum())
+        pairs, k = self.positions.shape
+        short = int((self.positions < 0).any(1).sum())
+        fewer = f" ({short:,} pairs have fewer than {k:,})" if short else ""
         return (
-            f"{found:,} negatives of {len(self.positions):,} pairs; mean cosine similarity "
+            f"{found:,} negatives of {pluralize(pairs, 'pair')}{fewer}; mean cosine similarity "
             f"{self.scores.nanmean():.3f}, of the pairs {self.positive_scores.mean():.3f}"
         )
 

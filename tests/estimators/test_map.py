@@ -88,12 +88,12 @@ def test_trustworthiness_of_parts_and_ties(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "values", "code"),
     [
-        (np.ones((20, 3)), {}, "X.constant"),
+        (np.ones((20, 3)), {}, "source.constant"),
         (np.eye(20), {"perplexity": 19}, "perplexity.invalid"),
         (np.eye(20), {"split": "test"}, "split.conflict"),
         (np.eye(20), {"view": 0}, "view.conflict"),
         (np.eye(20), {"method": "umap"}, "method.unknown"),
-        (np.where(np.eye(20) > 0, np.nan, 1), {}, "X.not_finite"),
+        (np.where(np.eye(20) > 0, np.nan, 1), {}, "source.not_finite"),
         ("missing.npz", {}, "features.not_found"),
         ("digitz", {}, "data.unknown"),
         ("digits", {"view": 3}, "view.unknown"),
@@ -114,3 +114,15 @@ def test_writes_nothing_over_other_files(tmp_path, features):
     with raises_usage_error("perplexity.invalid"):
         contraport.map(features, out=tmp_path / "new", **{**QUICK, "perplexity": 60})
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        (np.ones((1, 5)), "source.too_few"),
+        (np.where(np.eye(9) > 0, np.nan, 0), "source.not_finite"),
+    ],
+)
+def test_names_the_source_of_features_that_cannot_be_mapped(values, code):
+    with raises_usage_error(code):
+        contraport.map(values.astype(np.float32), **QUICK)

@@ -134,7 +134,7 @@ def test_command(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ({"sampling": "best"}, "sampling.*"),
         ({"data": None}, "data.missing"),
         ({"anchor": "nowhere"}, "anchor.*"),
-        ({"anchor": 1}, "positive.conflict"),
+        ({"anchor": 1, "positive": 1}, "positive.conflict"),
         ({"audit": "nowhere"}, "audit.not_found"),
         ({"encoder": "nowhere.npy"}, "encoder.*"),
     ],
@@ -152,3 +152,29 @@ def test_rejects_features_of_other_items(texts: Path, views: np.ndarray) -> None
     np.save(texts.with_name("teacher.npy"), views[:30])
     with raises_usage_error("encoder.shape"):
         contraport.mine(texts.with_name("teacher.npy"), data=texts, out=texts.with_name("x.csv"))
+
+
+def test_positives_are_of_the_other_view_than_anchors(texts: Path, views: np.ndarray) -> None:
+    out = texts.with_name("reverse.csv")
+    mined = contraport.mine(texts.with_name("teacher.npy"), data=texts, k=2, anchor="answer", out=out)
+    assert np.array_equal(mined.positions.numpy(), nearest_wrong(views[:, ::-1], 2))
+
+
+def test_refuses_to_write_a_table_without_rows(texts: Path) -> None:
+    teacher, out = texts.with_name("teacher.npy"), texts.with_name("none.csv")
+    with raises_usage_error("k.no_negatives"):
+        contraport.mine(teacher, data=texts, max_score=-2, out=out)
+    with raises_usage_error("k.no_negatives"):
+        contraport.mine(teacher, data=texts, k=50, layout="n-tuple", out=out)
+    assert not out.exists()
+    assert "(40 pairs have fewer than 50)" in str(contraport.mine(teacher, data=texts, k=50, out=out))
+
+
+def test_names_a_missing_encoder(texts: Path) -> None:
+    with raises_usage_error("encoder.not_found"):
+        contraport.mine(texts.with_name("missing"), data=texts, out=texts.with_name("none.csv"))
+
+
+def test_names_a_folder_without_an_encoder(texts: Path) -> None:
+    with raises_usage_error("encoder.no_model"):
+        contraport.mine(texts.parent, data=texts, out=texts.with_name("none.csv"))

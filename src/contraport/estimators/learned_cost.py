@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from contraport._utils.files import atomic_write_folder, write_arrays
 from contraport._utils.formatting import pluralize
@@ -27,6 +30,8 @@ from contraport.estimators.config import INVERSE_OT, InverseOTOptions
 from contraport.estimators.inverse_ot import InverseOT
 from contraport.features import as_features
 from contraport.plots import couplings as draw_couplings
+
+log = logging.getLogger("contraport.estimators")
 
 MAX_CELLS = 25_000_000
 """Largest number of pairs of a coupling, rows times columns: the plan is a dense matrix."""
@@ -91,7 +96,14 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (_prepare_features(side, kept, options.components) for side, kept in zip(sides, positions, strict=True))
-    estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # which names another argument; logged below
+        estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
+    if estimator.n_iter_ == options.iterations:
+        log.warning(
+            "Stopped after %d iterations with a total error of the row masses of %.3g; if that is too much, increase "
+            "iterations or ridge.", options.iterations, estimator.marginal_error_,
+        )  # fmt: skip
     affinity: np.ndarray = next(iter(estimator.module_.parameters())).detach().numpy()
     strengths = np.linalg.svd(affinity, compute_uv=False)
     product = np.outer(observed.sum(1), observed.sum(0))
@@ -144,7 +156,10 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, _Side, _Side]
                 own[place] = extract_raw_inputs(dataset, LoaderConfig()).numpy()
     else:
         observed = _read_matrix(source)
-    check(bool(np.isfinite(observed).all() and (observed >= 0).all()), "coupling: must be finite and nonnegative.")
+    bad = np.argwhere(~(np.isfinite(observed) & (observed >= 0)))
+    for row, column in bad[:1]:
+        message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
+        raise UsageError(f"{message}; {len(bad)} in all.")
     sides = []
     for argument, mine, items in zip(("rows", "columns"), own, observed.shape, strict=True):
         given = getattr(options, argument)
@@ -160,11 +175,12 @@ def _read_matrix(source: Any) -> np.ndarray:
     matrix = source
     if isinstance(source, str | Path):
         check_existing_file("coupling", source)
+        check(Path(source).stat().st_size > 0, f"coupling: {source} is empty.", "shape")
         try:
             is_csv = Path(source).suffix == ".csv"
             matrix = np.loadtxt(source, delimiter=",", ndmin=2) if is_csv else np.load(source, allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
-            raise unreadable_error(f"coupling: {source}", "a matrix of numbers", error) from error
+            raise unreadable_error(f"coupling: {source}", "a matrix of numbers without a heading", error) from error
     matrix = as_array("coupling", matrix)
     good = matrix.ndim == 2 and matrix.size > 0 and matrix.dtype.kind in "fiub"
     check(good, f"coupling: must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}.", "shape")

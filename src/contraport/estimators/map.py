@@ -38,6 +38,9 @@ from contraport.training.components import build_unaugmented_views
 PAGE_ITEMS = 2_000
 """Largest number of items on the page, a fixed random choice: with more, pictures make it too large."""
 
+MIN_ITEMS = 4
+"""Smallest number of items: a perplexity is at least 1 and below the number of other items."""
+
 METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}
 
 log = logging.getLogger("contraport.estimators")
@@ -96,6 +99,10 @@ def map(values: dict[str, Any]) -> Map:
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     items = _load_items(options, LoaderConfig(device=device, bars=bars))
     rows = torch.from_numpy(np.array(items.features.features, dtype=np.float32))
+    check(len(rows) >= MIN_ITEMS, f"source: must have at least {MIN_ITEMS} items, got {len(rows)}.", "too_few")
+    broken = int((~rows.isfinite().all(1)).sum())
+    check(broken == 0, f"source: must be finite, got NaN or infinity in {broken} of {len(rows)} items.", "not_finite")
+    check(bool((rows != rows[0]).any()), f"source: all {len(rows)} items are equal.", "constant")
     build, fast_method = (TSNE, "interpolated") if options.method == "tsne" else (SNE, "sparse")
     estimator = build(
         perplexity=options.perplexity,

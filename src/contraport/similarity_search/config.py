@@ -138,7 +138,9 @@ class MiningOptions(TrustOptions):
     columns: dict[str, Any] | None = option(None, "Roles of table columns, as in `contraport train`.")
     root: str | Path | None = option(None, "Folder of named data.")
     anchor: str | int | None = option(None, "View that negatives are mined for; default: the first.")
-    positive: str | int | None = option(None, "View that the negatives are of; default: the second, or the only one.")
+    positive: str | int | None = option(
+        None, "View that the negatives are of; default: the first other view, or the only one."
+    )
     k: int = option(5, "Number of negatives of a pair.", check=int_in_range(1), group="which negatives")
     range_min: int = option(0, "Number of most similar negatives to skip.", check=int_in_range(0))
     range_max: int | None = option(
@@ -277,5 +279,5 @@ MINE = _command(
     ),
     printer_path="builtins:print",
     group=PAIRS,
-    docs_page="training",
+    docs_page="hard-negatives",
 )

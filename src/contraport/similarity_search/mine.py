@@ -52,12 +52,17 @@ def mine(values: dict[str, Any]) -> MinedNegatives:
     out = Path(options.out)
     check(out.suffix in SUFFIXES, f"out: must end in {', '.join(SUFFIXES)}, got {out.name!r}.", "suffix")
     check_new_file("out", out, overwrite=options.overwrite)
+    if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
+        check_existing_file("encoder", options.encoder)
     dataset = _load_dataset(options, whole=out.suffix != ".npy")
     views = len(dataset.shapes)
     anchor, positive = (
-        default if view is None else resolve_view(name, view, dataset.view_names, dataset.shapes)
-        for name, view, default in (("anchor", options.anchor, 0), ("positive", options.positive, min(1, views - 1)))
+        None if view is None else resolve_view(name, view, dataset.view_names, dataset.shapes)
+        for name, view in (("anchor", options.anchor), ("positive", options.positive))
     )
+    anchor = anchor or 0
+    if positive is None:
+        positive = int(anchor == 0 and views > 1)  # the first other view
     check(views == 1 or anchor != positive, f"positive: must differ from anchor, got {options.positive!r}.", "conflict")
     loader_config = LoaderConfig(device=resolve_device(options.device), bars=ProgressBars(shown=options.progress))
     features = compute_teacher_features(
@@ -76,6 +81,12 @@ def mine(values: dict[str, Any]) -> MinedNegatives:
         partners=partners,
         seed=options.seed,
     )
+    found = mined.positions >= 0
+    written = found.all(1) if options.layout == "n-tuple" and out.suffix != ".npy" else found.any(1)
+    message = f"k: no pair has {options.k} negatives, so that no row of {options.layout} can be written"
+    message = message if bool(found.any()) else "k: no pair has a negative"
+    message = f"{message}. Choose a smaller k, or loosen the margins, scores and ranges."
+    check(bool(written.any()), message, "no_negatives")
     with report_write_errors("out", out):
         if out.suffix == ".npy":
             with atomic_write(out) as temporary:

@@ -232,3 +232,13 @@ def test_a_failed_step_can_be_computed_again(settings: dict[str, Any]) -> None:
     failed = contraport.training.load_failed_step(settings["out"], data=settings["data"])
     assert not bool(failed.loss().isfinite())
     assert Run(settings["out"]).nonfinite_items.exists()
+
+
+def test_rejects_as_many_negatives_as_items(settings: dict[str, Any]) -> None:
+    with raises_usage_error("negatives.too_many"):
+        train(**settings | {"negatives": "mined:k=70"})
+
+
+def test_warns_if_the_limits_exclude_all_items(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    train(**settings | {"negatives": "mined:k=2,max_score=-2", "epochs": 1})
+    assert "exclude all items" in caplog.text

@@ -49,6 +49,8 @@ class NegativeMiner(Callback):
             read = read_negatives("negatives", spec.file, len(dataset))
             self._positions = np.tile(np.where(read < 0, items, read), tables)
         else:
+            message = f"negatives: k: must be below {len(items)}, the number of training items, got {spec.rule.k}."
+            check(spec.rule.k < len(items), message, "too_many")
             random = numpy_generator("negatives.random", seed)
             drawn = random.integers(1, max(2, len(items)), size=(len(items), tables * spec.rule.k))
             self._positions = (items + drawn) % len(items)  # of other items
@@ -107,6 +109,11 @@ class NegativeMiner(Callback):
             tables.append(torch.where(mined.positions < 0, own, mined.positions))
         positions = torch.cat(tables, dim=1)
         log.info("Epoch %d: mined %.1f negatives of each item and view.", epoch, found / len(dataset) / len(tables))
+        if found == 0:
+            log.warning(
+                "negatives: the margins and limits exclude all items, so that this epoch has no mined negatives; "
+                "start=N mines from epoch N on, relative_margin=0 excludes fewer items"
+            )
         return positions.numpy()
 
 

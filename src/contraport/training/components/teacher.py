@@ -96,6 +96,10 @@ def compute_teacher_features(
     if not isinstance(source, Run) and not Path(source).is_dir():
         return read_teacher_features(argument, str(source), len(dataset), views=views)
     folder = source if isinstance(source, Run) else Path(source)
+    if isinstance(folder, Path):
+        has_model = any((folder / name).is_file() for name in ("config.yaml", "config.json", "model/config.json"))
+        message = f"{argument}: {folder} must be a run folder or a model folder; it has no config.json."
+        check(has_model, message, "no_model")
     teacher = load_teacher(folder, dataset, trust_remote_code=trust_remote_code)
     plain, size = Views(dataset, augment="none"), teacher.image_size
     if size is None:
