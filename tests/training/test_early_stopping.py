@@ -152,3 +152,11 @@ def stop_by_the_first_process(rank: int, report: Any) -> None:
 
 def test_all_processes_stop_together() -> None:
     assert reports_of(stop_by_the_first_process, 2) == [3, 3]
+
+
+@pytest.mark.parametrize(("spec", "warns"), [("loss", True), ("loss:patience=3", False)])
+def test_warns_of_a_patience_that_cannot_end_the_training(
+    spec: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    EarlyStopping(spec, StubMeter()).on_start(StubLoop(8))  # type: ignore[arg-type]
+    assert ("cannot end a training of 8 epochs early" in caplog.text) == warns

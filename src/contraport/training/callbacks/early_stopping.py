@@ -138,6 +138,12 @@ class EarlyStopping(Callback):
 
     def on_start(self, loop: Loop) -> None:
         loop.is_stopped = self._stops and self._epochs_without_improvement(loop) >= self._patience(loop)
+        if self._stops and 1 + self._patience(loop) >= loop.epochs:
+            log.warning(
+                "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
+                "--early_stopping %s:patience=2",
+                pluralize(self._patience(loop), "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
+            )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         self._loss_sum = self._loss_sum + loss  # the value is read after the epoch: a GPU would have to wait for it
