@@ -29,6 +29,7 @@ SIGNED = {
     "mv-dhel", "kcl", "spectral", "sog-clr",
 }  # fmt: skip
 UNNORMALISED = {"t-simclr", "vic-reg"}
+ORDERED_VIEWS = {"angle"}  # divides the complex numbers of the first view by those of the second
 
 
 def build(name, **settings):
@@ -176,7 +177,8 @@ def test_invariances(name, n, seed):
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     shuffled = {key: fact[order] for key, fact in facts.items()}
     torch.testing.assert_close(loss(z0[order], z1[order], **shuffled), value)  # the order of the batch
-    torch.testing.assert_close(loss(z1, z0, **facts), value)  # the order of the views
+    if name not in ORDERED_VIEWS:
+        torch.testing.assert_close(loss(z1, z0, **facts), value)  # the order of the views
     if name not in UNNORMALISED:
         torch.testing.assert_close(loss(3 * z0, 0.5 * z1, **facts), value)  # the length of the embeddings
     if name not in SIGNED:

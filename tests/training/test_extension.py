@@ -71,7 +71,7 @@ def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dic
 
 def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(**settings)
-    epochs = iter([2, 2, 3])
+    epochs = iter([2, 3])
     monkeypatch.setattr(Run, "num_trained_epochs", lambda self: next(epochs))
     with raises_usage_error("run.model_changed"):
         measured(run, settings["data"])
