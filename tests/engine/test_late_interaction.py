@@ -219,6 +219,9 @@ def test_torch_func_takes_its_gradient():
         ({"relaxation": (1.0, -1.0)}, "relaxation"),
         ({"relaxation": math.nan}, "relaxation"),
         ({"relaxation": "0.1"}, "relaxation"),
+        ({"relaxation": 0.1}, "relaxation"),
+        ({"matching": "soft", "iterations": 9}, "iterations"),
+        ({"token_temperature": 0.1}, "token_temperature"),
     ],
 )
 def test_rejects_invalid_settings(arguments, name):

@@ -472,7 +472,7 @@ class LateInteraction(Kernel):
         learnable: whether the temperature is a parameter of the kernel, kept at 0.01 or above.
 
     Raises:
-        UsageError: a name is unknown, or a number out of range.
+        UsageError: a name is unknown, a number is out of range, or the matching has no use for it.
 
     Source: Khattab and Zaharia (2020), ColBERT: Efficient and effective passage search via contextualized late
     interaction over BERT, eq. 3; Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport.
@@ -504,6 +504,13 @@ class LateInteraction(Kernel):
         super().__init__("cosine" if reduction == "mean" else "negative-cosine", temperature, learnable=learnable)
         check_positive("token_temperature", token_temperature)
         check_integer("iterations", iterations)
+        for name, is_set, used_by in (
+            ("token_temperature", token_temperature != 0.05, ("soft", "transport")),
+            ("relaxation", relaxation != math.inf, ("transport",)),
+            ("iterations", iterations != 5, ("transport",)),
+        ):
+            good = not is_set or matching in used_by
+            check(good, f"{name}: requires matching {' or '.join(used_by)}, got {matching!r}.", "matching")
         prices = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
         good = len(prices) == 2 and all(is_number(price) and price >= 0 for price in prices) and prices[0] > 0
         message = f"relaxation: must be positive, or a pair of which the second may be 0, got {relaxation!r}."
