@@ -125,7 +125,7 @@ def print_clusters(clusters: Clusters) -> None:
 def print_map(result: Map) -> None:
     """Print the quality of a map and the folder of its files."""
     print(f"{result}.")
-    _print_folder(result.folder)
+    print(_describe_folder(result.folder))
 
 
 def print_learned_cost(result: LearnedCost) -> None:
@@ -136,11 +136,11 @@ def print_learned_cost(result: LearnedCost) -> None:
         for number, share in enumerate(result.direction_shares[:5].tolist(), start=1)
     ]
     print_table("strongest pairs of directions", rows)
-    _print_folder(result.folder)
+    print(_describe_folder(result.folder))
 
 
-def _print_folder(folder: Path | None) -> None:
-    print("No files were written; --out names a folder." if folder is None else f"files: {folder}")
+def _describe_folder(folder: Path | None) -> str:
+    return "No files were written; --out names a folder." if folder is None else f"files: {folder}"
 
 
 def print_comparison(comparison: Comparison) -> None:
