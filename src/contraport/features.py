@@ -46,7 +46,7 @@ class Features:
         class_names: names of the classes in the order of their numbers, or None.
         run: folder of the run that embedded the items, or None if unknown.
         view: name of the view that was embedded, if only one of several was; None for features of whole items.
-        dims: number of first coordinates of the representation that the features are, as text; None if they are all.
+        dims: number of first coordinates of the representation that were kept, as text; None if all were.
         data_name: name of the data; for the run's own training data, the name in its settings. None if unknown.
 
     Raises:

@@ -17,7 +17,7 @@ from contraport.errors import check
 from contraport.seeding import torch_generator
 
 BLOCK_ENTRIES = 2**24
-"""Similarities in memory at a time."""
+"""Maximum number of similarities in memory at a time."""
 
 
 class MinedNegatives(NamedTuple):
@@ -59,17 +59,17 @@ def mine_hard_negatives(
     """Mine hard negatives of pairs: second views of other items that are most similar to the first view.
 
     Equal first views are one query, with the second views of all its pairs as positives; equal second views are one
-    candidate, which the first item with it stands for.
+    candidate, represented by the first item that has it.
 
     Args:
         anchors: embeddings of the first views, ``(n, d)``.
         candidates: embeddings of the second views, ``(n, d)``.
-        rule: which of the most similar candidates are negatives.
+        rule: selects negatives among the most similar candidates.
         anchor_ids: content number of each first view, ``(n,)``; default: all differ.
         candidate_ids: content number of each second view, ``(n,)``; default: all differ.
         trusted: pairs that are not suspected mismatches, Booleans ``(n,)``; other pairs get no negatives, and their
             own second view is neither a positive nor a negative. Default: all.
-        partners: item whose second view may also belong to each first view, so that it is no negative, ``(n,)``; -1:
+        partners: for each first view an item whose second view may also belong to it and is excluded, ``(n,)``; -1:
             none. Default: none.
         seed: seed of random sampling.
 
@@ -137,7 +137,7 @@ def _search(
     places, scores = [], []
     for first in range(0, len(queries), max(1, BLOCK_ENTRIES // total)):
         block = queries[first : first + max(1, BLOCK_ENTRIES // total)]
-        # Room for the positives, which are among the most similar and are removed afterwards.
+        # More than the rule considers: positives are among the most similar, and are removed afterwards.
         found, near = (part.cpu() for part in (block @ columns.T).topk(min(last + most_positives, total), dim=1))
         rows = torch.arange(first, first + len(block))[:, None]
         removed = torch.isin(rows * total + near, excluded)
@@ -150,7 +150,7 @@ def _search(
             removed |= found > rule.max_score
         if rule.min_score is not None:
             removed |= found < rule.min_score
-        # Ranks count what is left: a stable sort moves what was removed behind it.
+        # Ranks count the candidates that are left: a stable sort moves removed ones to the end.
         order = removed.long().argsort(dim=1, stable=True)[:, rule.range_min : last]
         found, near = found.masked_fill(removed, torch.nan).gather(1, order), near.gather(1, order)
         if rule.sampling == "random":

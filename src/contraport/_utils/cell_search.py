@@ -1,8 +1,9 @@
 """Approximate nearest-neighbor search among unit vectors, by cells of rows that are near one another.
 
 All rows of a cell are compared with the rows of the nearest cells in one matrix product. The time is bounded by
-O(n c d) for `n` queries of width `d` and `c` compared rows, however the rows lie: cells have a largest size, and equal
-rows are dealt into several cells. An inverted file, whose cells have no largest size, is quadratic among equal rows.
+O(n c d) for `n` queries of width `d` and `c` compared rows, for any distribution of the rows: cells have a maximum
+size, and equal rows are split among several cells. An inverted file, whose cells have no maximum size, is quadratic
+among equal rows.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CELL_ROWS = 512
-"""Rows of a cell, at most."""
+"""Maximum number of rows of a cell."""
 
 COMPARED_ROWS = 4_096
-"""Rows that a query is compared with, at least (all of them, if there are fewer)."""
+"""Minimum number of rows that a query is compared with; all rows if there are fewer."""
 
 MAX_BRANCHES = 64
-"""Parts of one split, at most; larger sets are split again, as the time of a split grows with the number of parts."""
+"""Maximum number of parts of one split. The parts of larger sets are split again, because the time of a split grows
+with the number of parts."""
 
 SAMPLE_PER_BRANCH = 32
-"""Sampled rows per part of a split, to which k-means is fitted."""
+"""Number of sampled rows per part of a split, to which k-means is fitted."""
 
 ITERATIONS = 4
-"""Iterations of k-means."""
+"""Number of iterations of k-means."""
 
 _BLOCK_VALUES = 2**24
-"""Similarities in memory at a time."""
+"""Maximum number of similarities in memory at a time."""
 
 
 class CellSearch:
@@ -73,7 +75,7 @@ class CellSearch:
         return nearest
 
     def _iterate_compared_rows(self) -> Iterator[Tensor]:
-        """Yield the rows of the cells nearest to each cell, itself first: at least `COMPARED_ROWS`."""
+        """Yield for each cell the rows of its nearest cells, at least `COMPARED_ROWS`, starting with its own."""
         for first in range(0, len(self._cells), CELL_ROWS):
             similarity = self._centers[first : first + CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)
@@ -108,7 +110,7 @@ def _cluster_rows(values: Tensor, rows: Tensor, number: int, generator: torch.Ge
     centers = sample[:number]
     for _ in range(ITERATIONS):
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
-        # A center without rows stays where it is.
+        # A center without rows is left unchanged.
         centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)
     blocks = rows.split(max(1, _BLOCK_VALUES // max(number, values.shape[1])))
     return torch.cat([(values[block] @ centers.T).argmax(dim=1) for block in blocks])

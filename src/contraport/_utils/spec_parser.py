@@ -93,8 +93,8 @@ def build_from_spec(
     options |= {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
     try:
         return classes[name](**options)
-    except UsageError as error:  # the class names its parameter, and the reader knows the option
-        raise UsageError(f"{argument}: {error} It is given by {text!r}.", kind=error.code.rpartition(".")[2]) from error
+    except UsageError as error:  # the class names its parameter; add the option
+        raise UsageError(f"{argument}: {error} Full value: {text!r}.", kind=error.code.rpartition(".")[2]) from error
 
 
 def split_at_unquoted_commas(text: str) -> list[str]:

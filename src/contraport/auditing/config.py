@@ -187,8 +187,8 @@ AUDIT = Command(
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
         pairs among those that score as low), `flagged`, `partner` (`id` of the better partner; -1: none),
         `partner_score`, `partner_confidence` (the estimated probability that the partner is right), `row` (position in
-        the data, from 0, with pairs that were not audited counted) and `key`, if the data have names. A key that a
-        spreadsheet would take for a formula (it begins with =, +, - or @) has an apostrophe before it.
+        the data, from 0, counting pairs that were not audited) and `key`, if the data have names. A key that a
+        spreadsheet would take for a formula (it begins with =, +, - or @) is preceded by an apostrophe.
         `audit.html` shows the worst pairs side by side, each with its better partner: one file, in which pairs can be
         sorted, marked and downloaded as a list.
     """,

@@ -61,7 +61,7 @@ def format_headline(audit: Audit) -> str:
     low, high = (_percent(end) for end in audit.noise_interval)
     pairs = len(audit.scores)
     if not audit.is_rate_reliable:
-        return f"How many of the {pairs:,} pairs of {Path(audit.data_name).name} are wrong is not known."
+        return f"The share of wrong pairs in {Path(audit.data_name).name} ({pairs:,} pairs) could not be estimated."
     share = _percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
     return f"{share} of the {pairs:,} pairs of {Path(audit.data_name).name} look wrong (95% interval {low} to {high})."
 

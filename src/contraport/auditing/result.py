@@ -225,7 +225,7 @@ class Audit:
     def __repr__(self) -> str:
         low, high = self.noise_interval
         if not self.is_rate_reliable:
-            return f"Audit({self.data_name}: {len(self.scores)} pairs, unknown how many are wrong)"
+            return f"Audit({self.data_name}: {len(self.scores)} pairs, unknown share of wrong pairs)"
         wrong = f"{self.noise_rate:.1%} look wrong (95% interval {low:.1%} to {high:.1%})"
         return f"Audit({self.data_name}: {len(self.scores)} pairs, {wrong})"
 

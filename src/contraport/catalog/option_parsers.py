@@ -127,7 +127,7 @@ class MiningRule(NamedTuple):
 
 
 class MinedNegativesSpec(NamedTuple):
-    """Parsed option of mined negatives: how they are mined in training, or a file with them.
+    """Parsed option of mined negatives: settings of the mining in training, or a file.
 
     Attributes:
         rule: Rule that selects the negatives.

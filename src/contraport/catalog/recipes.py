@@ -84,7 +84,7 @@ RECIPES: dict[str, Recipe] = {
         },
         "Predict a teacher's similarities to a queue of its features, without labels; needs --teacher.",
         "The method distillationv1 of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good teacher "
-        "is patient and consistent. Theirs applies mixup, also to the images of the teacher.",
+        "is patient and consistent. LightlyTrain also applies mixup, to the images of the teacher too.",
     ),
     "cmc": _of_objective("cmc"),
     "cmc-nce": Recipe(

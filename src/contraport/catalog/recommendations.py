@@ -114,8 +114,8 @@ USE_CASES = (
             ObjectiveRecommendation(
                 (),
                 "Weight the remaining pairs by the plan of the batch (--audit --sample_weight plan). On halves of "
-                "clothes this gained up to three points more, on UCI's views nothing sure, and it had no clear cost if "
-                "no pair was wrong.",
+                "clothes this gained up to three points more, on UCI's views nothing significant, and it had no clear "
+                "cost if no pair was wrong.",
                 (*_claims("halves", 14, 15), *_claims("mismatch", 1)),
             ),
             ObjectiveRecommendation(

@@ -39,7 +39,7 @@ def entry_point() -> NoReturn:
     """Run the command line and end the process with the exit status of `main`.
 
     Under torchrun the interpreter is not torn down: a thread of torch that still waits for the interpreter lock would
-    abort the process, and torchrun would report a run as failed that has finished.
+    abort the process, and torchrun would report a finished run as failed.
     """
     status = main()
     if "TORCHELASTIC_RUN_ID" in os.environ:

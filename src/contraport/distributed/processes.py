@@ -85,7 +85,7 @@ class Processes(NamedTuple):
     def own_rows(self, value: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """Return the rows of this process of a value that is equal on all processes: the reverse of `gather`.
 
-        Backward gathers the gradients of the rows, each scaled as a process holds it, so that all get the whole.
+        The backward pass gathers the gradients of the rows of all processes, and divides by the number of processes.
 
         Args:
             value: the rows of all processes, in the order of their ranks.

@@ -32,7 +32,7 @@ class RingExchange:
         self.processes, self.sizes, self.hops = processes, sizes, hops
         self.with_gradient = with_gradient
         self._block, self._outgoing = own, own
-        # Sums of many terms: in single precision at least, whatever the blocks travel in.
+        # Gradients sum many terms, so they have at least single precision, whatever the type of the blocks.
         self._gradient_dtype = torch.promote_types(own.dtype, torch.float32)
         self._gradient: Tensor | None = None
         self._owner = processes.rank
@@ -41,14 +41,14 @@ class RingExchange:
     def gradient(self) -> Tensor:
         """Gradient in the present block, to which the caller adds; after the trip, the whole gradient in the own block.
 
-        Created when first read: a process that adds nothing holds no zeros meanwhile.
+        Created on first access, so that a process that adds nothing allocates no zeros.
         """
         if self._gradient is None:
             self._gradient = self._block.new_zeros(self.sizes[self._owner], dtype=self._gradient_dtype)
         return self._gradient
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield the rank of the owner of each block, and the block, a vector; each may be read until the next."""
+        """Yield the rank of the owner of each block, and the block, a vector, which is valid until the next one."""
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size
         own_gradient: Tensor | None = None

@@ -472,7 +472,7 @@ class LateInteraction(Kernel):
         learnable: whether the temperature is a parameter of the kernel, kept at 0.01 or above.
 
     Raises:
-        UsageError: a name is unknown, a number is out of range, or the matching has no use for it.
+        UsageError: a name is unknown, a number is out of range, or the matching does not use an argument.
 
     Source: Khattab and Zaharia (2020), ColBERT: Efficient and effective passage search via contextualized late
     interaction over BERT, eq. 3; Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport.

@@ -6,7 +6,7 @@ column y = {y_s} is the value of entropic transport between the two sets, with C
     1 - min_P  <P, C> + tau KL(P | a b^T) + rho_x KL(P 1 | a) + rho_y KL(P^T 1 | b)
 
 With rho_x infinite and rho_y = 0 only the masses of the row's vectors are fixed: each vector of x distributes its mass
-over y as it likes. The value is then a mean of log-sum-exps, and at tau = 0 a mean of maxima, ColBERT's MaxSim. With
+freely over y. The value is then a mean of log-sum-exps, and at tau = 0 a mean of maxima, ColBERT's MaxSim. With
 both infinite the plan is balanced. One solver, half-steps on either side, gives all of them.
 
 Pairs of vectors are computed tile by tile, forward and backward, so that the (n, m, t, s) tensor never exists. For the
@@ -229,7 +229,7 @@ def _present_vectors(z: Tensor) -> Tensor:
 def _set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
     """Yield blocks of sets, (n, t, d), with at most the given number of vectors unless one set has more.
 
-    Sets are taken in the order of their size, so that the vectors of a block are hardly padded.
+    Sets are taken in the order of their size, so that a block needs little padding.
     """
     mask = _present_vectors(z)
     sizes, order = mask.sum(1).sort(descending=True, stable=True)
@@ -309,8 +309,8 @@ class _Tile:
     def gradient(self, seed: Tensor) -> Tensor:
         """Return the gradient in the cosines, (b, t, c, s), of the similarities times a seed, (b, c).
 
-        The steps are gone through in reverse with vectors only. Each contributes a factor per row vector times a factor
-        per column vector to the gradient in the kernel.
+        The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
+        factor per column vector to the gradient in the kernel.
         """
         matching, (row_penalty, column_penalty) = self.matching, self.matching.penalties
         seed = (seed * self.scale)[:, None]  # minus tau from the value, and 1 / tau from the kernel, cancel

@@ -80,7 +80,7 @@ class LogKernel(ABC):
 
     @property
     def column_inputs(self) -> tuple[int, ...]:
-        """Places among the inputs of those that belong to columns, each behind its counterpart of the rows."""
+        """Positions of the inputs that belong to columns; each follows its counterpart of the rows."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:

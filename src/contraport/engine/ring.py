@@ -180,8 +180,8 @@ class RingLogKernel(LogKernel):
         (row_places, owners), (column_places, column_owners) = places
         check(
             torch.equal(owners, column_owners),
-            "exchange: 'ring' reads single pairs within a process, and this objective or target has pairs of items of "
-            "different processes; use 'gather'.",
+            "exchange: 'ring' reads single pairs only within a process; this objective or target has pairs of items "
+            "of different processes. Use 'gather'.",
             "exchange",
         )
         rank, size = self.processes
@@ -214,8 +214,8 @@ class RingLogKernel(LogKernel):
 
     def _refuse(self) -> NoReturn:
         raise UsageError(
-            "exchange: 'ring' holds no row of the whole matrix of pairs, which this objective, a second derivative or "
-            "an inspected plan reads; use contraport.engine.exchange('gather').",
+            "exchange: 'ring' does not hold whole rows of the matrix of pairs; this objective, a second derivative or "
+            "an inspected plan requires them. Use contraport.engine.exchange('gather').",
             kind="exchange",
         )
 
@@ -237,7 +237,7 @@ class RingLogKernel(LogKernel):
             left, columns = self.column_shards.start(owner), slice(0, self.column_shards.sizes[owner])
             rows = slice(0, self.row_shards.sizes[rank])
             if half_ring and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
-                # Two processes have each other's block: of the rectangle, that of the lower rank takes the upper half.
+                # Two processes have each other's block: the one of lower rank computes the upper half of the rectangle.
                 middle = self.row_shards.sizes[min(rank, owner)] // 2
                 if rank < owner:
                     rows = slice(0, middle)
@@ -352,7 +352,7 @@ class RingPairPasses(PairPasses):
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
             for k, total in self.ring.column_gradients(exchange):
-                # Where columns are the same embeddings as rows, the input before, of the rows, gets the whole gradient.
+                # If columns and rows are the same embeddings, the input before, of the rows, gets the whole gradient.
                 rest = gradients[k - 1] if self.is_symmetric else None
                 if rest is not None:
                     rest += total

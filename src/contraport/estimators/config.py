@@ -98,7 +98,7 @@ class InverseOTOptions(BaseOptions):
         "Features of the rows, in their order: a feature file, or in Python an array (n, p); default: those in the "
         "folder, and for a matrix an indicator of each row.",
     )
-    columns: str | Path | Any | None = option(None, "Features of the columns, likewise.")
+    columns: str | Path | Any | None = option(None, "Features of the columns, in the same form.")
     components: int = option(
         16, "Number of principal components kept of the features of each side.", check=int_in_range(1)
     )
@@ -119,10 +119,10 @@ INVERSE_OT = Command(
     "contraport.estimators:inverse_ot",
     "Learn the cost whose transport plan is an observed coupling.",
     details="""
-        Who was matched with whom is known; what made them match is learned (inverse optimal transport): the cost
-        C_ij = -<x_i, A y_j> of features x, y whose entropic transport plan, with the masses of the observed coupling,
-        is nearest to it in KL divergence. The temperature of the plan is 1. Features have unit variance, so that the
-        singular values of the affinity matrix A say how much each pair of directions contributes.
+        Inverse optimal transport: learns the cost C_ij = -<x_i, A y_j> of features x, y whose entropic transport plan,
+        with the masses of the observed coupling, is nearest to the coupling in KL divergence. The temperature of the
+        plan is 1. Features have unit variance, so that the singular values of the affinity matrix A show how much each
+        pair of directions contributes.
 
         The KL divergence is compared with that of independent matching, whose plan is the product of the masses: the
         explained share is 0 for a cost that explains nothing and 1 for the observed coupling itself.

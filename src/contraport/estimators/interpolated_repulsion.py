@@ -68,7 +68,7 @@ class _LogNormalizer(torch.autograd.Function):
         low = points.amin(0)
         extent = float((points.amax(0) - low).max())
         # A learning rate that is too high spreads the points, or makes them NaN.
-        check(extent <= MAX_EXTENT, "learning_rate: diverged, the points fly apart. Lower it.", "diverged")
+        check(extent <= MAX_EXTENT, "learning_rate: the map diverged. Choose a lower value.", "diverged")
         # Steps of a factor of 2, so that the kernel on the grid is rarely computed again.
         halvings = max(0, math.ceil(math.log2(MIN_INTERVALS * SPACING / max(extent, 1e-30))))
         spacing = SPACING / 2**halvings

@@ -97,11 +97,11 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (_prepare_features(side, kept, options.components) for side, kept in zip(sides, positions, strict=True))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # which names another argument; logged below
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
         estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
     if estimator.n_iter_ == options.iterations:
         log.warning(
-            "Stopped after %d iterations with a total error of the row masses of %.3g; if that is too much, increase "
+            "Stopped after %d iterations; the total error of the row masses is %.3g. To reduce it, increase "
             "iterations or ridge.", options.iterations, estimator.marginal_error_,
         )  # fmt: skip
     affinity: np.ndarray = next(iter(estimator.module_.parameters())).detach().numpy()

@@ -178,8 +178,8 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
 def trustworthiness(x: Tensor, z: Tensor, neighbors: int = MAP_NEIGHBORS) -> float:
     """Return the trustworthiness of a map, whether neighbors on it are neighbors in the data: 1 perfect, .5 random.
 
-    A neighbor on the map costs as many ranks as it is beyond the `neighbors` nearest in the data, by Euclidean
-    distance. Beyond `MAP_QUERIES` items the neighbors of a fixed random subset of this size are judged, among all.
+    The penalty of a neighbor on the map is its rank in the data, by Euclidean distance, minus `neighbors`; 0 if that is
+    negative. Beyond `MAP_QUERIES` items the neighbors of a fixed random subset of this size are judged, among all.
 
     Args:
         x: data, (n, d).

@@ -55,8 +55,8 @@ class LinkRanking:
     def popularity_ratio(self, k: int) -> float:
         """Return the mean number of training pairs of the k highest columns, relative to that of the true partners.
 
-        Even the most popular columns are below 1 if there are fewer popular columns than k: compare rankings with each
-        other.
+        If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
+        ratios of different rankings.
         """
         shown = self.popularity[self.ranked[:, :k]].mean()
         pairs_of_partners = self.popularity * self.popularity

@@ -51,7 +51,7 @@ class CallInputs(NamedTuple):
         """Return the items of all processes in the order of their ranks.
 
         Args:
-            processes: that share the batch.
+            processes: the processes that share the batch.
             counts: number of items of each process; None for one process.
             with_views: gather the embeddings too, rather than only the attributes.
             length: number of vectors to which sets are padded, the same on all processes.
@@ -143,7 +143,7 @@ def read_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
     masked = []
     for view, mask in zip(sets, masks, strict=True):
         if mask is None or not isinstance(view, Tensor) or view.ndim != 3:
-            masked.append(view)  # of another shape: the check of the views says so
+            masked.append(view)  # of another shape: rejected by the check of the views
             continue
         marks = to_numeric_tensor("masks", mask).to(view.device)
         n, t, _ = view.shape
@@ -179,9 +179,9 @@ def read_inputs(
     """Check the views and attributes of a call, and return them as `CallInputs`.
 
     Args:
-        views: embeddings, (n, d) each, or sets of vectors, (n, t, d); two may differ in their rows, and then show
-            different items.
-        options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTIONS`; if two views show
+        views: embeddings, (n, d) each, or sets of vectors, (n, t, d); two views may have different
+            numbers of rows, and are then of different items.
+        options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTIONS`; if two views are of
             different items, a pair, of the first and the second view.
         present: which items have which views, (n, views) Booleans, or None.
         sets: whether items are sets of vectors.

@@ -71,7 +71,7 @@ class ItemAverages(nn.Module):
 
     @torch.no_grad()
     def _update(self, keys: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Return the log averages of some keys, (k,), in training updated with their means; NaN without either.
+        """Return the log averages of some keys, (k,), updated with their means in training; NaN if both are missing.
 
         A key that occurs several times has the same mean each time, so that the order of writes does not matter.
         """

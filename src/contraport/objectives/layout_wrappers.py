@@ -223,7 +223,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class PhaseShift(LayoutWrapper):
-    """Layout wrapper that turns the first view by 45 degrees in the complex plane (AnglE).
+    """Layout wrapper that rotates the first view by 45 degrees in the complex plane (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).

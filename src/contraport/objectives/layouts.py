@@ -242,8 +242,8 @@ class Block:
         x: Embeddings of the rows, (N, d).
         y: Embeddings of the columns, (M, d); the same tensor as x if both are the same embeddings.
         similarities: Similarities of rows and columns, (N, M), if given in place of embeddings; else None.
-        item_counts: Number of items of each process, if x and y are only the rows and columns of the items of this
-            process, of those in the pattern; else None.
+        item_counts: Number of items of each process, if x and y have only the rows and columns of this process's items
+            and the pattern those of all; else None.
         is_transposed: Whether rows are columns of the layout, so that a kernel that is not symmetric is transposed.
     """
 

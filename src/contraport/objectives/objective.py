@@ -98,7 +98,7 @@ class Objective(Loss):
             message = f"layout: must be Cross or Joint for {constraint!r}, got {self.layout!r}."
             raise UsageError(message, kind="constraint")
         if "constraint" in self._modules and not isinstance(constraint, nn.Module):
-            del self.constraint  # torch replaces a module by modules alone
+            del self.constraint  # torch lets only a module replace a module
         self.constraint = constraint
         self.requires_ids = constraint.requires_ids or any(term.requires_ids for term in terms)
 

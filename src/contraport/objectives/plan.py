@@ -233,8 +233,9 @@ class Plan:
     def effective_partners(self) -> Tensor:
         """Return the effective number of partners of each row, (N,): the exponential of the entropy of its shares.
 
-        It is 1 if a row's mass is on one column, and k if it is spread evenly over k columns; rows without mass give 1.
-        Neither the unit of the cost nor the mass of the row matters. It takes the memory of a block of rows.
+        The number is 1 if a row's mass is on one column, and k if it is spread evenly over k columns; rows without mass
+        give 1. It depends neither on the unit of the cost nor on the mass of the row, and takes the memory of a block
+        of rows.
 
         Source: Hill (1973), Diversity and evenness: a unifying notation and its consequences, order 1.
         """
@@ -250,9 +251,10 @@ class Plan:
 
     @torch.no_grad()
     def sharpness(self) -> float:
-        """Return how sharp the plan is, from 0 (all rows alike spread evenly) to 1 (each row has one partner).
+        """Return the sharpness of the plan, from 0 (each row is spread evenly) to 1 (each row has one partner).
 
-        It is 1 - H / log M, H the mean entropy of the rows' shares, weighted by their mass; 1 for a single column.
+        The sharpness is 1 - H / log M, where H is the mean entropy of the rows' shares, weighted by their mass; 1 for a
+        single column.
         """
         mass, columns = self.log_row_mass().exp(), self.shape[1]
         if columns == 1:
@@ -263,7 +265,7 @@ class Plan:
     def round_to_marginals(self) -> RoundedPlan:
         """Round the plan to one that meets both target marginals, in O(N + M) memory; the result has no gradient.
 
-        Rows and then columns with too much mass are scaled down, and what is missing is added as a product of two
+        Rows and then columns with too much mass are scaled down, and the missing mass is added as a product of two
         vectors. The L1 distance from the plan is at most twice its `marginal_error`, so that the transport cost grows
         by at most that times the largest cost.
 

@@ -168,7 +168,7 @@ class MiningOptions(TrustOptions):
     audit: str | Path | None = option(
         None,
         "Folder of a `contraport audit` of the same pairs: flagged pairs get no negatives, and their better partners "
-        "are no negatives of them.",
+        "are not used as their negatives.",
     )
     seed: int = option(0, "Seed of random sampling.", check=int_in_range(0))
     out: str | Path = field(
@@ -264,13 +264,13 @@ MINE = _command(
     details="""
         The negatives of a pair are the second views of other items that are most similar to its first view by cosine
         similarity. Items that share content with the pair are no negatives, and neither are the other partners of a
-        first view that occurs several times. What is left may still belong together: a margin below the similarity of
-        the pair, or skipping the most similar ones (range_min), keeps most of that out.
+        first view that occurs several times. Some of the other items may still belong to it: a margin below the
+        similarity of the pair, or skipping the most similar ones (range_min), excludes most of them.
 
         A table has the columns of both views and `negative`, or `negative_1` and so on: texts as they are, other items
-        by name or row. sentence-transformers trains on it as it is, and `mine_hard_negatives` of it finds the same for
-        the same settings. A table has all pairs, except those of a test split of their own. An `.npy` has the positions
-        of the negatives among the training items of `contraport train`, int64 `(items, k)`, -1 for none.
+        by name or row. sentence-transformers can train on this table, and its `mine_hard_negatives` finds the same
+        negatives with the same settings. A table has all pairs, except those of a separate test split. An `.npy` has
+        the positions of the negatives among the training items of `contraport train`, int64 `(items, k)`, -1 for none.
     """,
     examples=(
         "contraport mine runs/questions --k 4 --relative_margin 0.05 --out triplets.parquet",

@@ -130,7 +130,7 @@ def pair_weights(
     Args:
         z0: embeddings of the first views, (n, d).
         z1: embeddings of the second views, (n, d).
-        loss: a loss as of `contraport.pairwise`, such as ``pairwise("triplet")``, with the negatives of both views;
+        loss: a loss of `contraport.pairwise`, such as ``pairwise("triplet")``, with the negatives of both views;
             None: alpha-CL with the other arguments.
         regularizer: as in `contraport.objectives.alpha_cl`.
         temperature: as in `contraport.objectives.alpha_cl`.
@@ -138,7 +138,7 @@ def pair_weights(
         gamma: exponent of the inverse weights, above 1.
 
     Raises:
-        UsageError: as in `alpha_cl`, or a loss that is not as of `pairwise` with the negatives of both views.
+        UsageError: as in `alpha_cl`, or a loss that is not one of `pairwise` with the negatives of both views.
 
     Source: Tian (2022), theorem 1, table 1.
 
@@ -172,7 +172,7 @@ def _compute_loss_weights(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
     """Return minus the derivatives of a loss in the costs of its negatives, times the number of rows."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
-    check(is_pairwise, f"loss: must be as of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
+    check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
     cost, n = _ShiftedCost(2 * len(z0)), len(z0)
     indicators = torch.eye(2 * n, dtype=torch.float64)
     views = [

@@ -175,7 +175,7 @@ class AuditCallback(Callback):
 
     @cached_property
     def _vectors(self) -> PairedFeatures:
-        """The views themselves, where they are vectors: their nearest items and ranks are the same in all scorings."""
+        """Raw views, if they are vectors; their nearest items and ranks are computed once for all scorings."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:

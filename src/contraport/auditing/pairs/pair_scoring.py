@@ -116,11 +116,11 @@ def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
     centers, folds, maps, correlations = paired.canonical_maps
     references = paired.reference_items
-    # Of fewer references, fewer are the nearest: the same share of the items.
+    # With fewer references, fewer count as nearest, so that they are the same share of the items.
     nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_CROWD))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
-        # Projections and hub corrections are computed once for each item, however many pairs it is in.
+        # Projections and hub corrections are computed once for each item, not for each of its pairs.
         (first, first_at), (second, second_at) = (members[in_fold].unique(return_inverse=True) for members in pairs)
         (x, y), (x_references, y_references) = (
             [
@@ -130,8 +130,8 @@ def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
             for both in ((first, second), (references, references))
         )
         total = torch.zeros(len(first_at), device=scores.device)
-        # What one view predicts of the other in canonical coordinates is weighted by the correlation, and the
-        # predictable part of the other by its square.
+        # In canonical coordinates, the prediction from one view is weighted by the correlation, and the predictable
+        # part of the other view by its square.
         for powers in ((1, 2), (2, 1)):
             u, v, u_references, v_references = (
                 F.normalize(rows * weights**power, dim=1)

@@ -35,7 +35,7 @@ _MIN_RIDGE = 1e-12
 
 
 NEGLIGIBLE_VARIANCE = 1e-4
-"""Share of the variance of the similarities in canonical space that dropped directions may have."""
+"""Maximum share of dropped directions in the variance of the similarities in canonical space."""
 
 
 class LinearMapPair(NamedTuple):
@@ -121,7 +121,7 @@ MAX_REFERENCES = 1_024
 """Ranks and crowding are measured against at most this many items: all of them would take O(n^2) time."""
 
 MAX_CROWD = 4_096
-"""Of more items than this, the share of the items that crowd an item does not fall any more."""
+"""Number of items above which the share of the items that crowd an item is constant."""
 
 MAX_EXACT_ITEMS = 20_000
 """With more items than this, nearest neighbors are found by cells instead of exactly, which takes O(n^2) time."""
@@ -166,7 +166,7 @@ class PairedFeatures:
     pool: Tensor | None = None
     neighbors: int = NUM_NEIGHBORS
     _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
-    """Features that `with_pool` was called on, which hold what does not depend on the pool; None: these."""
+    """Features that `with_pool` was called on; they cache values that do not depend on the pool. None: these do."""
 
     def __post_init__(self) -> None:
         check_pair_count(len(self))
@@ -182,7 +182,7 @@ class PairedFeatures:
                     message = f"{name}: must be finite, got NaN or infinity in {bad} rows of view {view}."
                     check(bad == 0, message, "not_finite")
                 for values in views:
-                    if id(values) not in normalized:  # vectors of one space are features and embeddings
+                    if id(values) not in normalized:  # the same vectors may be features and embeddings
                         normalized[id(values)] = F.normalize(values.float(), dim=1)
                 object.__setattr__(self, name, tuple(normalized[id(values)] for values in views))
         if self.embeddings is not None:
@@ -200,7 +200,7 @@ class PairedFeatures:
         return PairIndices(items, items)
 
     def with_pool(self, pool: Tensor) -> Self:
-        """Return the same features with another pool; what does not depend on the pool is computed once for both.
+        """Return the same features with another pool; values that do not depend on the pool are computed once for both.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
@@ -275,7 +275,8 @@ class PairedFeatures:
     def find_nearest(queries: Tensor, values: Tensor, items: Tensor, number: int) -> Tensor:
         """Return the `number` nearest among `items`, ``(m,)``, of each query, int64 ``(q, number)``, nearest first.
 
-        The search is exact up to 20,000 queries and items, or as many products; beyond, it is by cells and finds most.
+        The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
+        finds most of the nearest items.
         """
         if len(queries) * len(items) > MAX_EXACT_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))

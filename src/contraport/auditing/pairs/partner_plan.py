@@ -6,7 +6,7 @@ generic one (a hub), so all items are matched at once: in the plan every item ha
 mass that fits nowhere goes to the slack. The mass of a proposal is its confidence. A candidate is proposed to one item.
 
 The plan is that of exp(slope * (score - offset)), against a slack of weight 1. Slope and offset are fitted by maximum
-likelihood to pairs that are not suspected, with half of the partners replaced by others: what is right is known.
+likelihood to pairs that are not suspected, with half of their partners replaced, so that the right answers are known.
 
 Source: Sarlin et al. (2020), SuperGlue, section 3.2: entropic transport with a slack row and column.
 """
@@ -35,14 +35,14 @@ from contraport.data import Dataset
 from contraport.seeding import numpy_generator
 
 SHORTLIST = 16
-"""Candidates that are scored for each item, and items that are scored for each candidate."""
+"""Number of candidates scored for each item, and of items scored for each candidate."""
 
 MIN_FREE_SHARE = 0.1
-"""Least share of the pairs that may exchange partners, so that partners are also proposed for pairs that a user
+"""Minimum share of the pairs that may exchange partners, so that partners are also proposed for pairs that a user
 inspects beyond the estimated noise rate."""
 
 MIN_FITTED, MAX_FITTED = 30, 2_000
-"""Fewest and most pairs that the plan is fitted to; with fewer trusted ones nothing is proposed."""
+"""Minimum and maximum number of pairs that the plan is fitted to; with fewer trusted pairs nothing is proposed."""
 
 ITERATIONS, FIT_ITERATIONS = 200, 30
 """Sinkhorn iterations of the plan, and of each plan while fitting."""
@@ -138,7 +138,7 @@ def propose_partners(
     if len(trusted) >= MIN_FITTED:
         order = numpy_generator("audit.partners", len(items)).permutation(len(trusted))
         drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED]
-        # As many candidates compete as among the free items: of more, some fit by chance.
+        # There are as many candidates as free items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(free)), MIN_FITTED)))
         slope, offset = fit_plan([
             score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
@@ -247,7 +247,7 @@ def solve_plan_with_slack(
 ) -> tuple[Floats, Floats]:
     """Return the mass of each entry in the plan, ``(e,)``, and that of the slack of each row, ``(r,)``.
 
-    Rows have mass 1 and columns their capacity, with the slack. Columns do so exactly, as their potentials come last.
+    With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
 
     >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
     >>> mass, slack = solve_plan_with_slack(ScoredCandidates(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
@@ -271,7 +271,7 @@ def _find_largest_of_each_row(rows: Ints, values: Floats) -> Ints:
 
 
 def _deal_members(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
-    """Deal the items of each content to the proposals of it, the largest mass first.
+    """Assign the items of each content to the proposals of that content, the largest mass first.
 
     Returns:
         The entries that get an item, and the items, int64 ``(p,)`` each.

@@ -111,11 +111,12 @@ def backend(name: BackendName) -> Iterator[None]:
 def precision(name: Precision) -> Iterator[None]:
     """Round embeddings to a precision before they are multiplied, within the ``with`` block, where that is faster.
 
-    The backend ``"cuda"`` does so, and on a CPU with AVX512-BF16 or AMX the tiled ones, in ``"bfloat16"``: for
-    embeddings in single precision that are not few (the backend ``"dense"``). Another CPU gains nothing, which a
-    warning states. Sums and exponents are always in single precision. Several processes that gather embeddings then
-    send them and their gradients in bfloat16, half of the bytes. Under ``"float32"``, the default, embeddings are
-    multiplied as PyTorch does it: in TF32 where ``torch.set_float32_matmul_precision`` allows it.
+    The backend ``"cuda"`` does so; on a CPU with AVX512-BF16 or AMX the tiled backends do, in ``"bfloat16"``, for
+    embeddings in single precision. The backend ``"dense"``, for few embeddings, does not. On another CPU ``"bfloat16"``
+    gains nothing, and a warning is given. Sums and exponents are always in single precision. Several processes that
+    gather embeddings then send them and their gradients in bfloat16, half of the bytes. Under ``"float32"``, the
+    default, embeddings are multiplied as PyTorch does it: in TF32 where ``torch.set_float32_matmul_precision`` allows
+    it.
 
     Args:
         name: ``"float32"``, ``"bfloat16"`` (the error of log K is about 1/256 of 1/temperature) or ``"float16"``
@@ -139,14 +140,14 @@ def exchange(name: str) -> Iterator[None]:
     over the pairs: memory falls with the number of processes, and each pass sends the embeddings once. Vectors of all
     rows, labels and masks are held by every process under either.
 
-    The ring does not offer second derivatives, ``features=``, ``negatives=``, ``weights="plan"``, layouts of
+    The ring does not support second derivatives, ``features=``, ``negatives=``, ``weights="plan"``, layouts of
     coordinates or shared columns, plans as matrices, or divergences that read whole rows of a plan.
 
     Args:
         name: ``"gather"`` or ``"ring"``. One process exchanges nothing.
 
     Raises:
-        UsageError: the name is unknown; later, in a call, processes differ in it, or the ring does not offer the call.
+        UsageError: the name is unknown; in a later call, processes differ in it, or the ring does not support the call.
 
     >>> import torch, contraport
     >>> with contraport.engine.exchange("ring"):
@@ -159,7 +160,7 @@ def exchange(name: str) -> Iterator[None]:
 
 
 def current_exchange() -> Exchange:
-    """Return how several processes currently exchange embeddings; see `exchange`."""
+    """Return the current exchange of embeddings between several processes; see `exchange`."""
     return _exchange.get()
 
 

@@ -24,8 +24,8 @@ _MAX_NEWTON_STEPS = 200
 _MAX_HALVINGS = 40
 _RESIDUAL = 1e-12
 _ROUGH_RESIDUAL = 1e-2
-"""L1 errors of the marginals, relative to the total mass, at which the iteration ends: at last, and at each higher
-temperature before."""
+"""L1 errors of the marginals, relative to the total mass, at which the iteration ends: at the last temperature, and at
+each higher one before."""
 
 _FIRST_SPREAD = 10.0
 _COOLING = 4.0

@@ -33,7 +33,7 @@ def build_embedding_map_section(builder: PageBuilder, *, noun: str = "test item"
 
     Args:
         builder: page that the maps are added to.
-        noun: what a point is.
+        noun: noun for a point of the map.
         lead: text above the maps.
     """
     maps: list[tuple[ReportRun, PlotElement, str]] = []

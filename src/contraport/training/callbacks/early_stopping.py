@@ -21,10 +21,10 @@ from contraport.training.loop import Callback, Loop
 log = logging.getLogger("contraport.training")
 
 MIN_PATIENCE = 10
-"""Least number of epochs of the default patience."""
+"""Minimum of the default patience, in epochs."""
 
 PATIENCE_SHARE = 0.2
-"""Share of all epochs that the default patience is."""
+"""Default patience, as a share of all epochs."""
 
 FLAT_LOSS = 1e-3
 """Relative change of the loss below which it counts as flat, if no `early_stopping` is set."""
@@ -146,7 +146,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        self._loss_sum = self._loss_sum + loss  # the value is read after the epoch: a GPU would have to wait for it
+        self._loss_sum = self._loss_sum + loss  # read after the epoch, as each read waits for a GPU
         self._loss_count += 1
 
     def after_epoch(self, loop: Loop) -> None:

@@ -58,13 +58,13 @@ class NegativeMiner(Callback):
         self._mined_epoch = -1
 
     def apply(self, batches: BatchLoader | StreamLoader) -> None:
-        """Let later batches have the negatives that were mined last, or random ones before."""
+        """Set the negatives of later batches: those mined last, or random ones before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
         order.set_companions(self._positions)
 
     def on_start(self, loop: Loop) -> None:
-        # The loader is set anew: a cache of features has one of its own, and the positions may be restored ones.
+        # Set even if none are mined: a feature cache has a loader of its own, and a checkpoint has its own negatives.
         self._mine_if_due(loop)
 
     def after_epoch(self, loop: Loop) -> None:
@@ -82,7 +82,7 @@ class NegativeMiner(Callback):
     def _mine_if_due(self, loop: Loop) -> None:
         epoch, spec = loop.completed_epochs, self._spec
         is_due = spec.file is None and epoch >= spec.start and (epoch - spec.start) % spec.refresh == 0
-        # A run that is resumed within the epoch has mined for it, by the encoder at its start.
+        # A run resumed within an epoch has its negatives already, mined by the encoder at the start of the epoch.
         if is_due and self._mined_epoch < epoch:
             with propagate_errors():
                 # Processes could differ in the last bits and then mine different items, so only the first one does.

@@ -147,10 +147,10 @@ class ObjectiveSettings(BaseOptions):
         "in-batch",
         "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; bank, a memory bank with "
         "one embedding per item, which provides additional negatives and the positive; or mined, which adds to each "
-        "item the k items that the encoder takes for its most similar wrong partners: mined:k=4,refresh=1,start=0,"
-        "relative_margin=0.05, mined anew every `refresh` epochs from epoch `start` on, with the settings of "
-        "`contraport mine`; or those of a file that it wrote, mined:FILE.npy. With queue, bank and mined the loss is "
-        "the mean over all ordered pairs of views.",
+        "item its k most similar wrong partners by the current encoder: mined:k=4,refresh=1,start=0,"
+        "relative_margin=0.05, mined again every `refresh` epochs from epoch `start` on, with the settings of "
+        "`contraport mine`; or read from a file that this command wrote, mined:FILE.npy. With queue, bank and mined "
+        "the loss is the mean over all ordered pairs of views.",
         check=_check_negatives,
         group="negatives, momentum encoder, prototypes",
     )
@@ -179,8 +179,8 @@ class ObjectiveSettings(BaseOptions):
     prototypes: int | str | None = option(
         None,
         "Number of learned prototypes (SwAV): each view predicts the prototype assignment of the other views. Or "
-        "teacher: the features of recent items by the teacher, a queue of queue_size; each view predicts the teacher's "
-        "similarities of its item to them (distillation); default: no prototypes.",
+        "teacher: the prototypes are the teacher's features of the last queue_size items, and each view predicts the "
+        "teacher's similarities of its item to them (distillation); default: no prototypes.",
         check=_check_prototypes,
     )
     predict: str | None = option(

@@ -171,7 +171,7 @@ class RunSettings(BaseOptions):
     )
     early_stopping: str | None = option(
         None,
-        "End the training once this no longer improves: loss, or a metric as in online_metrics, such as recall@1 "
+        "End the training when a value no longer improves: loss, or a metric as in online_metrics, such as recall@1 "
         "(retrieval between two views, which needs no labels). Settings: patience (epochs without improvement; default "
         "a fifth of the epochs, at least 10) and min_delta, as in recall@1:patience=20,min_delta=0.005.",
         check=_check_early_stopping,

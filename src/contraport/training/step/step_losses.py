@@ -374,7 +374,7 @@ class DistillationLoss(ObjectiveLoss):
         views: number of views.
 
     Source: the method "distillationv1" of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good
-    teacher is patient and consistent. There the teacher embeds the mixed-up view of the student; here the item.
+    teacher is patient and consistent. There the teacher embeds the mixup view of the student; here it embeds the item.
     """
 
     queue: Tensor
