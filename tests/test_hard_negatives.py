@@ -120,7 +120,7 @@ def test_equals_sentence_transformers(rule):
     assert sorted(ours) == sorted(zip(theirs["a"], theirs["b"], theirs["negative"], strict=True))
 
 
-def test_random_sampling_takes_what_the_rule_leaves_and_repeats():
+def test_random_sampling_follows_the_rule_and_is_reproducible():
     _, _, anchors, candidates = data()
     first, second = torch.from_numpy(anchors), torch.from_numpy(candidates)
     rule = MiningRule(k=4, range_max=12, sampling="random")

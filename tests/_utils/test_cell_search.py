@@ -35,7 +35,7 @@ def test_few_rows_are_all_compared() -> None:
     assert torch.equal(found.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
 
 
-def test_equal_rows_are_dealt_into_cells_of_bounded_size() -> None:
+def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     values = F.normalize(torch.eye(3).repeat_interleave(torch.tensor([20_000, 5_000, 7]), 0), dim=1)
     search = make_search(values, torch.arange(len(values)))
     assert int(search._sizes.max()) <= CELL_ROWS

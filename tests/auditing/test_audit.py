@@ -322,12 +322,12 @@ def test_gives_a_rate_only_if_the_views_share_enough(noise: float, is_reliable: 
     if is_reliable:
         assert saved["noise_rate"] == pytest.approx(0.2, abs=0.05)
         assert found.notes == ()
-        assert "not known" not in page
+        assert "could not be estimated" not in page
         assert "look wrong" in repr(found)
     else:
         assert saved["noise_rate"] is saved["noise_interval"] is None
         assert len(saved["notes"]) == 1
-        assert "not known" in page
+        assert "could not be estimated" in page
         assert "look wrong" not in page
         assert "unknown" in repr(found)
 

@@ -119,7 +119,7 @@ entry_point()
 
 
 @pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("no-command", 2)])
-def test_torchrun_sees_the_status_of_the_command_whatever_aborts_at_teardown(argument: str, status: int) -> None:
+def test_torchrun_gets_the_exit_status_if_teardown_aborts(argument: str, status: int) -> None:
     line = [sys.executable, "-c", ABORTS_AT_TEARDOWN, argument]
     environment = {**os.environ, "TORCHELASTIC_RUN_ID": "1"}
     done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=60, check=False)

@@ -84,7 +84,7 @@ def step_loss(chunk=None, **options):
     return value.detach(), [weights.grad for weights in module.parameters() if weights.grad is not None]
 
 
-def test_a_step_in_chunks_is_that_of_the_whole_batch():
+def test_a_step_in_chunks_equals_that_of_the_whole_batch():
     whole, in_chunks = step_loss(), step_loss(chunk=3)
     torch.testing.assert_close(in_chunks[0], whole[0])
     for one, other in zip(in_chunks[1], whole[1], strict=True):
@@ -99,7 +99,7 @@ def test_rejects_options_of_one_vector_per_item(option, value):
         step_loss(**{option: value})
 
 
-def test_trains_on_pairs_of_texts_the_same_in_each_run(tmp_path):
+def test_training_on_pairs_of_texts_is_reproducible(tmp_path):
     numbers = [f"the number {n}" for n in range(64)], [f"{n} is a number" for n in range(64)]
     options = {"recipe": "late-interaction", "batch_size": 16, "progress": False, "threads": 1, "device": "cpu"}
     data = contraport.data.from_arrays(numbers)

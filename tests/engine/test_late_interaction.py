@@ -103,7 +103,7 @@ def test_equals_pairs_matched_one_by_one(kernel):
 
 
 @pytest.mark.parametrize("relaxation", [INFINITE, (INFINITE, 0.2), 0.2, (0.3, 0.1)])
-def test_is_the_value_of_the_transport_problem(relaxation):
+def test_equals_the_value_of_the_transport_problem(relaxation):
     x, y = (z[:3] for z in sets())
     kernel = LateInteraction("transport", token_temperature=0.1, relaxation=relaxation, iterations=500)
     expected = [[primal(one, other, kernel) for other in y.numpy()] for one in x.numpy()]
@@ -112,7 +112,7 @@ def test_is_the_value_of_the_transport_problem(relaxation):
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 @pytest.mark.usefixtures("tiles")
-def test_gradient_is_that_of_plain_autograd(kernel):
+def test_gradient_matches_plain_autograd(kernel):
     x, y = (z.requires_grad_() for z in sets())
     seed = torch.randn(7, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ours = torch.autograd.grad((match_sets(x, y, kernel._matching) * seed).sum(), [x, y])
@@ -122,7 +122,7 @@ def test_gradient_is_that_of_plain_autograd(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
-def test_gradients_are_finite_differences(kernel):
+def test_gradients_match_finite_differences(kernel):
     x, y = (z[:, :3] for z in sets())
     points = x[3:5].clone().requires_grad_(), y[4:6].clone().requires_grad_()
     assert torch.autograd.gradcheck(kernel.similarities, points)
@@ -147,7 +147,7 @@ def test_low_temperatures_converge_to_the_maximum():
     torch.testing.assert_close(free, soft)
 
 
-def test_sets_of_one_are_cosines():
+def test_sets_of_one_vector_have_cosines():
     x, y = torch.randn(2, 6, 4, dtype=torch.float64)
     expected = torch.nn.functional.cosine_similarity(x[:, None], y, dim=2)
     for matching in ("max", "soft", "transport"):
@@ -156,7 +156,7 @@ def test_sets_of_one_are_cosines():
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_single_precision_at_any_scale(scale):
+def test_single_precision_is_accurate_at_any_scale(scale):
     x, y = (z.float() for z in sets())
     for kernel in KERNELS:
         scaled = (x * scale).requires_grad_()
@@ -182,7 +182,7 @@ def test_gradient_is_the_same_in_each_run():
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
-def test_never_makes_a_tensor_over_pairs_of_vectors(kernel, monkeypatch):
+def test_allocates_no_tensor_over_pairs_of_vectors(kernel, monkeypatch):
     for name, value in (("ROW_VECTORS", 32), ("COLUMN_VECTORS", 32), ("SORTED_ENTRIES", 256)):
         monkeypatch.setattr(late_interaction, name, value)
     x, y = (torch.randn(16, 16, 4).requires_grad_() for _ in range(2))
@@ -200,7 +200,7 @@ def test_compiles_as_one_graph(kernel):
     torch.testing.assert_close(torch.autograd.grad(compiled(x, y).sum(), x)[0], expected)
 
 
-def test_torch_func_takes_its_gradient():
+def test_supports_gradients_by_torch_func():
     x, y = sets()
     gradient = torch.func.grad(lambda x: LateInteraction()(x, y).dense().sum())(x)
     x.requires_grad_()

@@ -1,4 +1,4 @@
-"""Products of embeddings in bfloat16 on a CPU, where its processor multiplies them."""
+"""Products of embeddings in bfloat16 on CPUs that support them."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def warns_of(name, dtype):
         contraport.nt_xent()(*z)
 
 
-def test_warns_where_nothing_is_gained(monkeypatch):
+def test_warns_if_the_precision_gains_nothing(monkeypatch):
     warns_of("float16", torch.float32)
     warns_of("bfloat16", torch.float64)
     monkeypatch.setattr(tiled, "has_fast_bfloat16", lambda device: False)

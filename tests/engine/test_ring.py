@@ -1,4 +1,4 @@
-"""Embeddings that travel around a ring give the value and the gradient of one process on the whole batch."""
+"""The ring exchange: values and gradients equal those of one process on the whole batch."""
 
 from collections import Counter
 
@@ -91,7 +91,7 @@ def work(rank, report, sizes, cases):
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_a_ring_is_exact(processes):
+def test_ring_is_exact(processes):
     cases = [*CASES, *OWN_CASES]
     if processes > 2:
         cases = [case for case in cases if case[0] in (by_objective, by_plan)]
@@ -124,7 +124,7 @@ def refuse(rank, report):
             report(("another exchange", error.code.split(".")[-1]))
 
 
-def test_a_ring_refuses_what_it_does_not_offer():
+def test_ring_rejects_unsupported_calls():
     found = Counter(reports_of(refuse, 2))
     whole = ("a plan as a matrix", "whole rows", "a backend that stores")
     assert found == {**{(name, "exchange"): 2 for name in whole}, ("another exchange", "processes_differ"): 2}
@@ -193,7 +193,7 @@ def test_bytes_and_memory_of_a_process(size):
     share = ITEMS // size
     cross, joint = (rows * (DIMENSIONS + 1) * NUMBER for rows in (share, 2 * share))  # embeddings and their biases
     hops = size // 2  # of a symmetric problem
-    # Each pass over the pairs sends each block around; on the way of the gradient another as large follows it home.
+    # Each pass over the pairs sends each block around; a gradient of the same size goes around with it, and home.
     assert found["info-nce", "ring"] == (cross * (size - 1), cross * 2 * (size - 1))
     assert found["nt-xent", "ring"] == (joint * hops, joint * 2 * hops)
     # Three iterations: six half-steps forward; backward five sums, and the gradient.

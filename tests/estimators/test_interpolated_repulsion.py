@@ -68,6 +68,6 @@ def test_reaches_the_divergence_of_all_pairs():
         (TSNE, {"learning_rate": 1e9}, "learning_rate.diverged"),
     ],
 )
-def test_rejects_what_it_cannot_interpolate(make, settings, code):
+def test_rejects_unsupported_settings(make, settings, code):
     with raises_usage_error(code):
         make(method="interpolated", perplexity=5, **settings).fit(load_digits().data[:50])

@@ -1,4 +1,4 @@
-"""`contraport inverse-ot`: planted affinities from folders and matrices, its files and its errors."""
+"""`contraport inverse-ot`: planted affinities from folders and matrices, output files and errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_independent_couplings_need_no_cost():
         ({"coupling": PLAN, "components": 0}, "components.invalid"),
     ],
 )
-def test_rejects_what_it_cannot_learn_from(values, code):
+def test_rejects_invalid_couplings(values, code):
     with raises_usage_error(code):
         contraport.inverse_ot(**values)
 

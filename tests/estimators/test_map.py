@@ -99,12 +99,12 @@ def test_trustworthiness_of_parts_and_ties(monkeypatch):
         ("digits", {"view": 3}, "view.unknown"),
     ],
 )
-def test_rejects_what_it_cannot_map(source, values, code):
+def test_rejects_invalid_sources_and_settings(source, values, code):
     with raises_usage_error(code):
         contraport.map(source, **{**QUICK, **values})
 
 
-def test_writes_nothing_over_other_files(tmp_path, features):
+def test_does_not_overwrite_other_files(tmp_path, features):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with raises_usage_error("out.exists"):

@@ -151,7 +151,7 @@ BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), 
         ({}, None),
     ],
 )
-def test_verdict_says_which_features_to_use(differences: dict[str, dict[str, Difference]], start: str | None) -> None:
+def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Difference]], start: str | None) -> None:
     measured = {key for by_metric in differences.values() for key in by_metric}
     verdict = write_verdict(measured, differences)
     assert verdict is None if start is None else (verdict or "").startswith(start)

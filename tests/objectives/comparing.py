@@ -15,7 +15,7 @@ OF_COORDINATES = {"barlow-twins", "vic-reg"}
 
 
 RANKING = ("cosent", "angle")
-"""Objectives that rank pairs by their weights, and have no value for each row."""
+"""Names of objectives that rank pairs by their weights, and have no value for each row."""
 
 
 def needed(name, n=7):

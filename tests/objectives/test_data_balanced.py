@@ -73,7 +73,7 @@ def test_whole_data_as_the_batch_gives_value_and_gradient_of_the_dense_plan(layo
 def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(layout):
     (x, y), size = data(), 40
     loss = objective(DataBalanced(N, 0.5), layout)
-    for momentum, epochs in ((0.5, 10), (0.9, 30), (0.97, 60)):  # a falling step size, as the estimates have variance
+    for momentum, epochs in ((0.5, 10), (0.9, 30), (0.97, 60)):  # the step size falls, as estimates have variance
         loss.constraint.momentum = momentum
         train_on(loss, x, y, size, epochs)
     with torch.no_grad():
@@ -85,7 +85,7 @@ def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(
     shares = [
         matrix.diagonal(len(matrix) // 2 if isinstance(layout, Joint) else 0)[:size] for matrix in (one_batch, plan)
     ]
-    assert (len(one_batch) * shares[0]).mean() > 2 * (len(plan) * shares[1]).mean()  # what the batch alone would say
+    assert (len(one_batch) * shares[0]).mean() > 2 * (len(plan) * shares[1]).mean()  # the estimate of a batch alone
 
 
 def by_hand(x, y, ids, memory, momentum):

@@ -119,7 +119,7 @@ def test_fenchel_young_loss_is_zero_at_the_target():
     assert loss(torch.eye(4), torch.eye(4).roll(1, 0)).item() > 0.1
 
 
-def test_plan_answers_like_other_plans():
+def test_plan_has_the_interface_of_other_plans():
     x, y, a, b = problem()
     found = transport(x, y, Gibbs("sqeuclidean", 3.0), BALANCED, a=a, b=b)
     plan = found.plan.dense()
@@ -186,6 +186,6 @@ def fenchel_young_without_pairs():
         (lambda: fenchel_young_without_pairs()(*torch.eye(2)[:, None]), "constraint.infeasible"),
     ],
 )
-def test_rejects_what_has_no_plan(call, code):
+def test_rejects_problems_without_a_plan(call, code):
     with raises_usage_error(code):
         call()

@@ -56,7 +56,7 @@ def with_kernel(loss, kernel):
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if takes_a_matrix(name)])
-def test_every_objective_equals_that_of_the_similarities(name):
+def test_every_objective_equals_that_of_dense_similarities(name):
     kernel, given = LateInteraction("max", temperature=0.5), needed(name)
     of_sets = with_kernel(build(name), kernel)
     of_matrix = with_kernel(build(name), contraport.Gibbs("cosine", 0.5))
@@ -65,7 +65,7 @@ def test_every_objective_equals_that_of_the_similarities(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if compares_cosines(name)])
-def test_every_objective_of_sets_of_one_is_that_of_vectors(name):
+def test_every_objective_of_sets_of_one_equals_that_of_vectors(name):
     z0, z1 = (z[:, 0] for z in sets())
     given, loss = needed(name), build(name, **({"dimensions": 3} if name == "direct-clr" else {}))
     expected = loss(z0, z1, **given)
@@ -93,7 +93,7 @@ def test_padding_in_every_form(form):
     torch.testing.assert_close(value, expected)
 
 
-def test_both_directions_look_from_the_first_view_to_the_second():
+def test_both_directions_match_the_first_view_to_the_second():
     """Also where each direction has its own pairs, as the columns of additional negatives."""
     generator = torch.Generator().manual_seed(3)
     z0, z1 = sets()
@@ -153,7 +153,7 @@ def test_shared_columns_are_sets_of_any_size():
         loss(z, prototypes[..., :5], target=target)
 
 
-def test_is_a_kernel_by_name():
+def test_kernel_can_be_set_by_name():
     loss = replace_parts(contraport.info_nce(0.1), kernel="late-interaction:matching=soft,token_temperature=0.2")
     assert repr(loss.kernel) == "LateInteraction('soft', 0.1, token_temperature=0.2)"
 
@@ -195,7 +195,7 @@ def shared(rank, report):
         loss(z0, z1)
 
 
-def test_processes_average_to_the_gradient_of_one():
+def test_mean_over_processes_is_the_gradient_of_one():
     reports = reports_of(shared, len(SIZES))
     z0, z1 = sets()
     for name, kernel in (("info-nce", LateInteraction("max", 0.5)), ("gca-ince", BALANCED)):

@@ -43,7 +43,7 @@ def dense(z0, z1, temperature):
     return (logits.logsumexp(1) - logits.diagonal()).mean()
 
 
-def test_is_the_dense_formula():
+def test_matches_the_dense_formula():
     nested = contraport.matryoshka(contraport.info_nce(0.2, symmetric=False), DIMS, WEIGHTS)
     losses = [lambda z0, z1: dense(z0, z1, 0.2)] * 3
     assert_same(outcome(nested, *views()), outcome(lambda *z: sum_over_prefixes(losses, *z), *views()))
@@ -71,7 +71,7 @@ def test_negatives_targets_and_absent_views_are_those_of_each_prefix():
                     outcome(expected, *views()))  # fmt: skip
 
 
-def test_keeps_what_the_objective_is():
+def test_keeps_the_properties_of_the_objective():
     nested = contraport.matryoshka(contraport.nt_xent(0.2), [4, 2])
     z = views(d=4)
     assert nested.is_info_nce
@@ -138,7 +138,7 @@ def test_rejects_calls_that_have_no_prefixes():
         contraport.matryoshka(torch.nn.MSELoss(), [2])
 
 
-def test_is_that_of_sentence_transformers():
+def test_matches_sentence_transformers():
     peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     losses = importlib.import_module(f"{peer.__name__}.losses")
 

@@ -19,7 +19,7 @@ GRADES = torch.tensor([0.2, 0.0, 1.0, 0.5, 0.5, 3.0, 0.25], dtype=torch.float64)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", RANKING)
 @pytest.mark.parametrize(("d", "temperature"), [(5, 0.1), (6, 0.1), (6, 1.0), (1, 0.5)])
-def test_is_the_formula(name, d, temperature, backend):
+def test_matches_the_formula(name, d, temperature, backend):
     with contraport.engine.backend(backend):
         ours = outcome(lambda *z: build(name, temperature=temperature)(*z, weights=GRADES), *views(d=d))
     assert_same(ours, outcome(lambda *z: getattr(formulas, name)(*z, temperature, GRADES), *views(d=d)))
@@ -51,7 +51,7 @@ def test_learns_the_temperature(name):
     assert all(parameter.grad.abs().sum() > 0 for parameter in loss.parameters())
 
 
-def test_rejects_what_is_no_ranking():
+def test_rejects_invalid_rankings():
     z = views()
     with raises_usage_error("weights.missing"):
         contraport.cosent()(*z)
@@ -74,7 +74,7 @@ def test_sets_of_one_vector_are_vectors(name):
 
 
 @pytest.mark.parametrize("name", RANKING)
-def test_is_that_of_sentence_transformers(name):
+def test_matches_sentence_transformers(name):
     peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     losses = importlib.import_module(f"{peer.__name__}.losses")
     model = torch.nn.Identity()
@@ -94,7 +94,7 @@ def test_scores_of_a_trainer_are_grades():
 
 
 @pytest.mark.parametrize("way", ["gather", "ring"])
-def test_processes_rank_the_pairs_of_all(way):
+def test_processes_rank_the_pairs_of_all_processes(way):
     expected = outcome(lambda *z: contraport.cosent()(*z, weights=GRADES), *views())
     for rank, value, slopes in reports_of(_share, 2, way):
         rows = slice(0, 4) if rank == 0 else slice(4, 7)

@@ -400,7 +400,7 @@ def test_rounded_plan_meets_both_marginals_and_its_bounds(backend, iterations, m
     assert exact <= rounded.row_cost().sum() <= result.cost + 2 * result.marginal_error * cost.max()
 
 
-def test_rounding_a_feasible_plan_changes_nothing_and_unequal_totals_are_refused():
+def test_rounding_keeps_a_feasible_plan_and_rejects_unequal_totals():
     x, y, a, b = points()
     plan = transport(x, y, Gibbs("sqeuclidean", 0.8), Exact(), a=a, b=b).plan
     torch.testing.assert_close(plan.round_to_marginals().dense(), plan.dense())

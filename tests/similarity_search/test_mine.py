@@ -115,7 +115,7 @@ def test_an_audit_keeps_flagged_pairs_and_their_partners_out(texts: Path) -> Non
         contraport.mine(texts.with_name("teacher.npy"), **arguments | {"overwrite": True})
 
 
-def test_command(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_result(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = texts.with_name("triplets.csv")
     arguments = ["mine", str(texts.with_name("teacher.npy")), "--data", str(texts), "--k", "2", "--out", str(out)]
     assert main(arguments) == 0
@@ -140,7 +140,7 @@ def test_command(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=str,
 )
-def test_rejects(texts: Path, changes: dict[str, Any], code: str) -> None:
+def test_rejects_invalid_arguments(texts: Path, changes: dict[str, Any], code: str) -> None:
     arguments = {"data": texts, "out": "x.csv", **changes}
     encoder = arguments.pop("encoder", texts.with_name("teacher.npy"))
     arguments["out"] = texts.with_name(arguments["out"])
@@ -160,7 +160,7 @@ def test_positives_are_of_the_other_view_than_anchors(texts: Path, views: np.nda
     assert np.array_equal(mined.positions.numpy(), nearest_wrong(views[:, ::-1], 2))
 
 
-def test_refuses_to_write_a_table_without_rows(texts: Path) -> None:
+def test_rejects_a_table_without_rows(texts: Path) -> None:
     teacher, out = texts.with_name("teacher.npy"), texts.with_name("none.csv")
     with raises_usage_error("k.no_negatives"):
         contraport.mine(teacher, data=texts, max_score=-2, out=out)

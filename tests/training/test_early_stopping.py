@@ -71,7 +71,7 @@ def test_default_patience_is_a_fifth_of_the_epochs_but_at_least_10() -> None:
     assert stop_epoch("loss", [1.0] * 100) == 21
 
 
-def test_a_value_that_is_not_a_number_is_no_improvement() -> None:
+def test_nan_is_no_improvement() -> None:
     assert stop_epoch("recall@1:patience=3", [0.1, float("nan"), float("nan"), float("nan"), 0.5]) == 4
 
 
@@ -98,7 +98,7 @@ def test_without_the_option_a_flat_loss_is_logged_once_and_nothing_stops(caplog:
         ("loss:3", "bad_setting"),
     ],
 )
-def test_bad_specs_are_refused(spec: str, kind: str) -> None:
+def test_rejects_invalid_specs(spec: str, kind: str) -> None:
     with raises_usage_error(code=f"early_stopping.{kind}"):
         contraport.train(data="digits", early_stopping=spec, dry_run=True)
 
@@ -115,7 +115,7 @@ def train(out: Path, **options: Any) -> Run:
 
 
 def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path) -> None:
-    spec = "recall@1:patience=2,min_delta=0.9"  # the rate of learning is so small that nothing improves
+    spec = "recall@1:patience=2,min_delta=0.9"  # the learning rate is so small that nothing improves
     run = train(tmp_path, epochs=9, early_stopping=spec)
     assert [row["epoch"] for row in run.metrics() if "recall@1" in row] == [1, 2, 3]
     assert run.num_trained_epochs() == 3

@@ -41,7 +41,7 @@ NEED_FEATURES = ["x-clr", "guided"]  # a teacher's
 
 
 def graded(dataset):
-    """The pairs, of every second of which the second view is of another item; grades are 1 or 0."""
+    """Return pairs, of which every second one has the second view of another item, and grades, 1 or 0."""
     first, second = dataset.__getitems__(list(range(len(dataset)))).views
     second = second.clone()
     second[::2] = second[::2].roll(1, 0)
@@ -83,7 +83,7 @@ def test_it_finds_what_is_shared(name, tmp_path):
         data=splits[0], objective=name, batch_size=60, epochs=25 if name in RANKING else 5, lr=5e-3,
         out=tmp_path / "run", progress=False, **own,
     )  # fmt: skip
-    least = 0.7 if name == "angle" else 0.9  # by an angle alone, which the paper adds to cosines
+    least = 0.7 if name == "angle" else 0.9  # the angle term alone; the paper adds it to cosines
     assert accuracy(run.model(), splits) > least
 
 

@@ -128,7 +128,7 @@ def test_rejects_invalid_settings(options, code):
         Settings(**options)
 
 
-def test_rejects_what_does_not_fit_the_run(run, tmp_path):
+def test_rejects_settings_that_do_not_fit_the_run(run, tmp_path):
     with raises_usage_error("matryoshka.range", 8, 16):
         trained(tmp_path / "run", matryoshka="16,8")
     with raises_usage_error("matryoshka.module"):

@@ -117,7 +117,7 @@ def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, sh
 
 
 def share(values: np.ndarray, item: int, other: int) -> float:
-    """Of all items but the item itself, the share that is at least as near to it as another."""
+    """Return the share of all other items that are at least as near to an item as a given one."""
     near = np.delete(values, item, 0) @ values[item] >= values[other] @ values[item] - 1e-6
     return float(near.mean())
 

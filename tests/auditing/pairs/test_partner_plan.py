@@ -34,7 +34,7 @@ def _swapped(seed: int = 0, *, noise: float = 0.05) -> tuple[torch.Tensor, torch
     return hidden, second[partners], right
 
 
-def test_plan_is_that_of_a_dense_solution_in_log_space() -> None:
+def test_plan_matches_a_dense_solution_in_log_space() -> None:
     random = np.random.default_rng(0)
     scores = random.normal(size=(12, 9)) * 3
     shown = random.random((12, 9)) < 0.6
@@ -71,9 +71,9 @@ def test_finds_exchanged_partners(statistic: str) -> None:
     assert torch.isin(proposals.partners[proposed], free).all()
 
 
-def test_a_generic_item_is_no_hub() -> None:
+def test_a_generic_item_is_proposed_once() -> None:
     first, second, _ = _swapped(noise=0.6)
-    # The best partner of each item alone is often one and the same.
+    # Without the plan, several items often have the same best partner.
     paired = PairedFeatures((first, second))
     free = torch.arange(WRONG)
     found = score_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
@@ -115,7 +115,7 @@ def test_proposes_nothing_with_too_few_trusted_pairs() -> None:
     assert (propose_partners(PairedFeatures((first, second)), free, "likeness").partners == -1).all()
 
 
-def test_scored_pairs_are_those_of_both_shortlists() -> None:
+def test_scores_the_pairs_of_both_shortlists() -> None:
     first, second, _ = _swapped(3)
     paired = PairedFeatures((first, second))
     free = torch.arange(0, ITEMS, 6)

@@ -1,4 +1,4 @@
-"""Mined negatives in a training: what the loss compares, when they are mined, resume, several processes."""
+"""Mined negatives in a training: compared pairs, epochs of mining, resuming, several processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> None:
-    """Against a dense float64 loss of what the batch has, written out."""
+    """Compared with a dense loss of the batch in float64."""
     settings = Settings(data=pairs, objective="info-nce", temperature=0.3, negatives="mined:k=2", batch_size=8)
     components = build_components(settings)
     module = components.module.double()
@@ -70,7 +70,7 @@ def test_the_loss_compares_each_item_with_its_own_negatives(pairs: Dataset) -> N
 
 
 class Recorder(torch.nn.Module):
-    """Objective that keeps what it is called with, and raises at one call."""
+    """Objective that records its arguments, and raises at one call."""
 
     def __init__(self, at: int = 0) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Recorder(torch.nn.Module):
         return self.loss(z0, z1, ids=ids, negatives=negatives, negative_ids=negative_ids)  # type: ignore[no-any-return]
 
 
-def test_negatives_are_those_that_the_encoder_finds(settings: dict[str, Any], pairs: Dataset) -> None:
+def test_negatives_equal_a_search_by_the_encoder(settings: dict[str, Any], pairs: Dataset) -> None:
     objective = Recorder()
     run = train(**settings | {"objective": objective, "epochs": 1})
     model = run.initial_model()
@@ -139,7 +139,7 @@ def test_resume_equals_the_run_that_never_stopped(
     assert same(weights_of(resumed), weights_of(whole))
 
 
-def test_two_processes_train_what_one_does(pairs: Dataset, tmp_path: Path) -> None:
+def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
     arrays = [view.numpy() for view in pairs.store.fetch(torch.arange(70))]
     states = []
     for processes in (1, 2):
@@ -205,7 +205,7 @@ def test_a_file_of_negatives(settings: dict[str, Any], tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_rejects_what_does_not_go_together(settings: dict[str, Any], changes: dict[str, Any], code: str) -> None:
+def test_rejects_conflicting_options(settings: dict[str, Any], changes: dict[str, Any], code: str) -> None:
     with raises_usage_error(code):
         train(**settings | changes)
 

@@ -122,7 +122,7 @@ def test_recipe_trains_from_a_folder_as_from_its_features(images: Dataset, timm_
     assert same(weights_of(resumed), weights_of(whole))
 
 
-def test_a_run_is_the_teacher_of_other_objectives(images: Dataset, tmp_path: Path) -> None:
+def test_a_run_can_teach_other_objectives(images: Dataset, tmp_path: Path) -> None:
     options: dict[str, Any] = {"data": images, "batch_size": 16, "epochs": 1, "progress": False, "device": "cpu"}
     teacher = train(**options, out=tmp_path / "teacher")
     student = train(**options, objective="x-clr", teacher=teacher.path, out=tmp_path / "student")
@@ -142,7 +142,7 @@ def test_a_run_is_the_teacher_of_other_objectives(images: Dataset, tmp_path: Pat
     ],
     ids=str,
 )
-def test_rejects(images: Dataset, tmp_path: Path, changes: dict[str, Any], code: str) -> None:
+def test_rejects_invalid_options(images: Dataset, tmp_path: Path, changes: dict[str, Any], code: str) -> None:
     np.save(tmp_path / "teacher.npy", np.ones((40, 3)))
     options: dict[str, Any] = {"recipe": "distillation", "teacher": tmp_path / "teacher.npy", "batch_size": 16}
     with raises_usage_error(code):
