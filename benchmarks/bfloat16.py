@@ -1,9 +1,9 @@
 """Products in bfloat16 on a CPU: time, error of the gradient, and training curves, beside single precision.
 
 Times are CPU times of forward + backward in units of one matrix product X Y^T in single precision; the precisions and
-the unit take turns in one process with one thread, and the least of the turns counts. Errors are relative to double
-precision. Digits are trained by NT-Xent in either precision from the same seeds; the printed difference of the losses
-and of kNN has a 95 % interval over seeds.
+the unit take turns in one process with one thread, and the minimum over turns is reported. Errors are relative to
+double precision. Digits are trained by NT-Xent in either precision from the same seeds; the printed difference of the
+losses and of kNN has a 95 % interval over seeds.
 
     python -m benchmarks.bfloat16 [--turns 7] [--seeds 5] [--epochs 15] [--out benchmarks/results/bfloat16.json]
 """

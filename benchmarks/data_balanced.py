@@ -1,4 +1,4 @@
-"""Small batches with remembered potentials: does `DataBalanced` at 32 and 64 items reach `Balanced` at 1,024?
+"""Small batches with stored potentials: `DataBalanced` at 32 and 64 items beside `Balanced` at 1,024.
 
 An MLP is trained on random views of 2,048 images of Fashion-MNIST, for the same number of epochs, or of steps.
 Learning rates grow with the root of the batch size. Printed and written, per seed: the accuracy of 20 nearest neighbors

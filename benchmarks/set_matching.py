@@ -1,4 +1,4 @@
-"""Do two-sided plans between words retrieve texts better than MaxSim? NDCG@10 on two sets of short text pairs.
+"""Retrieval of texts by two-sided plans between words, beside MaxSim: NDCG@10 on two sets of short text pairs.
 
 The same encoder of words is trained with InfoNCE on each similarity, and its test pairs are ranked by the similarity
 that it was trained with. Pairs: names of emoji in English and French (package `emoji`), and synopses and tags of Debian

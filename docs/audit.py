@@ -76,7 +76,7 @@ def _several_views() -> str:
 
 
 def _believed_rates() -> str:
-    """Return how far estimated shares are from the truth, where they are printed and where not."""
+    """Return the errors of estimated shares, of those that are printed and of those that are not."""
     results = json.loads(RATES.read_text())["results"]
     printed, withheld = ([one for one in results if one["printed"] == shown] for shown in (True, False))
     errors = [one["estimated"] - one["wrong"] for one in printed]
@@ -86,7 +86,7 @@ def _believed_rates() -> str:
         f"With 0, 5, 20 and 40 % of the pairs shuffled (`python -m benchmarks.noise_rate`), {len(printed)} of "
         f"{len(results)} frozen audits gave a share, at most {max(map(abs, errors)):.3f} from the truth, and the other "
         f"{len(withheld)} ({names}) would have been {min(excess):.3f} to {max(excess):.3f} too high. Digits and their "
-        "class, where a view tells nothing but the class, are among the former.",
+        "class, where a view has no information but the class, are among the former.",
         120,
         break_on_hyphens=False,
         break_long_words=False,
@@ -146,16 +146,17 @@ too. In Python, `ContrastiveEncoder(audit=True)` does the same with arrays and s
 
 - **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
   hundred, and its encoder was as good within the intervals. With `--sample_weight plan` it gained up to three points
-  more on halves of images if a tenth or a fifth was wrong, nothing sure elsewhere, and there was no clear loss.
+  more on halves of images if a tenth or a fifth was wrong; elsewhere the gain was not significant.
+  There was no clear loss.
 - **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
   found no more wrong pairs (one seed); it is for long trainings, whose scores look memorized.
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
-- **If few pairs are wrong, and each view tells nearly everything about the other**: the cosine of a plain training is
-  as good. It does not say how many pairs to leave out.
+- **If few pairs are wrong, and each view nearly determines the other**: the cosine of a plain training is as good, but
+  it gives no number of pairs to leave out.
 - **It does not help** if partners were exchanged among similar items: a pair that fits as well as the right one seems
   right. Nor does it help if the same wrong pair occurs many times, because its copies confirm one another: remove
   duplicates first. The audit does not remove them itself, because for views that are classes or words the number of
-  copies helps to tell right from wrong.
+  copies helps to separate right pairs from wrong ones.
 
 ## Three or more views
 
@@ -189,10 +190,10 @@ audit.flagged()  # item and view of each suspect, the worst first
 
   Better partners are found by matching the suspected mismatches, at least a tenth of all pairs, with one another: the
   members of a right pair already have their partners. A transport plan with a slack gives each of them a mass of 1. The
-  mass of a proposal is its *confidence*; where the slack has more, nothing is proposed, and nobody's second view is
-  proposed twice. How sharp the plan is, and how much the slack takes, is fitted to the pairs that are not suspected,
+  mass of a proposal is its *confidence*; where the slack has more, nothing is proposed, and no second view is
+  proposed twice. The sharpness of the plan and the share of the slack are fitted to the pairs that are not suspected,
   with half of their partners replaced. So the confidence is an estimate for data in which half of the right partners
-  are missing, and too low if all are there.
+  are missing; it is too low if all are present.
 
   A table stays a table of the same kind (`dropped.csv`, `repaired.parquet`, `weighed.jsonl` with the column
   `audit_weight`, for `train --sample_weight audit_weight`), and the rows of its test split stay as they are. All other
@@ -207,7 +208,7 @@ Networks memorize wrong pairs, so a score is useful only as far as it does not d
   growing intervals. Each scoring answers two questions about every pair, and both count equally:
 
   1. Take the 15 nearest neighbors of one member among the pairs that are trained on. How near are their partners to the
-     other member, by rank among the items? Equal items, such as captions that only name a class, count as one group.
+     other member, as a rank among the items? Equal items, such as captions that only name a class, count as one group.
   2. How well do the two members fit together, according to maps that are fitted to other pairs? Maps between the
      views (ridge regression and canonical correlations) are fitted on four fifths of the pairs that are trained on and
      score the remaining fifth (`canonical`).
@@ -234,13 +235,13 @@ mismatches that are scored by encoders that were trained on neither member.
 
 The audit adds a note if the scores look memorized: if decoys that were trained on score above fresh mismatches in more
 than 75 % of all cases, at the last scoring that had decoys. It adds another note if more than two thirds of the pairs
-look wrong, or if the interval reaches so far, as it may for a few hundred pairs: then they are wrong, or the views
+look wrong, or if the interval includes this share, as it may for a few hundred pairs: then they are wrong, or the views
 share little.
 
 **If the views share too little, no share is given**, only a note: neither on the page nor in `audit.json`
-(`audit.is_rate_reliable` is False). The known mismatches show it: right pairs must score above them in 87 % of cases,
+(`audit.is_rate_reliable` is False). The criterion: right pairs must score above known mismatches in 87 % of cases,
 estimated with the lower end of the interval of the share. Otherwise right pairs count as wrong. The order of the pairs
-may still be worth looking at.
+may still be useful.
 
 {_believed_rates()}
 
@@ -255,7 +256,7 @@ Details, other data, baselines, and what did not help: [audit-results.md](audit-
 ## Statistics
 
 These are the statistics that a cross-fit, or an audit of frozen vectors, can use (`--statistic`; the default is
-`combined`). An online audit always uses `combined`; the other statistics are memorized sooner or tell less.
+`combined`). An online audit always uses `combined`; the other statistics are memorized sooner or separate less well.
 
 {statistics_table(results)}
 
@@ -304,10 +305,10 @@ the agreement of neighbors as cleanlab judges labels, and "LEMoN" is the score o
 {describe_lead(results)}
 
 With its temperature chosen by the truth, the plain cosine is as good as an online audit if few pairs are wrong and each
-view tells much about the item (zer-kar, halves of images), or if a caption tells only the class. The
+view has much information about the item (zer-kar, halves of images), or if a caption only names the class. The
 more pairs are wrong and the less the views share, the more the baselines fall behind. If the views are vectors that are
-already informative, as UCI's are, the frozen audit comes within 0.01 of it at no cost. Those vectors were made by hand
-to tell digits apart.
+already informative, as UCI's are, the frozen audit comes within 0.01 of it at no cost. Those vectors were designed
+by hand to distinguish digits.
 
 {describe_crossfits(results)}
 
@@ -337,16 +338,16 @@ nearest one is of the same class):
 
 {describe_recovered_gain(results)}
 
-Weights from the plan of each batch (`--sample_weight plan`) help if both views tell much (zer-kar), but far less than
-leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
-([results](evidence.md#halves-15)), nothing sure on UCI's views ([results](evidence.md#mismatch-2)), and had no clear
-cost if no pair was wrong. There are also comparisons with losses for wrong pairs:
-[of UCI's views](evidence.md#beyond-3) and [of halves of images](evidence.md#halves-3).
+Weights from the plan of each batch (`--sample_weight plan`) help if both views are informative (zer-kar), but far less
+than leaving pairs out. Together with `--audit` they gained up to three points more on halves of Fashion-MNIST
+([results](evidence.md#halves-15)), nothing significant on UCI's views ([results](evidence.md#mismatch-2)), and had no
+clear cost if no pair was wrong. There are also comparisons with losses for wrong pairs: [of UCI's
+views](evidence.md#beyond-3) and [of halves of images](evidence.md#halves-3).
 
-What wrong pairs spoil is the search for partners, not classes that a probe is taught. Of InfoNCE on halves of
+Wrong pairs harm the search for partners, not the classes that a probe learns. With InfoNCE on halves of
 Fashion-MNIST (2,000 pairs, three seeds) recall@1 fell from 33.1 % to 12.3 % with 40 % wrong pairs, and the accuracy
-of a linear probe was 78.8 and 78.6 %; on halves of digits 24.5 and 12.3 %, and 97.6 and 97.2 %. Who only wants features
-for a classifier may do without an audit.
+of a linear probe was 78.8 and 78.6 %; on halves of digits 24.5 and 12.3 %, and 97.6 and 97.2 %. Features
+that only serve a classifier need no audit.
 
 {describe_coverage(results)}
 
@@ -366,21 +367,21 @@ partner was proposed more than once.
 
 {_partners()}
 
-Alone, one and the same generic item is proposed up to 52 times, and most proposals are wrong. The plan proposes few
-where few can be found, and nothing where right partners cannot be told from wrong ones, as for most of UCI's views.
-Where it proposes more than four, it misses a quarter to a half of the right ones that are found alone, and proposes 6
-to 24 times fewer wrong ones; the share of right ones is then above the mean confidence.
+Alone, the same generic item is proposed up to 52 times, and most proposals are wrong. The plan proposes few where few
+can be found, and nothing where right partners cannot be separated from wrong ones, as for most of UCI's views. Where it
+proposes more than four, it misses a quarter to a half of the right ones that are found alone, and proposes 6 to 24
+times fewer wrong ones; the share of right ones is then above the mean confidence.
 
 ### Wrong pairs that resemble right ones
 
 `python -m benchmarks.near_swaps` gives a fifth of the items the partner of the most similar other item, as gettext does
-with a translation that nobody has confirmed, and for comparison that of a random one. AUROC, online audit, the InfoNCE
+with unconfirmed (fuzzy) translations, and for comparison the partner of a random one. AUROC, online audit, the InfoNCE
 loss and LEMoN at their best settings: 1,500 of FEBRL's records 0.963, 0.965 and 0.824 (one seed; at random 1.000, 0.975
 and 0.971, two seeds), messages of Django and their German translations 0.574, 0.765 and 0.568 (at random 0.985, 0.910
 and 0.880; one seed). So near swaps of records are found and those of translations are not, where the loss, with a
 temperature chosen by the truth, is better. **The estimated share does not count near swaps**: known mismatches are
-random, and it was 0.000 and 0.004 for 0.2. With random swaps `flagged(fdr=.1)` of online audits held 7 and 3 % right
-pairs, and frozen audits of FEBRL estimated 0.162 and 0.146, with intervals that do not hold the true 0.2.
+random, and the estimates were 0.000 and 0.004 for 0.2. With random swaps `flagged(fdr=.1)` of online audits held 7 and
+3 % right pairs, and frozen audits of FEBRL estimated 0.162 and 0.146, with intervals that do not contain the true 0.2.
 
 Entries that .po files mark as fuzzy were not measured: of eleven releases of Sphinx and three of Django that were read,
 only Sphinx 1.4 has any, the same four messages in 32 languages.
@@ -388,19 +389,19 @@ only Sphinx 1.4 has any, the same four messages in 32 languages.
 ### Where the rest is lost
 
 These numbers are from zer-kar and fou-kar at 20 and 40 %, with one seed and 18 epochs, where the wrong pairs are known.
-They were measured before `canonical` and raw vectors counted, which left a fifth fewer wrong pairs among those kept.
-They are measured in recall@5, as a share of the way from a training on all pairs (0 %) to a training on the right
+They were measured before the score included `canonical` and raw vectors, which left a fifth fewer wrong pairs among
+those kept. The unit is recall@5, as a share of the way from a training on all pairs (0 %) to a training on the right
 pairs alone (100 %). Trainings that leave out all wrong pairs from epoch 2 on reach 91 to 124 %, from epoch 3 on 95 to
 107 %, and from epoch 7 on 54 to 81 %; with the decoys of an audit they reach 96 to 102 %. So the epochs before the
 first scoring, and the decoys, cost nothing.
 
 A training that uses from its first step the pairs that an audit keeps at its end reaches 83 to 93 %, about the same as
-the audit itself. So the loss comes from which pairs are kept. Wrong pairs that are kept (without them: 75 to 109 %) and
-right pairs that are left out (with them: 84 to 96 %) matter alike.
+the audit itself. So the loss comes from the choice of the pairs. Wrong pairs that are kept (without them: 75 to 109 %)
+and right pairs that are left out (with them: 84 to 96 %) matter alike.
 
 ### What did not help
 
-These were tried once, by changes of the code that were not kept, and printed by scripts that were not kept either: read
+These were tried once, by changes of the code and scripts that were not kept: read
 them as hints. The tables above are what `benchmarks/audit.py` wrote.
 
 - A scoring before the first step, at the raw items or at the output of the untrained encoders, with the pairs that look
@@ -424,7 +425,7 @@ them as hints. The tables above are what `benchmarks/audit.py` wrote.
   of fou-kar and zer-kar at 20 and 40 %). They separated wrong pairs less well and trained no better encoder, so
   `train --audit` leaves pairs out.
 - `--sample_weight plan` with a strength that rises from zero over the training gained nothing, because wrong pairs are
-  memorized by then. Together with `--audit` it brought nothing on zer-kar, nor did the usual strength, by five seeds
+  memorized by then. Together with `--audit` it gained nothing on zer-kar, nor did the usual strength, by five seeds
   ([results](evidence.md#mismatch-2)).
 """
 

@@ -188,9 +188,9 @@ def scale(results: list[dict[str, Any]]) -> str:
         "CPU seconds of one thread, and the peak memory of the process with its libraries (about 0.95 GB) and data "
         "(`python -m benchmarks.scale`). The exponent is that of the growth since the size above. The audit has two "
         "rounds; better partners and the page are not included. A fifth of its pairs are wrong. Up to 20,000 items its "
-        "neighbors are exact, beyond they are found by cells. Not measured: `duplicates` without an index compares all "
-        "pairs of rows, and `evaluate` all test items with one another and with the training items, so their time is "
-        "quadratic, their memory is not."
+        "neighbors are exact, above that they are found by cells. Not measured: `duplicates` without an index compares "
+        "all pairs of rows, and `evaluate` all test items with one another and with the training items, so their time "
+        "is quadratic; their memory is not."
     )
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
     return f"## Commands by number of rows\n\n{said}\n\n{table(head, rows)}"
