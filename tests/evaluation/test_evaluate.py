@@ -145,6 +145,7 @@ BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), 
         ({"raw": {"knn": BETTER}, "untrained": {"knn": LEVEL}}, "Use the untrained encoder"),
         ({"raw": {"knn": BETTER, "linear_probe": WORSE}, "untrained": {"knn": BETTER}}, "Use raw inputs"),
         ({"raw": {"knn": WORSE}, "given": {"knn": WORSE}}, "Use raw inputs"),
+        ({"raw": {"knn": LEVEL}, "untrained": {"knn": LEVEL}}, "Use raw inputs"),
         ({"given": {"knn": WORSE}}, "Use the encoder as it was given"),
         ({"given": {"median_rank": WORSE}}, "Use the trained encoder"),  # a lower rank is better
         ({"raw": {"uniformity": WORSE}}, None),

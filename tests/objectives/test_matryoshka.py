@@ -157,3 +157,11 @@ def test_matches_sentence_transformers():
     ours = contraport.matryoshka(contraport.info_nce(1 / 20, symmetric=False), DIMS, WEIGHTS)
     expected = outcome(lambda *z: theirs([{"z": view} for view in z], None), *views())
     assert_same(outcome(ours, *views()), expected, rtol=1e-6)
+
+
+def test_parts_with_averages_keep_their_weight_in_a_sum():
+    parts = [build("sog-clr"), build("info-nce")]
+    whole = contraport.matryoshka(contraport.SumLoss({parts[0]: 0.3, parts[1]: 1.0}), DIMS, WEIGHTS)
+    one, other = (contraport.matryoshka(part, DIMS, WEIGHTS) for part in (build("sog-clr"), parts[1]))
+    z, ids = views(), needed("sog-clr")
+    torch.testing.assert_close(whole(*z, **ids), 0.3 * one(*z, **ids) + other(*z))

@@ -13,6 +13,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED,
     ScoredCandidates,
+    _deal_members,
     propose_partners,
     score_candidates,
     select_free_items,
@@ -152,3 +153,22 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
         found = propose_partners(paired, free, "likeness").partners
     assert seen.entries <= 33 * 17 * 2 * len(free), seen.operation  # whether a neighbor is one of a candidate pair
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("own", "proposes"), [(0.2, True), (0.6, False)])
+def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own: float, proposes: bool) -> None:
+    def solve(found: ScoredCandidates, *_: float) -> tuple[np.ndarray, np.ndarray]:
+        return np.where(found.is_own, own, 0.3), np.full(len(found.own_columns), 0.1)
+
+    monkeypatch.setattr("contraport.auditing.pairs.partner_plan.solve_plan_with_slack", solve)
+    first, second, _ = _swapped()
+    proposals = propose_partners(PairedFeatures((first, second)), torch.arange(WRONG), "likeness")
+    assert bool((proposals.partners >= 0).any()) == proposes
+
+
+def test_items_of_a_content_go_to_the_largest_masses() -> None:
+    entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
+    found = ScoredCandidates(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
+    dealt, members = _deal_members(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    assert dealt.tolist() == [2, 0]
+    assert members.tolist() == [0, 1]

@@ -242,3 +242,12 @@ def test_rejects_as_many_negatives_as_items(settings: dict[str, Any]) -> None:
 def test_warns_if_the_limits_exclude_all_items(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     train(**settings | {"negatives": "mined:k=2,max_score=-2", "epochs": 1})
     assert "exclude all items" in caplog.text
+
+
+def test_mines_at_the_start_and_every_few_epochs_after_it(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="contraport.training"):
+        train(**settings | {"negatives": "mined:k=3,start=1,refresh=2", "epochs": 5})
+    told = [message.split(":")[0] for message in caplog.messages if ": mined " in message]
+    assert told == ["Epoch 1", "Epoch 3"]
