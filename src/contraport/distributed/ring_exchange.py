@@ -59,7 +59,7 @@ class RingExchange:
                 following = self._block.new_empty(self.sizes[(self._owner + 1) % size])
                 transfers.append((self._block, below, following, above))
             if self.with_gradient and hop > 1:
-                # Our part of the previous block goes on to the next process; to this one comes that of the others.
+                # Send the gradient of the previous block onward; receive the one that belongs to the present block.
                 received = self._block.new_empty(self.sizes[self._owner], dtype=self._gradient_dtype)
                 transfers.append((self._outgoing, below, received, above))
             requests = _start(transfers)

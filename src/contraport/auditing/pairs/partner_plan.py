@@ -87,7 +87,7 @@ class ScoredCandidates(NamedTuple):
 
     @property
     def is_own(self) -> NDArray[np.bool_]:
-        """Whether each entry is the item's own partner, ``(e,)``."""
+        """Mask of the entries that pair an item with its given partner, ``(e,)``."""
         is_own: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
         return is_own
 

@@ -39,7 +39,7 @@ PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torc
 
 
 EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
-"""How several processes exchange embeddings, by name."""
+"""Names of the ways in which processes exchange embeddings."""
 
 
 class StreamedRingPasses(RingPairPasses):

@@ -46,7 +46,7 @@ class NegativeMiner(Callback):
         tables = stored if stored > 1 else 1
         items = np.arange(len(dataset))[:, None]
         if spec.file is not None:
-            read = read_negatives("negatives", spec.file, len(dataset))
+            read = read_negative_positions("negatives", spec.file, len(dataset))
             self._positions = np.tile(np.where(read < 0, items, read), tables)
         else:
             message = f"negatives: k: must be below {len(items)}, the number of training items, got {spec.rule.k}."
@@ -117,7 +117,7 @@ class NegativeMiner(Callback):
         return positions.numpy()
 
 
-def read_negatives(argument: str, file: str, items: int) -> np.ndarray:
+def read_negative_positions(argument: str, file: str, items: int) -> np.ndarray:
     """Read the positions of the negatives of each item, int64 ``(items, k)``; -1 stands for none.
 
     Raises:

@@ -197,7 +197,7 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def mined_negatives(self) -> MinedNegativesSpec | None:
-        """How negatives are mined, or None if they are not."""
+        """Settings of mined negatives; None if negatives are not mined."""
         return parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED else None
 
     def __post_init__(self) -> None:
