@@ -125,6 +125,12 @@ def test_arrow_maps_end_at_the_mean_of_the_columns():
     assert len(plots.arrow_maps(np.eye(100)).axes[0].texts) == 24
 
 
+@pytest.mark.parametrize(("common_scale", "largest"), [(False, [1.0, 0.5]), (True, [1.0, 1.0])])
+def test_couplings_share_a_color_scale_on_request(common_scale, largest):
+    figure = plots.couplings({"one": [[1.0, 0.0]], "other": [[0.25, 0.0]]}, common_scale=common_scale)
+    assert [ax.images[0].get_clim()[1] for ax in figure.axes] == largest
+
+
 def test_couplings_draw_marginals_along_the_edges():
     plan = np.array([[0.1, 0.2, 0.0], [0.0, 0.3, 0.4]])
     figure = plots.couplings(plan, a=[0.3, 0.7], b=[0.2, 0.4, 0.4])

@@ -218,5 +218,6 @@ def _write_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.
     write_arrays(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
     left, _, right = np.linalg.svd(result.affinity)
     order = np.ix_(np.argsort(x @ left[:, 0], kind="stable"), np.argsort(y @ right[0], kind="stable"))
-    figure = draw_couplings({"observed": observed[order], "plan of the learned cost": result.plan[order]})
+    plans = {"observed": observed[order], "plan of the learned cost": result.plan[order]}
+    figure = draw_couplings(plans, common_scale=True)
     figure.savefig(folder / "plans.png", dpi=200, bbox_inches="tight")

@@ -156,17 +156,19 @@ def couplings(
     a: Values | None = None,
     b: Values | None = None,
     *,
+    common_scale: bool = False,
     width: float | None = None,
 ) -> Figure:
     """Draw transport plans between two distributions, with row sums at the left and column sums on top.
 
-    The color of a pair is the square root of its mass, on a separate scale per plan: a matching and a plan that is
-    spread over all pairs cannot share one.
+    The color of a pair is the square root of its mass.
 
     Args:
         plans: one plan, (N, M), nonnegative, or several by name.
         a: target masses of the rows, (N,), drawn as a line over the row sums; None: no line.
         b: target masses of the columns, (M,), drawn as a line over the column sums; None: no line.
+        common_scale: use one color scale for all plans. Default: one per plan, since a matching and a plan that is
+            spread over all pairs cannot share one.
         width: of the figure, in inches; None: 2.6 per plan.
 
     Raises:
@@ -180,13 +182,14 @@ def couplings(
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
     marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
     figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
-    for ax, (name, matrix) in zip(axes, several.items(), strict=True):
-        mass = _nonnegative("plans", matrix)
+    masses_by_name = {name: _nonnegative("plans", matrix) for name, matrix in several.items()}
+    largest = max(mass.max() for mass in masses_by_name.values()) if common_scale else None
+    for ax, (name, mass) in zip(axes, masses_by_name.items(), strict=True):
         sizes = dict(zip("ab", mass.shape, strict=True))
         for side, masses in marginals.items():
             is_fitting = len(masses) == sizes[side]
             check(is_fitting, f"{side}: must have {sizes[side]} masses, got {len(masses)}.", "shape")
-        _draw_coupling(ax, mass, **marginals)
+        _draw_coupling(ax, mass, **marginals, largest=largest)
         ax.set_xlabel(escape_dollars(name))
     return figure
 
@@ -254,10 +257,13 @@ def _draw_arrow_map(ax: Axes, plan: Array, x: Array, y: Array) -> None:
     ax.spines[:].set_visible(False)
 
 
-def _draw_coupling(ax: Axes, plan: Array, a: Array | None = None, b: Array | None = None) -> None:
+def _draw_coupling(
+    ax: Axes, plan: Array, a: Array | None = None, b: Array | None = None, *, largest: float | None = None
+) -> None:
     """Draw one transport plan with row and column sums along the edges, and target marginals as lines."""
     n, m = plan.shape
-    ax.imshow(np.sqrt(plan), cmap=mass_colormap(ax), interpolation="nearest", aspect="auto", vmin=0)
+    darkest = None if largest is None else np.sqrt(largest)
+    ax.imshow(np.sqrt(plan), cmap=mass_colormap(ax), interpolation="nearest", aspect="auto", vmin=0, vmax=darkest)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(True)
     ax.spines[:].set_color(GREY)
