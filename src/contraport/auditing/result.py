@@ -105,7 +105,7 @@ class Audit:
 
     @property
     def is_rate_reliable(self) -> bool:
-        """True if the views share enough for an estimate of the noise rate; if not, `audit.json` and the page omit it."""
+        """True if the views share enough to estimate the noise rate; if not, `audit.json` and the page omit it."""
         return is_rate_reliable(self.scores, self.known_mismatch_scores, self.noise_interval[0])
 
     @property
