@@ -386,8 +386,8 @@ partner was proposed more than once.
 
 Alone, the same generic item is proposed up to 52 times, and most proposals are wrong. The plan proposes few where few
 can be found, and nothing where right partners cannot be separated from wrong ones, as for most of UCI's views. Where it
-proposes more than four, it misses a quarter to a half of the right ones that are found alone, and proposes 6 to 24
-times fewer wrong ones; the share of right ones is then above the mean confidence.
+proposes more than five, it misses 30 to 50 % of the right ones that are found alone, and proposes 6 to 24 times fewer
+wrong ones; the share of right ones is then above the mean confidence.
 
 ### Wrong pairs that resemble right ones
 
