@@ -129,7 +129,7 @@ def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Pat
     assert train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9").num_trained_epochs() == 9
 
 
-def test_the_weights_are_those_of_a_training_without_it_up_to_the_stop(tmp_path: Path) -> None:
+def test_weights_at_the_stop_equal_those_of_a_training_without_early_stopping(tmp_path: Path) -> None:
     stopped = train(tmp_path / "stopped", epochs=9, lr=0.1, early_stopping="loss:patience=2,min_delta=9")
     whole = train(tmp_path / "whole", epochs=9, lr=0.1, keep_every=3)
     one, other = (
