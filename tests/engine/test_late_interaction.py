@@ -227,3 +227,12 @@ def test_supports_gradients_by_torch_func():
 def test_rejects_invalid_settings(arguments, name):
     with raises_usage_error(f"{name}.*"):
         LateInteraction(**arguments)
+
+
+def test_maxsim_of_a_set_of_more_vectors_than_16_bits_count():
+    x, y = torch.tensor([[[1.0, 0.0]]]), torch.zeros(1, 40_000, 2)
+    y[..., 1] = 1.0
+    y[0, -1] = torch.tensor([1.0, 1.0])
+    y.requires_grad_()
+    LateInteraction("max")(x, y).dense().sum().backward()
+    assert y.grad.abs().sum(2).nonzero().tolist() == [[0, 39_999]]

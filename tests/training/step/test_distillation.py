@@ -59,6 +59,15 @@ def test_value_gradient_and_queue_in_float64() -> None:
         loss.after_step()
 
 
+def test_the_queue_keeps_the_latest_micro_batches() -> None:
+    teacher = torch.randn(6, 3)
+    loss = DistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
+    for ids in ([0, 1], [2, 3], [4, 5]):
+        loss(embedded(ids, torch.randn(2, 3)))
+    loss.after_step()
+    assert torch.equal(loss.queue, F.normalize(teacher, dim=1)[[4, 5, 2, 3]])
+
+
 def test_a_student_equal_to_its_teacher_has_no_loss() -> None:
     teacher = torch.randn(8, 3)
     loss = DistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
