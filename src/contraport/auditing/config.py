@@ -19,6 +19,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
+from contraport.runs.config import num_workers_option, progress_option, seed_option, training_device_option
 
 STATISTIC_NAMES = (
     "combined",
@@ -105,17 +106,9 @@ class AuditOptions(BaseOptions):
     batch_size: int = option(256, "Batch size, at most a quarter of the pairs.", check=int_in_range(2))
     lr: float | None = option(None, "Peak learning rate, as in `contraport train`.", check=check_positive)
     weight_decay: float = option(1e-4, "Weight decay.", check=check_nonnegative)
-    seed: int = option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))
-    num_workers: int | None = option(
-        None,
-        "Data loading processes; default: none for data in memory, else one per core but one.",
-        check=int_in_range(0),
-        lifetime="machine",
-        deprecated_name="workers",
-    )
-    device: str = option(
-        "auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine"
-    )
+    seed: int = seed_option()
+    num_workers: int | None = num_workers_option()
+    device: str = training_device_option()
     out: str | Path | None = option(
         None,
         "Folder to write `audit.html`, `pairs.csv`, `audit.json` and the training to; default: nothing is written.",
@@ -142,7 +135,7 @@ class AuditOptions(BaseOptions):
         lifetime="call",
     )
     resume: bool = option(False, "Continue an audit that was stopped.", lifetime="call")
-    progress: bool = option(True, "Show progress on standard error.", lifetime="call")
+    progress: bool = progress_option("Show progress on standard error.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
+from contraport.runs.config import progress_option, seed_option
 
 LISTS = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 
@@ -53,8 +54,8 @@ class DemoOptions(BaseOptions):
     epochs: int | None = option(
         None, "Number of training epochs; default: about a minute's worth on two cores.", check=int_in_range(1)
     )
-    seed: int = option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))
-    progress: bool = option(True, "Show progress bars and summaries.")
+    seed: int = seed_option()
+    progress: bool = progress_option("Show progress bars and summaries.")
 
 
 DEMO = Command(

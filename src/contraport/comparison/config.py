@@ -18,9 +18,9 @@ from contraport.options import (
     get_declared_options,
     int_in_range,
     matches_type,
-    one_of,
     option,
 )
+from contraport.runs.config import progress_option, training_device_option
 from contraport.training.config import DataPreparationSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -122,16 +122,14 @@ class EvaluationOptions(BaseOptions):
     processes: int = option(
         1, "Number of trainings that run at once, distributed over the GPUs.", check=int_in_range(1)
     )
-    device: str = option("auto", "Device: auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
+    device: str = training_device_option()
     out: str | Path | None = option(
         None, "Output folder for trainings and tables; default: runs/compare, or runs/compare-SUITE.", lifetime="call"
     )
     dry_run: bool = option(
         False, "Print the number of trainings and their estimated duration, and train nothing.", lifetime="call"
     )
-    progress: bool = option(
-        True, "Show a progress bar, or a line per training without a terminal, on standard error.", lifetime="call"
-    )
+    progress: bool = progress_option("Show a progress bar, or a line per training, on standard error.")
 
 
 # A dataclass takes the fields of its bases from the last to the first: that is the order of the options.

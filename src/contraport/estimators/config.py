@@ -18,7 +18,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import VIEW, Run, TrustOptions
+from contraport.runs.config import VIEW, Run, TrustOptions, device_option, progress_option, seed_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class MapOptions(TrustOptions):
         check=one_of("train", "test"),
     )
     view: str | int | None = option(None, VIEW)
-    seed: int = option(0, "Random seed.", check=int_in_range(0))
-    device: str = option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
-    progress: bool = option(True, "Show progress bars on a terminal.")
+    seed: int = seed_option()
+    device: str = device_option()
+    progress: bool = progress_option()
 
 
 MAP = Command(

@@ -1,4 +1,4 @@
-"""Options shared by the commands that take a run folder."""
+"""Options that several commands share, and those of all commands that take a run folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contraport.options import BaseOptions, int_in_range, option, option_metadata
+from contraport.options import BaseOptions, int_in_range, one_of, option, option_metadata
 
 if TYPE_CHECKING:
     from contraport.runs import Run as Run
@@ -25,6 +25,38 @@ DIMS = (
     "all."
 )
 """Help text of the option `dims`."""
+
+
+def device_option() -> str:
+    """Declare the option `device` of a command that uses an encoder."""
+    return option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
+
+
+def training_device_option(**metadata: Any) -> str:
+    """Declare the option `device` of a command that trains."""
+    help = "Device to train on: auto (the fastest available), cpu, cuda or mps."
+    return option("auto", help, check=one_of("auto", "cpu", "cuda", "mps"), lifetime="machine", **metadata)
+
+
+def num_workers_option() -> int | None:
+    """Declare the option `num_workers`."""
+    return option(
+        None,
+        "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
+        check=int_in_range(0),
+        lifetime="machine",
+        deprecated_name="workers",
+    )
+
+
+def seed_option() -> int:
+    """Declare the option `seed`."""
+    return option(0, "Random seed.", check=int_in_range(0, most=2**64 - 1))  # what torch's generators take
+
+
+def progress_option(help: str = "Show progress bars on a terminal.") -> bool:
+    """Declare the option `progress`."""
+    return option(True, help, lifetime="call")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +84,9 @@ class RunEncoderOptions(TrustOptions):
         "Number of items loaded at a time, rounded up to a multiple of 64. Results do not depend on it.",
         check=int_in_range(1),
     )
-    num_workers: int | None = option(
-        None,
-        "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
-        check=int_in_range(0),
-        deprecated_name="workers",
-    )
-    device: str = option("auto", "Device: auto (the fastest available), cpu, cuda or another torch device.")
-    progress: bool = option(True, "Show progress bars on a terminal.")
+    num_workers: int | None = num_workers_option()
+    device: str = device_option()
+    progress: bool = progress_option()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import Run, TrustOptions
+from contraport.runs.config import Run, TrustOptions, device_option, progress_option, seed_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class SavedFeaturesOptions(BaseOptions):
             "Feature file written by `contraport embed` (.npz, .npy or .parquet); in Python also an array (n, F)."
         ),
     )
-    device: str = option("auto", "Device: auto, cpu, cuda or another device of torch.")
+    device: str = device_option()
     page: str | Path | None = option(
         None, "Write the result to this .html file, with pictures of the items where there are any; default: no page."
     )
@@ -170,7 +170,7 @@ class MiningOptions(TrustOptions):
         "Folder of a `contraport audit` of the same pairs: flagged pairs get no negatives, and their better partners "
         "are not used as their negatives.",
     )
-    seed: int = option(0, "Seed of random sampling.", check=int_in_range(0))
+    seed: int = seed_option()
     out: str | Path = field(
         metadata=option_metadata(
             "Output file: .csv, .jsonl or .parquet for other trainers, or .npy for `contraport train --negatives "
@@ -183,9 +183,9 @@ class MiningOptions(TrustOptions):
         "Rows of a table: triplet, one for each negative; or n-tuple, one for each pair with k negatives.",
         check=one_of("triplet", "n-tuple"),
     )
-    device: str = option("auto", "Device: auto, cpu, cuda or another device of torch.")
+    device: str = device_option()
     overwrite: bool = option(False, "Replace `out` if it exists.")
-    progress: bool = option(True, "Show progress bars on a terminal.")
+    progress: bool = progress_option()
 
 
 _command = partial(Command, required_extra=EXTRA, docs_page="similarity-search")

@@ -24,6 +24,7 @@ from contraport.options import (
     option_metadata,
     to_config_value,
 )
+from contraport.runs.config import num_workers_option
 
 
 def _serialize_data(data: Any) -> Any:
@@ -153,13 +154,7 @@ class DataPreparationSettings(BaseOptions):
         (), "Numbers (from 0) of the views of the data to use; default: all.", check=_check_view_numbers
     )
     root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", lifetime="machine")
-    num_workers: int | None = option(
-        None,
-        "Number of data loading processes; default: 0 for data in memory, else the number of cores minus one.",
-        check=int_in_range(0),
-        lifetime="machine",
-        deprecated_name="workers",
-    )
+    num_workers: int | None = num_workers_option()
     decoded: str | Path | None = option(
         None,
         "Cache folder for decoded images, stored as pixels at the training size; several runs on the same data may "

@@ -9,6 +9,7 @@ from pathlib import Path
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
+from contraport.runs.config import progress_option, seed_option, training_device_option
 from contraport.schedules import SHAPES
 
 
@@ -111,13 +112,7 @@ class OptimizationSettings(BaseOptions):
 class RunSettings(BaseOptions):
     """Options of the run: device, seed, metrics, checkpoints and run folder."""
 
-    device: str = option(
-        "auto",
-        "Device to train on: auto (the fastest available), cpu, cuda or mps.",
-        check=one_of("auto", "cpu", "cuda", "mps"),
-        lifetime="machine",
-        group="computing",
-    )
+    device: str = training_device_option(group="computing")
     threads: int | None = option(
         None,
         "Number of CPU threads; default: OMP_NUM_THREADS, else the number that is fastest in a few timed steps (one "
@@ -149,11 +144,7 @@ class RunSettings(BaseOptions):
         "Recompute the activations of timm and transformers encoders in the backward pass instead of storing them: "
         "less memory, longer steps, the same result. For other encoders use cache_chunk.",
     )
-    seed: int = option(
-        0,
-        "Random seed.",
-        check=int_in_range(0, most=2**64 - 1),  # what torch's generators take
-    )
+    seed: int = seed_option()
     log_every: int = option(
         10,
         "Number of steps between two rows of `metrics.jsonl`.",
@@ -228,7 +219,7 @@ class RunSettings(BaseOptions):
         lifetime="call",
         deprecated_name="trust",
     )
-    progress: bool = option(True, "Show progress and a summary on standard error.", lifetime="call")
+    progress: bool = progress_option("Show progress and a summary on standard error.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
