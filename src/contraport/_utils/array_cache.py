@@ -73,7 +73,8 @@ def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray,
         key: JSON-serializable; its ``shapes`` and ``dtype`` are those of the arrays.
 
     Returns:
-        The arrays and ``""``, or None and the reason why the files there cannot be used (``""`` if there are none).
+        The arrays, copy-on-write as torch requires writable memory, and ``""``; or None and the reason why the files
+        there cannot be used (``""`` if there are none).
     """
     key_file = folder / CACHE_KEY_FILE
     if not key_file.exists():
@@ -83,7 +84,7 @@ def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray,
         differing = [name for name in key if saved.get(name) != key[name]]
         if differing:
             return None, f"they are of other {' and '.join(differing)}"
-        arrays = tuple(np.load(array_path(folder, view), mmap_mode="r") for view in range(len(key["shapes"])))
+        arrays = tuple(np.load(array_path(folder, view), mmap_mode="c") for view in range(len(key["shapes"])))
         valid = all(
             list(array.shape) == shape and array.dtype.name == key["dtype"]
             for array, shape in zip(arrays, key["shapes"], strict=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,6 @@ class CouplingStore(Store):
             return None
         pairs = torch.stack([rows[self.entity_ids[:, 0], 0], columns[self.entity_ids[:, 1], 0]], dim=1)
         return digest_rows(pairs)[:, None].expand(-1, 2)
-
-    def source_files(self) -> Iterator[str]:
-        return chain(*(side.source_files() for side in self.sides))
 
     def __len__(self) -> int:
         return len(self.entity_ids)

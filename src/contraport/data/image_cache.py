@@ -4,52 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from contraport._utils.array_cache import cached_bytes, load_or_build_arrays, open_arrays
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import ImageStore
-from contraport.data.stores import MultiViewStore, Shape, Store, combine_views
+from contraport.data.stores import CachedStore, MultiViewStore, Store, combine_views
 
 SAMPLED_ITEMS = 1_000
-"""Number of items of data in files whose content is compared to detect changes, beside the names of all."""
+"""Number of items that are compared as fetched, to detect another perturbation of the same items."""
 BATCH_SIZE = 256
 MAX_DISK_SHARE = 0.5
 """Largest fraction of the free disk space that the cache may take."""
 
 log = logging.getLogger("contraport.data")
-
-
-@dataclass(frozen=True)
-class DecodedImageStore(Store):
-    """Store of one view of decoded images, uint8 ``(n, 3, size, size)``, in a memory-mapped file.
-
-    It has no digests: the dataset keeps those of the encoded images.
-    """
-
-    pixels: np.ndarray
-    digests = None
-    is_in_memory = True
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return (self.pixels.shape[1:],)
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (torch.from_numpy(self.pixels[positions.numpy()]),)
 
 
 def has_encoded_images(dataset: Dataset) -> bool:
@@ -88,7 +63,9 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         log=log,
     )
     decoded = iter(pixels)
-    replaced = [DecodedImageStore(next(decoded)) if isinstance(store, ImageStore) else store for store in stores]
+    replaced = [
+        CachedStore((torch.from_numpy(next(decoded)),)) if isinstance(store, ImageStore) else store for store in stores
+    ]
     return dataset.with_store(combine_views(replaced))
 
 
@@ -122,19 +99,12 @@ def _stores(dataset: Dataset) -> tuple[Store, ...]:
 
 
 def dataset_digest(dataset: Dataset) -> str:
-    """Return a digest of a dataset: of all items if in memory, else of a sample and of file names, sizes and times."""
+    """Return a digest of the content of all items, and of a sample of items as fetched, after perturbations."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
-    if dataset.is_in_memory:
-        positions = torch.arange(len(dataset))
-    else:
-        number = min(SAMPLED_ITEMS, len(dataset))
-        positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
-        for key in dataset.keys or ():
-            digest.update(f"{key} ".encode())
-        for file in dict.fromkeys(dataset.store.source_files()):
-            state = os.stat(file) if os.path.exists(file) else None
-            digest.update(f"{file} {state and (state.st_size, state.st_mtime_ns)}".encode())
-    for block in positions.split(256):
+    digest.update(b"none" if dataset.digests is None else dataset.digests.numpy().tobytes())
+    number = min(SAMPLED_ITEMS, len(dataset))
+    positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
+    for block in positions.split(BATCH_SIZE):
         for view in dataset.store.fetch(block):
             digest.update(view.contiguous().numpy().tobytes())
     return digest.hexdigest()

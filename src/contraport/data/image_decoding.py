@@ -53,9 +53,6 @@ class ImageFiles(UndecodedItems):
     def item_name(self, position: int) -> str:
         return self.files[position]
 
-    def source_files(self) -> Sequence[str]:
-        return self.files
-
 
 @dataclass(frozen=True)
 class ImageStore(DecodingStore):

@@ -30,9 +30,6 @@ from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
 
-Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
-"""Maps the views of the items at some positions to changed views."""
-
 _RANDOM = ("noise", "occlusion")
 _NOISE_FACTOR = 5.0
 """Noise of vectors and series is that of images times this factor, in units of their own standard deviation."""
@@ -168,20 +165,8 @@ def class_balanced_weights(dataset: Dataset) -> Tensor:
     return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
 
 
-@dataclass(frozen=True)
-class TransformedStore(StoreWrapper):
-    """Store that applies a function to the items of another store at each fetch."""
-
-    change: Change
-    is_in_memory = False
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return self.change(self.store.fetch(positions), positions)
-
-
-def _apply_to_items(dataset: Dataset, change: Change) -> Dataset:
-    """Apply a function to all items: at once if the dataset is in memory, otherwise at each fetch."""
-    store = TransformedStore(dataset.store, change)
+def _with_perturbed_store(dataset: Dataset, store: StoreWrapper) -> Dataset:
+    """Return the dataset with its items perturbed: at once if it is in memory, otherwise at each fetch."""
     if not dataset.is_in_memory:
         return dataset.with_store(store)
     blocks = [store.fetch(block) for block in torch.arange(len(dataset)).split(_BLOCK)]
@@ -211,18 +196,20 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _apply_to_items(dataset, _CorruptItems(corruptions, dataset.rows, spread))
+    return _with_perturbed_store(dataset, _CorruptedStore(dataset.store, corruptions, dataset.rows, spread))
 
 
 @dataclass(frozen=True)
-class _CorruptItems:
-    """Corruption of items, seeded by their source rows; `spread` is the standard deviation of non-image views."""
+class _CorruptedStore(StoreWrapper):
+    """Store of corrupted items, seeded by their source rows; `spread` is the standard deviation of non-image views."""
 
     corruptions: tuple[CorruptionSpec, ...]
     rows: Tensor
     spread: tuple[Tensor | None, ...]
+    is_in_memory = False
 
-    def __call__(self, views: tuple[Tensor, ...], positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        views = self.store.fetch(positions)
         if not any(one.kind in _RANDOM for one in self.corruptions):
             return tuple(self._corrupt(view, None) for view in views)
         items = []
@@ -334,7 +321,8 @@ def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
     names = DOMAINS[version.name]
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
-    whole = _apply_to_items(dataset, _ApplyDomains(domains, rotates)).with_domains(domains, names)
+    store = _DomainStore(dataset.store, domains, rotates)
+    whole = _with_perturbed_store(dataset, store).with_domains(domains, names)
     if version.held_out is None:
         return whole
     is_left_out = domains == names.index(version.held_out)
@@ -343,14 +331,15 @@ def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
 
 
 @dataclass(frozen=True)
-class _ApplyDomains:
-    """Function that rotates or restyles images by their domains."""
+class _DomainStore(StoreWrapper):
+    """Store of images that are rotated or restyled by their domains."""
 
     domains: Tensor
     rotates: bool
+    is_in_memory = False
 
-    def __call__(self, views: tuple[Tensor, ...], positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._apply(view, self.domains[positions]) for view in views)
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._apply(view, self.domains[positions]) for view in self.store.fetch(positions))
 
     def _apply(self, images: Tensor, domains: Tensor) -> Tensor:
         changed = images.clone()

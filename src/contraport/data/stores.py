@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -44,10 +44,6 @@ class Store(ABC):
         """
         return digest_items(self)
 
-    def source_files(self) -> Iterator[str]:
-        """Yield the paths of the files that the store reads; none if it is in memory or cannot list them."""
-        yield from ()
-
     def take(self, positions: Positions) -> Store:
         """Return a store of the items at some positions."""
         return SubsetStore(self, torch.from_numpy(positions))
@@ -72,7 +68,7 @@ class ArrayStore(Store):
         return tuple(map(item_shape, self.views))
 
     @cached_property
-    def digests(self) -> Tensor:
+    def digests(self) -> Tensor | None:
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
     def take(self, positions: Positions) -> ArrayStore:
@@ -83,6 +79,13 @@ class ArrayStore(Store):
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         return tuple([view[positions] for view in self.views])
+
+
+@dataclass(frozen=True)
+class CachedStore(ArrayStore):
+    """Store of memory-mapped arrays that were computed from items; the dataset keeps the digests of the items."""
+
+    digests = None
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,6 @@ class UndecodedItems(Protocol):
     def item_name(self, position: int) -> str:
         """Return the name of an item for error messages."""
 
-    def source_files(self) -> Sequence[str]:
-        """Return the files that contain the items."""
-
 
 @dataclass(frozen=True)
 class DecodingStore(Store):
@@ -159,9 +159,6 @@ class DecodingStore(Store):
     @cached_property
     def digests(self) -> Tensor:
         return digest_encoded(self.encoded, range(len(self)))[:, None]
-
-    def source_files(self) -> Iterator[str]:
-        yield from self.encoded.source_files()
 
     def take(self, positions: Positions) -> Self:
         return replace(self, encoded=self.encoded.take(positions))
@@ -192,9 +189,6 @@ class StoreWrapper(Store):
     def digests(self) -> Tensor | None:
         """Digests of the wrapped store, because a modified item counts as the same content."""
         return self.store.digests
-
-    def source_files(self) -> Iterator[str]:
-        yield from self.store.source_files()
 
     def __len__(self) -> int:
         return len(self.store)
@@ -256,9 +250,6 @@ class MultiViewStore(Store):
     def digests(self) -> Tensor | None:
         columns = [digests for store in self.stores if (digests := store.digests) is not None]
         return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
-
-    def source_files(self) -> Iterator[str]:
-        return chain.from_iterable(store.source_files() for store in self.stores)
 
     def __len__(self) -> int:
         return len(self.stores[0])

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from contraport.data.arrays import as_finite_tensor
 from contraport.engine import BilinearCost, Gibbs, HalfStep, run_half_steps
 from contraport.errors import (
     UsageError,
@@ -24,7 +25,6 @@ from contraport.errors import (
     check_positive,
     unknown_name_error,
 )
-from contraport.estimators.array_input import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.plan import BlockResult
@@ -104,7 +104,7 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x, y = self._validate_rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
+        x, y = self._validate_rows(features_rows, reset=True), as_finite_tensor("features_columns", features_columns)
         observed = _validate_coupling(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
@@ -163,15 +163,17 @@ class InverseOT(BaseEstimator):
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
-        x, y = self._validate_rows(features_rows, reset=False), as_tensor("features_columns", features_columns)
+        x, y = self._validate_rows(features_rows, reset=False), as_finite_tensor("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
     def _validate_rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
         if isinstance(features, Tensor):
             features = features.detach().cpu().numpy()
-        try:  # `as_tensor` checks for NaN
-            return as_tensor("features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False))
+        try:  # `as_finite_tensor` checks for NaN
+            return as_finite_tensor(
+                "features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False)
+            )
         except UsageError:
             raise
         except ValueError as error:
@@ -197,7 +199,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
 
 
 def _validate_coupling(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
-    observed = as_tensor("observed_coupling", coupling, "(n, m)")
+    observed = as_finite_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")
     check_all_values("observed_coupling", observed, observed >= 0, "nonnegative numbers")

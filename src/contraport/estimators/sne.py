@@ -19,11 +19,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport._utils.progress import ProgressBars
+from contraport.data.arrays import as_finite_tensor
 from contraport.embedding import apply_in_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
-from contraport.estimators.array_input import as_tensor
 from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
@@ -166,10 +166,10 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _validate_array(self, X: ArrayLike, *, reset: bool) -> Tensor:
-        # scikit-learn does not check for NaN, as the error of `as_tensor` is more precise.
+        # scikit-learn does not check for NaN, as the error of `as_finite_tensor` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
-        return as_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
+        return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
 
     def _validate(self, X: ArrayLike) -> Tensor:
         """Check the data and the parameters before the optimization, and return the data as a tensor."""
@@ -200,7 +200,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Return the initial embedding, (n, n_components)."""
         shape = (len(data), self.n_components)
         if not isinstance(self.init, str):
-            initial = as_tensor("init", self.init)
+            initial = as_finite_tensor("init", self.init)
             check(tuple(initial.shape) == shape, f"init: must have shape {shape}, got {tuple(initial.shape)}.", "shape")
             return initial.to(data)
         if self.init == "random":

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import Views, build_loader
 from contraport.data.image_cache import dataset_digest
-from contraport.data.stores import Store
+from contraport.data.stores import CachedStore
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.training.components import Components, count_cached_draws
@@ -29,35 +28,6 @@ from contraport.training.parallelism import select_training_device
 log = logging.getLogger("contraport.training")
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class CachedFeatures(Store):
-    """Memory-mapped store of encoder features, of several random views per item and view.
-
-    Args:
-        views: features per view, ``(n, draws, F)`` float32.
-    """
-
-    views: tuple[np.ndarray, ...]
-
-    @property
-    def is_in_memory(self) -> bool:
-        return True
-
-    @property
-    def digests(self) -> None:
-        return None  # the dataset itself keeps the content digests of its items
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(view.shape[1:] for view in self.views)
-
-    def __len__(self) -> int:
-        return len(self.views[0])
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(torch.from_numpy(view[positions.numpy()]) for view in self.views)
 
 
 def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:
@@ -78,7 +48,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
         argument="features",
         log=log,
     )
-    dataset = components.dataset.with_store(CachedFeatures(arrays))
+    dataset = components.dataset.with_store(CachedStore(tuple(map(torch.from_numpy, arrays))))
     batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
     )

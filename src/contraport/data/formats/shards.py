@@ -166,9 +166,6 @@ class ArchiveMembers(UndecodedItems):
     def item_name(self, position: int) -> str:
         return f"{self.archives[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
 
-    def source_files(self) -> Sequence[str]:
-        return self.archives
-
 
 @dataclass(frozen=True)
 class ArrayMemberStore(DecodingStore):

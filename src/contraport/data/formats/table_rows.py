@@ -175,11 +175,6 @@ class ImageColumn(UndecodedItems):
     def item_name(self, position: int) -> str:
         return f"{self.where}, column {self.column!r}, row {position}"
 
-    def source_files(self) -> Sequence[str]:
-        """Return the path of the table's file, or of all files in its folder if the table is a folder."""
-        below = sorted(str(file) for file in Path(self.where).rglob("*") if file.is_file())
-        return below or [self.where]
-
 
 def dataset_from_rows(
     rows: TableRows,
