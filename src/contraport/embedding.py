@@ -90,7 +90,7 @@ class LoaderConfig(NamedTuple):
     def map_views(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
-        """Apply a function to the views of all items of a dataset and return the outputs on the CPU."""
+        """Apply a function to the views of all items of a dataset batch by batch; return the outputs on the CPU."""
         outputs = []
         for output, _ in self.iterate_outputs(function, model, views, dataset, description):
             outputs.append(output)
@@ -240,7 +240,7 @@ def embed_dataset(
     views = views or Views(dataset, augment="none")
     check_view_shapes(model, dataset, views)
     loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
-    return Embeddings(extract_feature_tensor(model, dataset, views, loader_config), dataset.labels)
+    return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
 
 
 def iter_embedded_batches(
@@ -264,11 +264,11 @@ def iter_embedded_batches(
 def extract_raw_inputs(dataset: Dataset, loader_config: LoaderConfig) -> Tensor:
     """Return the raw inputs of all items of a dataset as features, ``(n, F)``; see `RawInputEncoder`."""
     views = Views(dataset, augment="none")
-    return extract_feature_tensor(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
+    return extract_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
 
 
 @torch.random.fork_rng(devices=[])  # a loader draws a seed for its workers from the caller's generator
-def extract_feature_tensor(
+def extract_features(
     encoder: nn.Module,
     dataset: Dataset,
     views: Views,
@@ -277,7 +277,7 @@ def extract_feature_tensor(
     *,
     prepare: PrepareViews | None = None,
 ) -> Tensor:
-    """Return the frozen features of all items, `(n, F)`, from their plain views or from views made by `prepare`.
+    """Return the frozen features of all items, `(n, F)`, of unaugmented views or of views made by `prepare`.
 
     The caller's random state does not change.
     """
@@ -301,7 +301,7 @@ def embed_views(
     project: bool = False,
     plain: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Embed two fixed random views of every item; return the frozen features of each view, `(n, F)`.
+    """Return the frozen features of each of two random views of all items, `(n, F)`; the views are reproducible.
 
     With `project`, return the projections that the loss compares, `(n, d)`; with `plain`, use all views of the data.
     """

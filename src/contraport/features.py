@@ -41,13 +41,13 @@ class Features:
         features: feature matrix, ``(n, F)`` float32.
         source_rows: row number of each item in its source, counting rows that were left out, ``(n,)``.
         splits: split of each item, ``(n,)``.
-        keys: name of each item in its source, such as a file path, ``(n,)``; None if it has only rows.
+        keys: name of each item in its source, such as a file path, ``(n,)``; None if items are identified by row only.
         labels: class of each item, ``(n,)``, or None.
         class_names: names of the classes in the order of their numbers, or None.
         run: folder of the run that embedded the items, or None if unknown.
-        view: name of the view that was embedded, if only one of several was; None for features of whole items.
-        dims: number of first coordinates of the representation that were kept, as text; None if all were.
-        data_name: name of the data; for the run's own training data, the name in its settings. None if unknown.
+        view: name of the embedded view, if only one of several was embedded; None for features of whole items.
+        dims: number of leading coordinates kept of the representation (Matryoshka), as a string; None if all.
+        data_name: name of the data, for training data as in the run's settings; None if unknown.
 
     Raises:
         UsageError: the arrays have unequal lengths, or the features are not rows of floats.

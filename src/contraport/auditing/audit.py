@@ -31,7 +31,7 @@ from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit
 from contraport.data import Dataset, from_arrays, load_unsplit
-from contraport.data.split_record import fingerprint
+from contraport.data.split_record import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, report_write_errors, unknown_name_error
 from contraport.options import get_declared_options
@@ -161,7 +161,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         fixed = {name: getattr(options, name) for name, option in declared if option.lifetime == "run"}
         fixed |= {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
         shape = options.rounds, options.repeats, len(dataset)
-        saved = CrossFitScores(path, fixed, shape, fingerprint(dataset))
+        saved = CrossFitScores(path, fixed, shape, fingerprint_dataset(dataset))
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
     *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)

@@ -98,7 +98,7 @@ def _write_table(
     # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
     edits = RowEdits.from_audit(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
-    edited = tables.recombine_rows(
+    edited = tables.replace_view_columns(
         table, source, columns, str(data),
         view=second, partners=edits.partner_rows, kept=edits.is_kept, here=data, there=path,
     )  # fmt: skip

@@ -201,7 +201,7 @@ def as_view_tensor(argument: str, values: Values) -> Tensor:
 
 
 def parse_numbers(argument: str, values: Values) -> Tensor:
-    """Convert to one finite number per item, float32 `(n,)`.
+    """Convert an array-like of numbers to a float32 tensor ``(n,)``: one finite number per item.
 
     Raises:
         UsageError: the values are not one real number per item, or not finite.
@@ -216,7 +216,7 @@ def parse_numbers(argument: str, values: Values) -> Tensor:
 
 
 def parse_weights(argument: str, values: Values) -> Tensor:
-    """Convert to one nonnegative weight per item, float32 (n,).
+    """Convert an array-like of weights to a float32 tensor ``(n,)``: one nonnegative weight per item.
 
     Raises:
         UsageError: the values are not one nonnegative finite number per item, or all are zero.
@@ -273,7 +273,7 @@ def _string_array(argument: str, values: Any) -> np.ndarray:
 
 
 def factorize_tensor(argument: str, values: Values | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Encode values as in `factorize`, with the codes as a tensor; for None return two None."""
+    """Encode values as in `factorize`, with the codes as a tensor; return ``(None, None)`` for None."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)

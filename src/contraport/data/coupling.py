@@ -152,10 +152,10 @@ def _name_pairs(rows: Sequence[str] | None, columns: Sequence[str] | None, ids: 
     return [f"{first[row]} | {second[column]}" for row, column in ids.tolist()]
 
 
-def positions_by_key(
+def find_key_positions(
     argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str], *, table: object = "", pairs: object = "pairs"
 ) -> np.ndarray:
-    """Return the position of the key of each pair among the keys of a side.
+    """Return the position of each pair's key in the keys of the rows or of the columns, int64 ``(pairs,)``.
 
     Args:
         argument: name of the side, "rows" or "columns".
@@ -167,7 +167,7 @@ def positions_by_key(
     Raises:
         UsageError: the side has no keys, a key occurs twice, or the key of a pair does not exist.
 
-    >>> positions_by_key("rows", ["a", "b"], ["b", "b", "a"]).tolist()
+    >>> find_key_positions("rows", ["a", "b"], ["b", "b", "a"]).tolist()
     [1, 1, 0]
     """
     check(keys is not None, f"data: {table or argument} must have a column id, or another role of keys.", "no_keys")

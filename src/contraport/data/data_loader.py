@@ -45,7 +45,7 @@ class BatchShare:
 
 
 def local_share(total: int) -> BatchShare:
-    """Return which part of a batch of `total` items this process holds if processes share each batch.
+    """Return the share of this process in a global batch of `total` items that is split over all processes.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 

@@ -180,7 +180,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @cached_property
     def content_ids(self) -> Tensor | None:
-        """Number of the content of each item in each view, int64 ``(n, views)``: equal for items with equal content.
+        """Integer id of the content of each item in each view, int64 ``(n, views)``: equal contents have equal ids.
 
         An image with two captions, two items, has one number in the image view. None if no content repeats, or without
         digests.

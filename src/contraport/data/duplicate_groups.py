@@ -26,12 +26,12 @@ _READ_BLOCK, _FETCH_BLOCK = 1024, 64
 _EXCHANGE_ROUNDS = 50
 
 
-def digest_contents(contents: Iterable[bytes]) -> Tensor:
+def digest_bytes(contents: Iterable[bytes]) -> Tensor:
     """Return the digest of each byte string, int64 ``(n,)``.
 
     64 bits: among a million items the chance that any two different ones collide is 3e-8.
 
-    >>> a, b, c = digest_contents([b"one", b"two", b"one"]).tolist()
+    >>> a, b, c = digest_bytes([b"one", b"two", b"one"]).tolist()
     >>> a == c, a == b
     (True, False)
     """
@@ -48,8 +48,8 @@ def digest_rows(view: Tensor) -> Tensor:
     """
     rows = view.contiguous().view(len(view), -1).numpy()
     if is_text_batch(view):
-        return digest_contents(row.tobytes().rstrip(b"\0") for row in rows)
-    return digest_contents(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
+        return digest_bytes(row.tobytes().rstrip(b"\0") for row in rows)
+    return digest_bytes(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
 
 
 def digest_items(store: Store) -> Tensor:
@@ -82,7 +82,7 @@ def _digest_item(items: UndecodedItems, position: int) -> int:
 
 
 def number_contents(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Number the contents of each view; return the number of each item's content, int64 ``(n, views)``.
+    """Assign an integer id to each distinct content of each view; return the ids of the items, int64 ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
@@ -149,8 +149,8 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
-def permute_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
-    """Permute the partners of items among these items at random; return the new partner of each, int64 ``(m,)``.
+def mismatch_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
+    """Give items the partners of other items at random, as wrong pairs; return the new partners, int64 ``(m,)``.
 
     An item and the one whose partner it gets differ in the content of every view, as otherwise the new pair would be a
     correct one. An item keeps its own partner if no such item was found.
@@ -162,22 +162,22 @@ def permute_partners(items: Tensor, ids: Tensor | None, random: np.random.Genera
         by: offset of the other item in the given order, if no content repeats.
 
     >>> random = np.random.default_rng(0)
-    >>> permute_partners(torch.tensor([4, 2, 7]), None, random).tolist()
+    >>> mismatch_partners(torch.tensor([4, 2, 7]), None, random).tolist()
     [7, 4, 2]
-    >>> partners = permute_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
+    >>> partners = mismatch_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
     >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
     ([2, 3], [0, 1])
     """
     if ids is None:
         return items.roll(by)
     first, second = items.numpy(), items.roll(by).numpy().copy()
-    reduce_duplicate_pairs(first, second, ids.numpy(), random)
+    break_same_content_pairs(first, second, ids.numpy(), random)
     same = (ids.numpy()[first] == ids.numpy()[second]).any(axis=1)
     return torch.from_numpy(np.where(same, first, second))
 
 
-def reduce_duplicate_pairs(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
-    """Exchange second items at random, in place, so that fewer pairs consist of two items with the same content.
+def break_same_content_pairs(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
+    """Swap second items at random, in place, so that fewer pairs consist of two items with the same content.
 
     Args:
         first: items, int64 ``(m,)``.

@@ -69,7 +69,7 @@ class ImageStore(DecodingStore):
 
 
 def find_unreadable(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
-    """Find items with an image that cannot be decoded; return the image's name by the item's position.
+    """Find items with an image that cannot be decoded; return a dict from item position to image name.
 
     Args:
         views: images of each view, and the positions to check.

@@ -25,7 +25,7 @@ from contraport.catalog.option_parsers import (
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.duplicate_groups import permute_partners
+from contraport.data.duplicate_groups import mismatch_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
@@ -96,12 +96,12 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
         number = round(mismatch.share * len(members))
         if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = permute_partners(chosen, dataset.content_ids, random)
+            partners[chosen] = mismatch_partners(chosen, dataset.content_ids, random)
     return partners
 
 
 def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the dataset with the views of each item after the first taken, or made, from its partner.
+    """Return the dataset with each item's views after the first replaced by those of its partner.
 
     Raises:
         UsageError: items lack a view.

@@ -20,15 +20,15 @@ from contraport.data.streams import Stream
 Digests = NDArray[np.int64]
 
 
-def fingerprint(dataset: Dataset) -> str | None:
+def fingerprint_dataset(dataset: Dataset) -> str | None:
     """Return a digest of all items in order, with their classes, domains and weights; None for a stream.
 
     It is the same on every machine. The content of items that may differ at each fetch, as those of a torch dataset,
     is left out.
 
     >>> from contraport.data import load
-    >>> digits = load("digits")
-    >>> fingerprint(digits) == fingerprint(load("digits")), fingerprint(digits) == fingerprint(load("digits", "test"))
+    >>> train = fingerprint_dataset(load("digits"))
+    >>> train == fingerprint_dataset(load("digits")), train == fingerprint_dataset(load("digits", "test"))
     (True, False)
     """
     if isinstance(dataset, Stream):
@@ -44,10 +44,10 @@ class SplitRecord:
     """The training and held-out items of a run, by content.
 
     Attributes:
-        train_digests: digests of the training items, in the views that distinguish items, unique and sorted, int64;
-            empty if items may differ at each fetch.
+        train_digests: unique sorted digests of the training items, over those views whose contents tell items apart,
+            int64; empty if items may differ at each fetch.
         test_digests: digests of the held-out items; empty if none were held out.
-        fingerprint: fingerprint of the training items; see `fingerprint`.
+        fingerprint: fingerprint of the training items; see `fingerprint_dataset`.
     """
 
     train_digests: Digests
@@ -57,7 +57,7 @@ class SplitRecord:
     @classmethod
     def from_datasets(cls, train: Dataset, test: Dataset | None) -> Self | None:
         """Build the record from the datasets of both splits; None for a stream."""
-        train_fingerprint = fingerprint(train)
+        train_fingerprint = fingerprint_dataset(train)
         if train_fingerprint is None:
             return None
         none = np.empty(0, dtype=np.int64)
@@ -109,7 +109,7 @@ class SplitRecord:
         )
 
     def find_split_items(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
-        """Find the training and the held-out items of the run in the parts of a source, and count the other items.
+        """Find the run's training and held-out items in the given datasets; also count the remaining items.
 
         Args:
             parts: all items of the source, in one part or two.

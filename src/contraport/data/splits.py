@@ -94,12 +94,12 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, fraction: float | None) -> float:
-    """Return the size of a group of items that share content above which it is not held out."""
+    """Return the size limit for holding out a group of items with shared content; larger groups are not held out."""
     return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:
-    """Return the number of test items, from the number of all items and the positions of the split `split`."""
+    """Return the number of test items, given the number of all items and the positions of the items in `split`."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 

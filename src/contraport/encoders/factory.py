@@ -65,7 +65,7 @@ def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code:
 
 
 def encoder_to_config(encoder: object) -> Any:
-    """Return the entry of an encoder in saved configurations: its name, or a description of a user's module.
+    """Return the saved-configuration entry of an encoder: its name, or a description of a user's module.
 
     >>> encoder_to_config(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
@@ -89,7 +89,7 @@ def is_user_module_description(name: object) -> bool:
 
 
 def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -> nn.Module:
-    """Build an encoder with random weights by name, or copy a user's module.
+    """Build a randomly initialized encoder by name, or copy a user's module.
 
     The result has an attribute ``num_features``.
 

@@ -30,7 +30,7 @@ from contraport.encoders.factory import (
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
-from contraport.options import accept_deprecated
+from contraport.options import accept_deprecated, warn_renamed
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -74,7 +74,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     Attributes:
         towers: one `Tower` that all views share, or one per view.
         num_features: length of the representation.
-        representation_part: what of a tower is in the representation: "concatenate" (features), "projection" or "both".
+        representation_part: part of each tower's output used as representation: "concatenate" (features),
+            "projection" or "both".
         representation_views: indices of the views in the representation.
         encoder_sources: name, folder or module that each tower's encoder was built from.
 
@@ -159,11 +160,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @property
     def representation_sizes(self) -> list[int]:
-        """Length of the representation of each view in it, of which `dims` coordinates are used."""
+        """Full length of the representation of each of `representation_views`, before truncation to `dims`."""
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
     def truncate(self, dims: int) -> Model:
-        """Return a model with the same towers that returns the first coordinates of each view's representation.
+        """Return a model with the same towers that returns the first `dims` coordinates of each view.
 
         Raises:
             UsageError: dims is not an integer from 1 to the length of the representation of a view, or the
@@ -189,13 +190,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Return the index of the view with a name, an index, or a kind that only one view has, such as "image"."""
         return resolve_view(argument, view, self.view_names, self.shapes)
 
-    def single_view(self, view: object) -> Model:
-        """Return a model of only one view, with the same tower, that returns projections if it has a projector.
+    def select_view(self, view: object) -> Model:
+        """Return a model of one view that shares its tower; it returns projections if the tower has a projector.
 
         Projections of different views are comparable, so that one view retrieves another.
 
         >>> model = Model(shapes=[(3,), (7,)], projection=32, view_names=["ear", "eye"]).eval()
-        >>> eye, items = model.single_view("eye"), torch.ones(5, 7)
+        >>> eye, items = model.select_view("eye"), torch.ones(5, 7)
         >>> eye(items).shape, eye.tower(0) is model.tower(1)
         (torch.Size([5, 32]), True)
         """
@@ -211,6 +212,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one.config |= {"shared": False, "representation": one.representation_part}
         one._hub_mixin_config = one.config
         return one if self.dims is None else one.truncate(self.dims)
+
+    def single_view(self, view: object) -> Model:
+        """Return `select_view` under its deprecated name."""
+        warn_renamed("single_view", "select_view", stacklevel=3)
+        return self.select_view(view)
 
     def tower(self, view: int) -> Tower:
         """Return the tower of a view."""
@@ -269,12 +275,12 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         weights = save_directory / WEIGHTS_FILE
         checksum_path(weights).unlink(missing_ok=True)
         super()._save_pretrained(save_directory)
-        self.save_encoder_files(save_directory)
+        self.save_encoder_configs(save_directory)
         write_checksum(weights)
         # safetensors 0.8 writes files that only the owner can read.
         weights.chmod(checksum_path(weights).stat().st_mode)
 
-    def save_encoder_files(self, folder: Path) -> None:
+    def save_encoder_configs(self, folder: Path) -> None:
         """Save the config and tokenizer of transformers encoders, without weights."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TransformersTextEncoder):

@@ -131,7 +131,7 @@ class SmallCNN(nn.Module):
         pixels: Tensor = self.layers(images)
         return pixels.mean(dim=(2, 3))
 
-    def forward_vectors(self, images: Tensor) -> Tensor:
+    def forward_features(self, images: Tensor) -> Tensor:
         """Return the features of each patch, ``(b, patches, num_features)``."""
         patches: Tensor = self.layers(images)
         return patches.flatten(2).transpose(1, 2)
@@ -233,9 +233,9 @@ class SmallTCN(nn.Module):
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        return self.forward_vectors(series).mean(dim=1)
+        return self.forward_features(series).mean(dim=1)
 
-    def forward_vectors(self, series: Tensor) -> Tensor:
+    def forward_features(self, series: Tensor) -> Tensor:
         """Return the features of each time step, ``(b, T, num_features)``."""
         steps: Tensor = self.blocks(self.entry(series))
         return steps.transpose(1, 2)
@@ -404,7 +404,7 @@ class SmallText(nn.Module):
         residual: Tensor = self.layers(bags)
         return bags + residual
 
-    def forward_vectors(self, texts: Tensor) -> Tensor:
+    def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
         return apply_to_vectors(self, split_words(texts))
 

@@ -174,7 +174,7 @@ class Tower(nn.Module):
         if function is None:
             message = (
                 f"encoder: must return the vectors of an item for a kernel of sets; {name} has no method "
-                "forward_vectors, from items (b, ...) to (b, vectors, features)."
+                "forward_features, from items (b, ...) to (b, vectors, features)."
             )
             raise UsageError(message, kind="no_vectors")
         vectors = function(items)

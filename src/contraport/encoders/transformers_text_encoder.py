@@ -106,7 +106,7 @@ class TransformersTextEncoder(nn.Module):
         weights = mask.to(states.dtype)[:, :, None]
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
-    def forward_vectors(self, texts: Tensor) -> Tensor:
+    def forward_features(self, texts: Tensor) -> Tensor:
         """Return the state of each token, ``(b, tokens, num_features)``; zeros for padding."""
         device = next(self.parameters()).device
         tokens, mask = (part.to(device) for part in self.tokenize(tensor_to_texts(texts)))
@@ -139,7 +139,7 @@ class TransformersTextEncoder(nn.Module):
 
 
 def group_by_length(lengths: Tensor, budget: int) -> list[Tensor]:
-    """Split rows into groups of similar length whose number of entries, padded to the longest row, is within a budget.
+    """Split rows into groups of similar length; each group, padded to its longest row, has at most `budget` entries.
 
     A row that is longer than the budget is a group by itself. Rows that fit into one group stay in their order.
 

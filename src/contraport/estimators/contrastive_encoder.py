@@ -27,7 +27,7 @@ from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.data.arrays import as_array, check_equal_shapes, parse_weights
-from contraport.embedding import LoaderConfig, evaluation_mode, extract_feature_tensor, fixed_seed
+from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
 from contraport.options import warn_renamed
@@ -129,7 +129,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
     Attributes:
         training_module_: trained module; its attribute model is the encoder, which has a method save_pretrained.
         loss_curve_: mean training loss of each epoch.
-        n_iter_: number of training steps.
+        n_iter_: number of optimizer steps (not epochs; `loss_curve_` has one value per epoch).
         audit_: result of the audit, a `contraport.auditing.Audit`, if the parameter audit is true.
         n_features_in_: number of features of X (length of its second axis), if X is one array.
 
@@ -257,7 +257,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         dataset = self._build_dataset(X, reset=False, views=views)
         encoder = self._model if views is None else FeatureExtractor(self._model, views)
         with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
-            return extract_feature_tensor(encoder, dataset, self.training_module_.views, self._loader_config).numpy()
+            return extract_features(encoder, dataset, self.training_module_.views, self._loader_config).numpy()
 
     def score(self, X: _Arrays, y: object = None) -> float:
         """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.

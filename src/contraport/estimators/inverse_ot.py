@@ -31,7 +31,7 @@ from contraport.objectives.plan import BlockResult
 
 
 class InverseOT(BaseEstimator):
-    """Learns the cost whose entropic optimal transport plan is an observed coupling.
+    """Estimator of the cost whose entropic optimal transport plan is closest to an observed coupling.
 
     Minimizes KL(observed | P) over the parameters of the cost, where P is the plan of that cost with the marginals of
     the observed coupling. KL is stationary in the potentials of P exactly where P has these marginals. So cost and
@@ -156,7 +156,7 @@ class InverseOT(BaseEstimator):
         return self
 
     def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned cost, (k, l), between new row items (k, p) and column items (l, q).
+        """Return the learned cost, ``(k, l)``, not the plan, of new row items ``(k, p)`` and column items ``(l, q)``.
 
         Raises:
             NotFittedError: `fit` has not been called.

@@ -45,10 +45,10 @@ class LearnedCost(NamedTuple):
         plan: transport plan of the cost, ``(n, m)``, of total mass 1.
         affinity: affinity matrix A of the features, ``(p, q)``.
         row_positions: positions of the rows, without rows that have no mass, ``(n,)``.
-        column_positions: positions of the columns, likewise, ``(m,)``.
+        column_positions: positions of the columns, without columns that have no mass, ``(m,)``.
         kl_divergence: divergence of the observed coupling from the plan, nats.
         independent_kl: divergence of the observed coupling from the product of its masses, nats.
-        direction_shares: share of each pair of directions in the sum of the singular values of the affinity matrix,
+        direction_shares: share of each singular value of the affinity matrix in the sum of its singular values,
             the largest first.
         iterations: number of L-BFGS iterations.
         folder: folder of the files, or None.
@@ -67,7 +67,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the divergence from independent matching that the cost explains; 1 for independent couplings."""
+        """Share of the KL divergence from independence that the cost explains; 1 if the coupling is independent."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
-from contraport.embedding import LoaderConfig, extract_feature_tensor, extract_raw_inputs
+from contraport.embedding import LoaderConfig, extract_features, extract_raw_inputs
 from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, check_new_folder, report_write_errors
 from contraport.estimators.config import MAP, MapOptions
@@ -54,8 +54,8 @@ class Map(NamedTuple):
         positions: row of each item in its source, ``(n,)``.
         method: "t-SNE" or "SNE".
         kl_divergence: divergence of the map from the neighbor distribution of the data, nats.
-        trustworthiness: from about 0.5, random, to 1: neighbors on the map are neighbors in the data; None for fewer
-            than 25 items.
+        trustworthiness: about 0.5 for random points, 1 if all neighbors on the map are neighbors in the data; None for
+            fewer than 25 items.
         iterations: number of iterations.
         folder: folder of the files, or None.
     """
@@ -164,13 +164,13 @@ def _as_features_or_none(source: Any) -> Features | None:
 
 def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConfig) -> _Items:
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-    model = whole if options.view is None else whole.single_view(options.view)
+    model = whole if options.view is None else whole.select_view(options.view)
     splits = load_train_and_test(run, SplitLoader(settings, model), None, leave_out=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
         dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_items(len(dataset), options))
-    features = extract_feature_tensor(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
+    features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
     return _collect_items(dataset, features, str(run.path))
 
 

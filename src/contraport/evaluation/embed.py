@@ -94,7 +94,7 @@ def _write_embedding(options: EmbedOptions, out: Path) -> Path:
         splits = splits[:1]
     whole, view = model, None
     if options.view is not None:
-        model = whole.single_view(options.view)
+        model = whole.select_view(options.view)
         (view,) = model.view_names
     model = model if options.dims is None else model.truncate(options.dims)
     # A stream decodes the images of all views together, so the whole model determines their size.

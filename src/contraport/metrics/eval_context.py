@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import corrupt
-from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_feature_tensor, fixed_seed
+from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.metrics.link_prediction import LinkRanking, rank_links
@@ -80,7 +80,7 @@ class EvalContext:
     def _extract_representation(self, dataset: Dataset, whole: Tensor | None) -> Tensor:
         """Return the features of the items of a dataset, `(n, F)`, from those of the whole representation if given."""
         if whole is None:
-            return extract_feature_tensor(self.encoder, dataset, self.views, self.loader_config, self.name)
+            return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = whole.split(self.model.representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
@@ -268,8 +268,8 @@ class EvalContext:
         return class_embeddings(self._view_projections(view, texts), len(self.templates))
 
     def _view_projections(self, view: int, items: Dataset) -> Tensor:
-        encoder = self.model.single_view(str(view))
-        return extract_feature_tensor(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
+        encoder = self.model.select_view(str(view))
+        return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
     @cached_property
     def fitted_probe(self) -> Pipeline:
@@ -289,9 +289,7 @@ class EvalContext:
 
         with fixed_seed(0, self.device):
             name = f"{self.name}: {kind}, severity {severity}"
-            return extract_feature_tensor(
-                self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare
-            )
+            return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
 
 
 def _available(values: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.data import Batch, BatchShare, Dataset, Views, build_loader
-from contraport.embedding import LoaderConfig, extract_feature_tensor, fixed_seed
+from contraport.embedding import LoaderConfig, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.training.loop import Callback, Loop
 
@@ -107,5 +107,5 @@ def fine_tuning_correctness(
             device=loader_config.device,
             callbacks=[_EpochProgress(loader_config, name, epochs)],
         ).run()
-    logits = extract_feature_tensor(model, test, views, loader_config, f"{name}, fine-tuned")
+    logits = extract_features(model, test, views, loader_config, f"{name}, fine-tuned")
     return (logits.argmax(dim=1) == test.labels).numpy()

@@ -221,7 +221,7 @@ class Run(RunFolder):
         """
         with self.translate_write_errors():
             if has_random_weights:
-                model.save_encoder_files(self.initial_path)
+                model.save_encoder_configs(self.initial_path)
             else:
                 _save_model_files(model, self.initial_path)
 

@@ -257,7 +257,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Update the nearest items by the cosines between items `rows`, each given at most once, and items `others`."""
+        """Update the nearest other item of each of the distinct `rows`, by its cosine with the item in `others`."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]

@@ -1,4 +1,4 @@
-"""Implements `contraport mine`: writes the hard negatives of pairs to a table for other trainers, or as positions."""
+"""Implements `contraport mine`: mines hard negatives of pairs, written as a table or as positions (`.npy`)."""
 
 from __future__ import annotations
 

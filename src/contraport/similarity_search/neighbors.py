@@ -220,7 +220,7 @@ def _embed_query(
 ) -> Tensor:
     """Embed the query, of one view of the run or a whole item (None), by the run's encoder; return ``(F,)``."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
-    model = model if view is None else model.single_view(view)
+    model = model if view is None else model.select_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
     width = features.features.shape[1]
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."

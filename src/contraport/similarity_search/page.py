@@ -61,7 +61,7 @@ class CardSection(NamedTuple):
 
 
 def check_page(path: str | Path | None, *, overwrite: bool) -> None:
-    """Raise `UsageError` if the page requested by the option `page` cannot be written; None is no page."""
+    """Raise `UsageError` if the page cannot be written to `path`; None requests no page and always passes."""
     if path is not None:
         path = Path(path)
         check(path.suffix.lower() in (".html", ".htm"), f"page: must end in .html, got {path.name!r}.", "suffix")

@@ -14,7 +14,7 @@ from contraport._utils.formatting import use_flag_style
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
 from contraport.data.formats import tables
-from contraport.data.formats.tables import read_table, recombine_rows
+from contraport.data.formats.tables import read_table, replace_view_columns
 from contraport.data.views import Views
 
 
@@ -447,7 +447,7 @@ def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplo
 
 
 def rearranged_view(table, path, folder):
-    changed = recombine_rows(
+    changed = replace_view_columns(
         table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
         here=path, there=folder / "there.csv",
     )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from contraport._utils.cell_search import CellSearch
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, extract_feature_tensor
+from contraport.embedding import LoaderConfig, extract_features
 from contraport.encoders import Model
 from contraport.errors import check
 from contraport.seeding import numpy_generator, torch_generator
@@ -406,7 +406,7 @@ def encode_pairs(
     The mode and device of the model stay as they are.
     """
     loader_config = loader_config._replace(device=next(model.parameters()).device)
-    values = extract_feature_tensor(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
+    values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
     widths = [getattr(model.tower(view), size) for size in ("num_features", "projection_width") for view in (0, 1)]
     first, second, *projections = values.split(widths, dim=1)
     comparable = widths[2] == widths[3]

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
-from contraport.data.duplicate_groups import group_by_content, permute_partners, reduce_duplicate_pairs
+from contraport.data.duplicate_groups import break_same_content_pairs, group_by_content, mismatch_partners
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator
@@ -64,7 +64,7 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
-    partners = permute_partners(drawn, dataset.content_ids, random)
+    partners = mismatch_partners(drawn, dataset.content_ids, random)
     decoys = PairIndices(drawn[partners != drawn], partners[partners != drawn])
     decoyed = dataset.as_subclass(DecoyDataset)
     decoyed.decoy_pairs = decoys
@@ -115,7 +115,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[[members[0] for members in sets]]
-        reduce_duplicate_pairs(first, second, content, random)
+        break_same_content_pairs(first, second, content, random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

@@ -28,7 +28,7 @@ class Format:
     Attributes:
         suffixes: suffixes of the format's files.
         recognizes: function that returns whether data at a path, as the user gave it, have the format.
-        read: function that reads one split, called with the path, the split, and the given ones of `options`.
+        read: function that reads one split, called with the path, the split and the declared `options` by name.
         options: options of `contraport.data.load` that the reader accepts.
         is_fallback: whether the format is tried after all others, because it recognizes their paths too.
     """

@@ -48,8 +48,8 @@ class ColumnRoles:
         by_role: column of the classes ("labels"), regression targets ("numbers"), "domains", splits ("split"), training
             "weights", names of the rows ("keys"), and of what is equal in the frames of one time series ("sequence");
             None for a role without a column.
-        maybe_files: columns of strings beside columns of numbers. They may be names of files, or texts to learn from.
-        undeclared_texts: columns of strings that are views although neither their names nor the user declare them.
+        maybe_files: string columns in a table that also has number columns: either file names, or texts to learn from.
+        undeclared_texts: string columns used as views, although neither their names nor the user declare them as texts.
     """
 
     views: tuple[tuple[str, ...], ...]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contraport.data.coupling import from_coupling, positions_by_key
+from contraport.data.coupling import find_key_positions, from_coupling
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.tables import SUFFIXES, load_table, read_table
@@ -56,7 +56,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")
     places = [
-        positions_by_key(
+        find_key_positions(
             part,
             sides[part].keys,
             list(map(str, table.column(column).to_pylist())),

@@ -58,7 +58,7 @@ def load_image_or_text_folder(
     items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _suffix(files[0]) in TEXTS:
-        contents = [read_text(file) for file in files]
+        contents = [read_stripped_text(file) for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
     images, captions = ImageFiles(tuple(files)), _read_captions(files, texts, folder)
@@ -147,7 +147,7 @@ def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
     return sorted(files)
 
 
-def read_text(file: str) -> str:
+def read_stripped_text(file: str) -> str:
     """Read a UTF-8 file, stripped of surrounding white space; see `read_text_file`."""
     return read_text_file(file).strip()
 
@@ -198,7 +198,7 @@ def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] 
             message = "%s: %d of %d images have a text beside them, fewer than half: the texts are not used"
             _log.warning(message, folder, number, len(files))
         return None
-    captions = [read_text(file) if file in texts else "" for file in candidates]
+    captions = [read_stripped_text(file) if file in texts else "" for file in candidates]
     missing = sum(not caption for caption in captions)
     if missing:
         _log.warning("%s: %d of %d images have no text beside them, or an empty one", folder, missing, len(files))

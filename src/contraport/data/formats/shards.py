@@ -355,7 +355,7 @@ class ArchiveMember(NamedTuple):
 
 
 def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMember]:
-    """Yield the files in an uncompressed tar archive, in order, and count everything else in `ignored`.
+    """Yield the regular files of an uncompressed tar archive in order; others are counted in `ignored`.
 
     Nothing is extracted: a path inside is only a name.
 

@@ -48,12 +48,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a table, read as Arrow tables; the columns that are not read stay where they are.
+    """Selected rows of a table, read on demand as Arrow tables; columns that are not selected are not read.
 
     Attributes:
         table: an Arrow table, or a `datasets.Dataset` in the format "arrow", whose rows are in files.
-        indices: index in the table of each row; None if every row of the table is a row.
-        texts: table of one column, the texts that stand in place of the lists of texts in the table; or None.
+        indices: table index of each row; None for all rows of the table in order.
+        texts: one-column table of single texts that replaces the table's column of text lists; or None.
     """
 
     table: Any
@@ -82,7 +82,7 @@ class TableRows:
         return self.table[:] if positions is None else self.table[positions.tolist()]
 
     def read_row(self, position: int) -> pa.Table:
-        """Return one row; `read` would copy all rows, if the table consists of several chunks."""
+        """Return one row without copying the table; `read` copies all rows if the table has several chunks."""
         index = position if self.indices is None else int(self.indices[position])
         return self.table.slice(index, 1) if self.is_table else self.table[index]
 

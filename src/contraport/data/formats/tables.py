@@ -141,7 +141,7 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
     return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, texts), rows
 
 
-def recombine_rows(
+def replace_view_columns(
     table: pa.Table,
     written: pa.Table,
     columns: Mapping[str, Any] | None,
@@ -153,7 +153,7 @@ def recombine_rows(
     here: Path,
     there: Path,
 ) -> pa.Table:
-    """Return some rows of a table, with the columns of one view taken from other rows.
+    """Return the kept rows of a table, with the columns of one view replaced by those of partner rows.
 
     Args:
         table: all rows, parsed.

@@ -104,7 +104,7 @@ class CustomTransform:
 
 
 def wrap_custom_transform(augment: Any) -> CustomTransform | None:
-    """Wrap a callable as a custom transform; return None for the name of a built-in transform or None.
+    """Wrap a callable as a custom transform; return None if given None or the name of a built-in transform.
 
     Raises:
         UsageError: the value is neither a name nor a callable.

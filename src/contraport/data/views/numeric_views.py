@@ -102,7 +102,7 @@ def _crop(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
 
 
 class AdjacentWindows(nn.Module):
-    """Cut two adjacent windows out of a time series at a random place, ``(b, C, T)`` to two of ``(b, C, length)``.
+    """Module that cuts two adjacent windows ``(b, C, length)`` at a random place from time series ``(b, C, T)``.
 
     Args:
         length: steps of a window.

@@ -57,11 +57,11 @@ class RandomDraws:
         return torch.randn(self._total, *shape, device=self._device)[self._part]
 
     def integers(self, below: int) -> Tensor:
-        """Draw integers from 0 to below - 1, (b,)."""
+        """Draw integers in [0, `below`), (b,)."""
         return torch.randint(below, (self._total,), device=self._device)[self._part]
 
     def span_mask(self, largest: float, length: int) -> Tensor:
-        """Draw the mask of a random span of at most a fraction `largest` of `length` places, (b, length)."""
+        """Draw masks of contiguous spans, each at most a fraction `largest` of `length` positions, (b, length)."""
         fraction = self.uniform(0, largest, 1)
         start = (1 - fraction) * self.uniform(0, 1, 1)
         places = (torch.arange(length, device=self._device) + 0.5) / length

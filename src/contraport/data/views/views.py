@@ -1,4 +1,4 @@
-"""Views: module that makes the random views of a batch from its stored views."""
+"""Generation of views: the module that makes random or unaugmented views from the stored views of a batch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class Views(nn.Module):
     Attributes:
         augment: name of the augmentation.
         custom: augmentation that the user gave as a callable, or None.
-        missing_transform_name: name of the callable that a loaded run was trained with, if it was not given; or None.
+        missing_transform_name: name of the custom transform with which a loaded run was trained, if the caller did not
+            pass it; or None.
         shapes: shape of one item of each random view.
         unaugmented_shapes: shape of one item of each view made without random changes.
         unaugmented_names: names of the views made without random changes.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, check_view_shapes, extract_feature_tensor
+from contraport.embedding import LoaderConfig, check_view_shapes, extract_features
 from contraport.encoders import Model, read_initial_weights
 from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
@@ -111,7 +111,7 @@ def compute_teacher_features(
         standard = plain.make_unaugmented(stored)
         return tuple(_resize(view, size) if size is not None and view.ndim == 4 else view for view in standard)
 
-    values = extract_feature_tensor(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
+    values = extract_features(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
     check(
         values.shape[1] % number == 0 and len({*encoder.widths}) == 1,
         f"{argument}: {source} must embed all views in one space, got features of sizes {list(encoder.widths)}.",
