@@ -30,7 +30,6 @@ from contraport.engine.kernels import (
     BilinearCost,
     Gibbs,
     Kernel,
-    LateInteraction,
     LearnedTemperature,
     RationalQuadratic,
     StudentT,
@@ -38,6 +37,7 @@ from contraport.engine.kernels import (
     parameter_value,
     scalar_parameter,
 )
+from contraport.engine.late_interaction import LateInteraction
 from contraport.engine.links import (
     CostWeightedLink,
     Link,

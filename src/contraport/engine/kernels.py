@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, normalize, without_autocast
-from contraport.engine.late_interaction import MIN_TWO_SIDED_TEMPERATURE, SetMatching, match_sets
 from contraport.engine.links import PolynomialTail, PoweredCost
 from contraport.engine.log_kernels import (
     CallableLogKernel,
@@ -27,10 +25,8 @@ from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import (
     UsageError,
     check,
-    check_integer,
     check_nonnegative,
     check_positive,
-    is_number,
     unknown_name_error,
 )
 
@@ -440,129 +436,6 @@ class StudentT(Kernel):
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"
-
-
-_MATCHINGS = ("max", "soft", "transport")
-
-
-class LateInteraction(Kernel):
-    """Gibbs kernel of sets of vectors, compared by matching their vectors: MaxSim and entropic plans between the sets.
-
-    Items are sets of vectors, such as the tokens of a text or the patches of an image: (N, t, d) and (M, s, d), or
-    (N, d), sets of one. Vectors are normalized, and vectors of zeros are padding. The similarity of a row x and a
-    column y is
-
-    - ``"max"``: the mean over the vectors of x of the largest cosine with a vector of y (MaxSim);
-    - ``"soft"``: the same with token_temperature times the log-mean-exp in place of the maximum;
-    - ``"transport"``: 1 minus the entropic transport cost between the two sets, each with uniform masses, after some
-      Sinkhorn iterations. Without a price on the masses of y this is ``"soft"``, at temperature 0 ``"max"``.
-
-    log K is (similarity - 1) / temperature. The similarities are computed once in a call, tile by tile: an objective
-    takes O(N M) memory, not O(N M t s). They are not symmetric: rows look for their match in columns, except in
-    balanced transport at convergence.
-
-    Args:
-        matching: one of the three.
-        temperature: in units of the similarity; as in `Kernel`.
-        token_temperature: epsilon of the entropy between vectors, in units of the cosine; at least 0.05 for transport.
-        relaxation: price at which the masses of the vectors may deviate, for transport: a number, or a pair for rows
-            and columns; infinity fixes them. (infinity, 0) is ``"soft"``.
-        iterations: number of Sinkhorn iterations, for transport; the last half-step is on the rows.
-        reduction: ``"mean"`` or ``"sum"`` over the vectors of x; for a sum log K is similarity / temperature.
-        learnable: whether the temperature is a parameter of the kernel, kept at 0.01 or above.
-
-    Raises:
-        UsageError: a name is unknown, a number is out of range, or the matching does not use an argument.
-
-    Source: Khattab and Zaharia (2020), ColBERT: Efficient and effective passage search via contextualized late
-    interaction over BERT, eq. 3; Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport.
-
-    >>> import torch
-    >>> x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one set of two vectors
-    >>> y = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]])
-    >>> LateInteraction("max", temperature=1.0)(x, y).dense()  # MaxSim - 1
-    tensor([[ 0.0000, -0.5000, -0.5000]])
-    """
-
-    compares_sets = True
-
-    def __init__(
-        self,
-        matching: str = "max",
-        temperature: TemperatureLike = 0.05,
-        *,
-        token_temperature: float = 0.05,
-        relaxation: float | tuple[float, float] = math.inf,
-        iterations: int = 5,
-        reduction: str = "mean",
-        learnable: bool = False,
-    ) -> None:
-        if matching not in _MATCHINGS:
-            raise unknown_name_error("matching", matching, _MATCHINGS)
-        if reduction not in ("mean", "sum"):
-            raise unknown_name_error("reduction", reduction, ("mean", "sum"))
-        super().__init__("cosine" if reduction == "mean" else "negative-cosine", temperature, learnable=learnable)
-        check_positive("token_temperature", token_temperature)
-        check_integer("iterations", iterations)
-        for name, is_set, used_by in (
-            ("token_temperature", token_temperature != 0.05, ("soft", "transport")),
-            ("relaxation", relaxation != math.inf, ("transport",)),
-            ("iterations", iterations != 5, ("transport",)),
-        ):
-            good = not is_set or matching in used_by
-            check(good, f"{name}: requires matching {' or '.join(used_by)}, got {matching!r}.", "matching")
-        prices = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
-        good = len(prices) == 2 and all(is_number(price) and price >= 0 for price in prices) and prices[0] > 0
-        message = f"relaxation: must be positive, or a pair of which the second may be 0, got {relaxation!r}."
-        check(good, message)
-        self.matching, self.token_temperature, self.iterations = matching, token_temperature, iterations
-        self.relaxation, self.reduction = prices, reduction
-        tau, steps = (0.0 if matching == "max" else float(token_temperature)), 0
-        if matching != "transport":
-            prices = (math.inf, 0.0)
-        elif prices[1] > 0:
-            steps, bound = iterations, MIN_TWO_SIDED_TEMPERATURE
-            check(tau >= bound, f"token_temperature: must be >= {bound} for transport, got {tau!r}.", "below_minimum")
-        row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
-        self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
-
-    def forward(
-        self,
-        x: Tensor,
-        y: Tensor,
-        temperature: float | Tensor | None = None,
-        processes: Processes = Processes(),  # noqa: B008  (a constant)
-    ) -> LogKernel:
-        """Return the log-kernel between sets x, (N, t, d) or (N, d), and y, (M, s, d) or (M, d); see `Kernel`."""
-        same, sets = x is y, x[:, None] if x.ndim == 2 else x
-        return super().forward(sets, sets if same else y[:, None] if y.ndim == 2 else y, temperature, processes)
-
-    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_cost(temperature)
-
-    def similarities(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the similarities, (N, M), of sets x, (N, t, d), and y, (M, s, d)."""
-        processes, n = current_processes(), len(x)
-        if processes.size == 1:
-            return match_sets(x, y, self._matching)
-        # Each process computes the similarities of its share of the rows.
-        edges = [n * rank // processes.size for rank in range(processes.size + 1)]
-        own = match_sets(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
-        return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
-
-    def _scaled_cost(
-        self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
-    ) -> LogKernel:
-        return self._scaled_cost_of_similarities(self.similarities(x, y), cost_scale, temperature)
-
-    def __repr__(self) -> str:
-        token = "" if self.matching == "max" else f", token_temperature={self.token_temperature!r}"
-        if self.matching == "transport":
-            token += f", relaxation={self.relaxation!r}, iterations={self.iterations!r}"
-        reduction = "" if self.reduction == "mean" else f", reduction={self.reduction!r}"
-        return (
-            f"LateInteraction({self.matching!r}, {self._temperature_repr()}{token}{reduction}{self._learnable_repr()})"
-        )
 
 
 class BilinearCost(nn.Module):

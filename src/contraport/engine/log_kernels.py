@@ -292,22 +292,11 @@ class InnerProductLogKernel(LogKernel):
     def _round(self, value: Tensor) -> Tensor:
         return value if self.operand_precision is None else value.to(self.operand_precision)
 
-    @cached_property
-    def _scratch(self) -> list[Tensor]:
-        """Buffer of a tile in the precision of operands: new memory for each tile would be cold."""
-        return []
-
-    def _rounded_tile(self, rows: int, columns: int) -> Tensor:
-        if not self._scratch or self._scratch[0].numel() < rows * columns:
-            self._scratch[:] = [self._operands[0].new_empty(rows * columns)]
-        return self._scratch[0][: rows * columns].view(rows, columns)
-
     def _product(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
         """Multiply operands, and return the tile in the type of the embeddings."""
         if self.operand_precision is None:
             return torch.mm(left, right, out=out)
-        # A CPU has no product of bfloat16 with another type of result.
-        product = torch.mm(left, right, out=self._rounded_tile(len(left), right.shape[1]))
+        product = torch.mm(left, right)  # a CPU has no product of bfloat16 with another type of result
         return product.to(self.x.dtype) if out is None else out.copy_(product)
 
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
@@ -334,11 +323,9 @@ class InnerProductLogKernel(LogKernel):
 
     @property
     def absolute_bound(self) -> float:
-        return (
-            math.inf
-            if self.constant_bias is None or self.link is not None
-            else abs(self.constant_bias) + self.max_product
-        )
+        if self.constant_bias is None or self.link is not None:
+            return math.inf
+        return abs(self.constant_bias) + self.max_product
 
     @property
     def is_symmetric(self) -> bool:
@@ -355,7 +342,7 @@ class InnerProductLogKernel(LogKernel):
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
         own, other = self._operands
-        rounded = weight if self.operand_precision is None else self._rounded_tile(*weight.shape).copy_(weight)
+        rounded = self._round(weight)
         for gradient, part, w, z in ((x, rows, rounded, other[columns]), (y, columns, rounded.T, own[rows])):
             if gradient is None:
                 continue

@@ -75,32 +75,20 @@ class CallInputs(NamedTuple):
 
 
 class Negatives(NamedTuple):
-    """Additional negatives of all processes, which become columns of every block.
+    """Additional negatives, which become columns of every block.
 
     Attributes:
-        embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d).
-        ids: Item id of each negative, (k,); None if unknown.
+        embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d); before they are gathered also
+            separate ones for each item, (n, k, d) or (n, k, t, d).
+        ids: Item id of each negative, (k,) or (n, k); None if unknown.
         owners: Item of the batch that each negative belongs to, (k,); None if each is a negative of all items.
+        same_on_all_processes: Whether every process gives the same negatives.
     """
 
     embeddings: Tensor
     ids: Tensor | None = None
     owners: Tensor | None = None
-
-
-class UngatheredNegatives(NamedTuple):
-    """Additional negatives of this process, before those of all processes are gathered.
-
-    Attributes:
-        embeddings: Embeddings of the negatives, (k, d), or separate ones for each item, (n, k, d); of sets of vectors,
-            (k, t, d) or (n, k, t, d).
-        ids: Item id of each negative, (k,) or (n, k); None if unknown.
-        same_on_all_processes: Whether every process gives the same negatives.
-    """
-
-    embeddings: Tensor
-    ids: Tensor | None
-    same_on_all_processes: bool
+    same_on_all_processes: bool = False
 
     def gather(
         self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, length: int = 0
@@ -245,7 +233,7 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], 
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> UngatheredNegatives | None:
+def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Negatives | None:
     """Check the additional negatives of this process, and return them; None without any."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if negatives is None:
@@ -270,7 +258,7 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ungathered
     good = negatives.ndim == ndim or not shared
     check(good, f"shared_negatives: requires negatives (k, {form}) of all items, got (n, k, {form}).", "conflict")
     negatives = negatives.to(torch.promote_types(z0.dtype, torch.float32))
-    return UngatheredNegatives(negatives, ids, bool(shared))
+    return Negatives(negatives, ids, same_on_all_processes=bool(shared))
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0, sets: bool = False) -> None:

@@ -16,7 +16,7 @@ from contraport.objectives.inputs import unpack_views
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.problem import MatchingProblem, build_problem, convert_target, read_call, report_failure
+from contraport.objectives.problem import MatchingProblem, convert_target, read_problem, report_failure
 from contraport.objectives.targets import Pairs, Target
 
 
@@ -237,12 +237,12 @@ class Objective(Loss):
         try:
             if reduction is not None:
                 self._check_options(options, reduction)
-            call = read_call(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
+            problem = read_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             report_failure(views, error)
             raise
-        return build_problem(call, self.kernel)
+        return problem.gather(self.kernel)
 
     def _check_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
         """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
@@ -261,14 +261,14 @@ class Objective(Loss):
     def _solve(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
         """Solve the plan of each direction of a block, and return it with the target plan."""
         directions, attributes = problem.directions(block), problem.inputs.attributes
+        (forward, *_), ids = directions[0], attributes.get("ids")
         marginals: Marginals | None = None
         if self.constraint.marginals == "weights":
-            marginals = self._marginals(directions[0].block, attributes.get("weights"))
+            marginals = self._marginals(forward, attributes.get("weights"))
         if problem.directions_share_pairs:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
-            geometry = directions[0].block.build_geometry(self.kernel, problem.temperature)
-            pattern, ids = directions[0].block.pattern, attributes.get("ids")
-            request = PlanRequest(marginals, bidirectional=len(directions) == 2, pattern=pattern, ids=ids)
+            geometry = forward.build_geometry(self.kernel, problem.temperature)
+            request = PlanRequest(marginals, bidirectional=len(directions) == 2, pattern=forward.pattern, ids=ids)
             plans = self.constraint(geometry, request)
         else:
             plans, column_weights = [], attributes.get("column_weights")
@@ -284,7 +284,7 @@ class Objective(Loss):
             if marginals is not None and row_weights is not None:
                 # The solved plan has the weights as marginals: they move into the target plan.
                 target, row_weights = target.scale_rows(row_weights), None
-            results.append(BlockResult(side, target, plan, row_weights, attributes.get("ids")))
+            results.append(BlockResult(side, target, plan, row_weights, ids))
         return results
 
     def _marginals(self, block: Block, weights: Tensor | None) -> Marginals:

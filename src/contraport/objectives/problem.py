@@ -13,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +26,13 @@ from contraport.objectives.inputs import (
     NON_ITEM_OPTIONS,
     CallInputs,
     Negatives,
-    UngatheredNegatives,
     check_views,
     read_inputs,
     read_negatives,
     read_sets,
     unpack_views,
 )
-from contraport.objectives.layouts import Block, Layout, LayoutTraits
+from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_block_features
 from contraport.objectives.transport import PlanWeights
@@ -45,20 +44,6 @@ OPTIONS = (
 """Options of a call, in the order in which processes compare them."""
 
 
-class Direction(NamedTuple):
-    """One direction of a block, rows to columns or columns to rows, with its target plan.
-
-    Attributes:
-        block: Compared pairs, (N, M).
-        target: Target plan of the direction.
-        row_weights: Weight of each row in the loss, (N,), 0 for rows without target mass; None is 1 throughout.
-    """
-
-    block: Block
-    target: TargetPlan
-    row_weights: Tensor | None
-
-
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
     """Matching problem of one call: its inputs under a layout and a target.
@@ -66,31 +51,83 @@ class MatchingProblem:
     Attributes:
         layout: Layout, which selects the compared pairs.
         target: Target of the call: the rule that gives the target plan of a block.
-        inputs: Views and attributes of the items of all processes.
-        negatives: Additional negatives of all processes, or None.
-        non_item_embeddings: Embeddings of columns that are not items, such as prototypes.
+        inputs: Views and attributes of the items.
+        negatives: Additional negatives, or None.
+        columns: Embeddings of columns that are not items, such as prototypes: none or one tensor.
         similarities: Similarity matrix in place of embeddings, or None.
         temperature: Temperature of the kernel in this call; None is the kernel's own.
-        pairs_require_features: Whether the choice of compared pairs depends on features of the items.
-        directions_share_pairs: Whether both directions of a block compare the same pairs.
-        is_unweighted_view_matching: Whether positives are the views of an item, and all items weigh the same.
+        plan_weights: Weights of the items by the plan of the batch, or None.
     """
 
     layout: Layout
     target: Target
     inputs: CallInputs
     negatives: Negatives | None
-    non_item_embeddings: tuple[Tensor, ...]
+    columns: tuple[Tensor, ...]
     similarities: Tensor | None
     temperature: float | Tensor | None
-    pairs_require_features: bool
-    directions_share_pairs: bool
-    is_unweighted_view_matching: bool
+    plan_weights: PlanWeights | None
+
+    def gather(self, kernel: Kernel) -> MatchingProblem:
+        """Return the problem of the items of all processes.
+
+        Raises:
+            UsageError: processes give different options, or one of them rejected its inputs.
+        """
+        processes, columns, plan_weights = current_processes(), self.columns, self.plan_weights
+        item_counts = negative_counts = None
+        length, ring = 0, False
+        if processes.size > 1:
+            item_counts, negative_counts, length = _agree_on_sizes(processes, self)
+            ring = current_exchange() == "ring"
+            if ring:
+                _check_ring(self)
+        if columns:
+            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.gather_rows()
+        else:
+            target = self.target.gather_across_processes(processes, self.inputs)
+        # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
+        inputs = self.inputs.gather(processes, item_counts, with_views=not ring, length=length)
+        if plan_weights is not None:
+            good = self.layout.traits.compares_items and not columns and self.similarities is None
+            good = good and inputs.present is None
+            check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
+            weights, own = plan_weights(inputs.views, kernel), inputs.attributes.get("weights")
+            weights = weights if own is None else weights * own.to(weights.dtype)
+            inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
+        negatives, temperature = self.negatives, self.temperature
+        if negatives is not None:
+            negatives = negatives.gather(inputs, processes, negative_counts, length)
+        if isinstance(temperature, Tensor):
+            temperature = processes.with_averaged_gradient(temperature)
+        return MatchingProblem(
+            self.layout, target, inputs, negatives, columns, self.similarities, temperature, plan_weights
+        )
+
+    @property
+    def directions_share_pairs(self) -> bool:
+        """True if both directions of a block compare the same pairs."""
+        if self.negatives is not None or "column_weights" in self.inputs.attributes:
+            return False
+        return not self.layout.traits.requires_features
+
+    @property
+    def is_unweighted_view_matching(self) -> bool:
+        """True if positives are the views of an item, and all items weigh the same."""
+        return self.target.positives_from_views and not self.inputs.attributes.keys() & {"weights", "column_weights"}
+
+    @property
+    def longest_set(self) -> int:
+        """Largest number of vectors of a set; 0 if items are vectors."""
+        if self.inputs.views[0].ndim == 2:
+            return 0
+        negatives = () if self.negatives is None else (self.negatives.embeddings,)
+        return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
     def blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
-        blocks = self.layout(*inputs.views, *self.non_item_embeddings)
+        blocks = self.layout(*inputs.views, *self.columns)
         own_present = inputs.present if inputs.item_counts is None else inputs.own_present
         if own_present is not None:
             blocks = self._without_absent_views(blocks, own_present)
@@ -116,8 +153,13 @@ class MatchingProblem:
         marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
         return [_select_present(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 
-    def directions(self, block: Block) -> list[Direction]:
-        """Return the directions of a block: rows to columns, and columns to rows if the layout compares both."""
+    def directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
+        """Return the directions of a block: rows to columns, and columns to rows if the layout compares both.
+
+        Returns:
+            For each direction its compared pairs, its target plan, and the weight of each row in the loss, (N,), 0 for
+            rows without target mass; None is 1 throughout.
+        """
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
@@ -127,9 +169,9 @@ class MatchingProblem:
             sides.append((block.T, target.transpose()))
         unweighted = weights is None and target.fills_all_rows
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
-        directions = []
+        directions, selected_by_features = [], self.layout.traits.requires_features
         for k, (side, rule) in enumerate(sides):
-            if self.pairs_require_features:
+            if selected_by_features:
                 side = self.layout.mask_by_features(side, select_block_features(attributes, side, backward=k > 0))
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)
@@ -139,62 +181,14 @@ class MatchingProblem:
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
                 side = side.append_columns(embeddings, both_ids, negatives.owners)
                 target_plan = target_plan.append_columns(len(embeddings))
-            directions.append(Direction(side, target_plan, row_weights))
+            directions.append((side, target_plan, row_weights))
         return directions
 
 
-class LocalCall(NamedTuple):
-    """Checked inputs of a call on this process; see `MatchingProblem`.
-
-    ``columns`` are its `non_item_embeddings`, none or one tensor; ``plan_weights`` weight items by the batch's plan.
-    """
-
-    layout: Layout
-    traits: LayoutTraits
-    inputs: CallInputs
-    negatives: UngatheredNegatives | None
-    target: Target
-    plan_weights: PlanWeights | None
-    columns: tuple[Tensor, ...]
-    similarities: Tensor | None
-    temperature: float | Tensor | None
-
-    @property
-    def longest_set(self) -> int:
-        """Largest number of vectors of a set; 0 if items are vectors."""
-        if self.inputs.views[0].ndim == 2:
-            return 0
-        negatives = () if self.negatives is None else (self.negatives.embeddings,)
-        return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
-
-    def describe_options(self) -> dict[str, str]:
-        """Describe the type and shape of each option, on which the processes must agree."""
-        inputs, negatives = self.inputs, self.negatives
-        view = _first_vectors(inputs.views[0], inputs.views[0].ndim)
-        different = "" if inputs.num_first_items is None else " of different items"
-        shared = f" beside {tuple(self.columns[0].shape)}" if self.columns else ""
-        forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
-        ring = ", around a ring" if current_exchange() == "ring" else ""
-        # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
-        dtype = exchange_dtype(view)
-        sent = "" if dtype == view.dtype else f", sent in {dtype}"
-        forms["views"] = f"{len(inputs.views)} views {describe_form(view)}{different}{shared}{ring}{sent}"
-        forms |= {"target": self.target.kind, "present": describe_form(inputs.present)}
-        forms["temperature"] = describe_form(self.temperature)
-        if self.plan_weights is not None:
-            plan = f"plan of strength {self.plan_weights.strength:g}, {self.plan_weights.iterations} iterations"
-            forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
-        if negatives is not None:
-            embeddings = _first_vectors(negatives.embeddings, inputs.views[0].ndim)
-            forms |= {"negatives": describe_form(embeddings), "negative_ids": describe_form(negatives.ids)}
-            forms["shared_negatives"] = repr(negatives.same_on_all_processes)
-        return forms
-
-
-def read_call(
+def read_problem(
     layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
-) -> LocalCall:
-    """Check the inputs of a call on this process, without communication.
+) -> MatchingProblem:
+    """Check the inputs of a call on this process, without communication, and return its part of the problem.
 
     Args:
         layout: which pairs are compared.
@@ -249,58 +243,16 @@ def read_call(
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
-    return LocalCall(layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature)
+    return MatchingProblem(layout, target, inputs, negatives, columns, similarities, temperature, plan_weights)
 
 
-def build_problem(call: LocalCall, kernel: Kernel) -> MatchingProblem:
-    """Build the matching problem of a call from the inputs of all processes.
-
-    Raises:
-        UsageError: processes give different options, or one of them rejected its inputs.
-    """
-    layout, traits, inputs, negatives, target, plan_weights, columns, similarities, temperature = call
-    processes = current_processes()
-    item_counts = negative_counts = None
-    length, ring = 0, False
-    if processes.size > 1:
-        item_counts, negative_counts, length = _agree_on_sizes(processes, call)
-        ring = current_exchange() == "ring"
-        if ring:
-            _check_ring(call)
-    if columns:
-        columns, target = (processes.with_averaged_gradient(columns[0]),), target.gather_rows()
-    else:
-        target = target.gather_across_processes(processes, inputs)
-    # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
-    inputs = inputs.gather(processes, item_counts, with_views=not ring, length=length)
-    if plan_weights is not None:
-        good = traits.compares_items and not columns and similarities is None and inputs.present is None
-        check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
-        weights = plan_weights(inputs.views, kernel)
-        own = inputs.attributes.get("weights")
-        weights = weights if own is None else weights * own.to(weights.dtype)
-        inputs = inputs._replace(attributes=inputs.attributes | {"weights": weights})
-    return MatchingProblem(
-        layout,
-        target,
-        inputs,
-        None if negatives is None else negatives.gather(inputs, processes, negative_counts, length),
-        columns,
-        similarities,
-        processes.with_averaged_gradient(temperature) if isinstance(temperature, Tensor) else temperature,
-        traits.requires_features,
-        negatives is None and not traits.requires_features and "column_weights" not in inputs.attributes,
-        target.positives_from_views and not inputs.attributes.keys() & {"weights", "column_weights"},
-    )
-
-
-def _check_ring(call: LocalCall) -> None:
+def _check_ring(problem: MatchingProblem) -> None:
     """Raise `UsageError` for calls that read embeddings of other processes outside of the passes over the pairs."""
     refused = {
-        "negatives: cannot be": call.negatives is not None,
-        "weights: 'plan' cannot be": call.plan_weights is not None,
-        f"layout: {call.layout!r} cannot be": bool(call.columns) or not call.traits.compares_items,
-        "kernel: kernels of sets of vectors cannot be": call.longest_set > 0,
+        "negatives: cannot be": problem.negatives is not None,
+        "weights: 'plan' cannot be": problem.plan_weights is not None,
+        f"layout: {problem.layout!r} cannot be": bool(problem.columns) or not problem.layout.traits.compares_items,
+        "kernel: kernels of sets of vectors cannot be": problem.longest_set > 0,
     }
     for subject, is_used in refused.items():
         check(not is_used, f"{subject} combined with exchange 'ring'; use 'gather'.", "exchange")
@@ -331,24 +283,47 @@ def describe_form(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _first_vectors(items: Tensor, ndim: int) -> Tensor:
-    """Return one vector of each set, as processes may have sets of different numbers of vectors."""
-    return items if ndim == 2 else items[..., :1, :]
+def _describe_options(problem: MatchingProblem) -> dict[str, str]:
+    """Describe the type and shape of each option, on which the processes must agree."""
+    inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
+
+    def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes
+        return items if ndim == 2 else items[..., :1, :]
+
+    view = first_vectors(inputs.views[0])
+    different = "" if inputs.num_first_items is None else " of different items"
+    shared = f" beside {tuple(problem.columns[0].shape)}" if problem.columns else ""
+    forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
+    ring = ", around a ring" if current_exchange() == "ring" else ""
+    # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
+    dtype = exchange_dtype(view)
+    sent = "" if dtype == view.dtype else f", sent in {dtype}"
+    forms["views"] = f"{len(inputs.views)} views {describe_form(view)}{different}{shared}{ring}{sent}"
+    forms |= {"target": problem.target.kind, "present": describe_form(inputs.present)}
+    forms["temperature"] = describe_form(problem.temperature)
+    if (weights := problem.plan_weights) is not None:
+        plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"
+        forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
+    if negatives is not None:
+        forms |= {"negatives": describe_form(first_vectors(negatives.embeddings))}
+        forms |= {"negative_ids": describe_form(negatives.ids)}
+        forms["shared_negatives"] = repr(negatives.same_on_all_processes)
+    return forms
 
 
-def _agree_on_sizes(processes: Processes, call: LocalCall) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _agree_on_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Check that all processes give the same options, and return the sizes of their tensors.
 
     Returns:
         The numbers of items and of negatives of each process, and the largest number of vectors of a set, 0 if items
         are vectors.
     """
-    forms, views = call.describe_options(), call.inputs.views
-    negatives = 0 if call.negatives is None else len(call.negatives.embeddings)
+    forms, views = _describe_options(problem), problem.inputs.views
+    negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTIONS}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
-    gathered = processes.gather_integers([1, len(views[0]), negatives, call.longest_set, *codes], views[0].device)
+    gathered = processes.gather_integers([1, len(views[0]), negatives, problem.longest_set, *codes], views[0].device)
     accepted, item_counts, negative_counts, lengths, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)

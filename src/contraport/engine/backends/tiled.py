@@ -15,13 +15,11 @@ part.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,13 +62,8 @@ class Tile(NamedTuple):
 
 
 class StreamedPairPasses(PairPasses):
-    """Passes over all pairs that recompute every tile in each pass, in O((N + M) d) memory.
+    """Passes over all pairs that recompute every tile in each pass, in O((N + M) d) memory."""
 
-    Attributes:
-        recomputes_tiles: Whether a tile is computed again in each pass.
-    """
-
-    recomputes_tiles: ClassVar[bool] = True
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
     def precompute(self) -> None:
@@ -83,7 +76,6 @@ class StreamedPairPasses(PairPasses):
         self.limit = MODERATE_EXPONENT[like.dtype]
         # Two buffers, for the kernel and the weight, that every tile overwrites: new memory per tile would be cold.
         self._buffers = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
-        self._masked_entries: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
@@ -179,27 +171,11 @@ class StreamedPairPasses(PairPasses):
             kernel, t = self.log_kernel.tile(rows, columns, buffer)
             if kernel is t and with_t:
                 kernel = kernel.clone()
-        for index in range(len(self.geometry.masks)):
-            self._exclude(index, rows, columns, kernel, 0 if exponential else -torch.inf)
+        for mask, ranges in zip(self.geometry.masks, self._label_ranges, strict=True):
+            # Most masks exclude one pair per row: tiles whose ranges of labels do not overlap are skipped.
+            if ranges is None or ranges.may_overlap(rows, columns):
+                kernel.masked_fill_(mask.tile(rows, columns), 0 if exponential else -torch.inf)
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
-
-    def _exclude(self, mask_index: int, rows: slice, columns: slice, kernel: Tensor, value: float) -> None:
-        """Overwrite the entries of a tile that a mask excludes.
-
-        Most masks exclude one pair per row. Tiles whose label ranges do not overlap are skipped, and where at most a
-        diagonal's worth of pairs is excluded their indices are cached: a scatter is cheaper than comparing all labels
-        again in the next pass.
-        """
-        ranges, key = self._label_ranges[mask_index], (mask_index, rows.start, columns.start)
-        if ranges is not None and not ranges.may_overlap(rows, columns):
-            return
-        if key in self._masked_entries:
-            kernel.index_put_(self._masked_entries[key], kernel.new_tensor(value))
-            return
-        mask = self.geometry.masks[mask_index].tile(rows, columns)
-        kernel.masked_fill_(mask, value)
-        if self.recomputes_tiles and ranges is not None and mask.count_nonzero() <= TILE[0]:
-            self._masked_entries[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
         return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -320,7 +296,6 @@ class StoredPairPasses(StreamedPairPasses):
     moderate, else log K itself; then, if there is a link, T of all tiles.
     """
 
-    recomputes_tiles: ClassVar[bool] = False
     description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
     def precompute(self) -> None:
@@ -332,7 +307,7 @@ class StoredPairPasses(StreamedPairPasses):
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
         size = _storage_size(self.geometry, self.processes)
-        self._storage = self.saved[0] if self.saved else _allocate(size, self.row_bias)
+        self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
@@ -467,33 +442,6 @@ def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tens
     for row, column in zip(left[1:], right[1:], strict=True):
         total.addcmul_(row[:, None], column)
     return total
-
-
-_spare: list[np.ndarray] = []
-"""Memory of tiles that are no longer in use; at most one array."""
-
-
-def _allocate(size: int, like: Tensor) -> Tensor:
-    """Allocate memory for a number of entries, with the dtype and device of another tensor.
-
-    On a CPU the memory of the previous call is reused if it suffices: the first touch of new memory takes a quarter of
-    the time of the matrix product that is written there.
-    """
-    if like.device.type != "cpu" or size == 0:
-        return like.new_empty(size)
-    needed = size * like.element_size()
-    array = _spare.pop() if _spare else None
-    if array is None or array.nbytes < needed:
-        array = np.empty(needed, dtype=np.uint8)
-    # The tensor owns this view of the array: when both end, the array becomes spare again.
-    view = array[:needed]
-    weakref.finalize(view, _release, array).atexit = False
-    return torch.frombuffer(view, dtype=like.dtype)
-
-
-def _release(array: np.ndarray) -> None:
-    if array.nbytes <= STORED_BYTES and not (_spare and _spare[0].nbytes >= array.nbytes):
-        _spare[:] = [array]
 
 
 def _ranges(start: int, stop: int, length: int) -> Iterator[slice]:
