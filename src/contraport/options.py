@@ -12,6 +12,7 @@ import copy
 import functools
 import inspect
 import logging
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -238,6 +239,18 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
         return cls
 
     return decorate
+
+
+def keep_deprecated_names(module: str, **new_names: str) -> Callable[[str], Any]:
+    """Build the ``__getattr__`` of a module that keeps deprecated names, declared as ``old="new"``, with a warning."""
+
+    def read(old: str) -> Any:
+        if old not in new_names:
+            raise AttributeError(f"module {module!r} has no attribute {old!r}")
+        warn_renamed(f"{module}.{old}", f"{module}.{new_names[old]}", stacklevel=3)
+        return getattr(sys.modules[module], new_names[old])
+
+    return read
 
 
 def with_options_as_parameters(

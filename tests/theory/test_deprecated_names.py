@@ -14,10 +14,6 @@ def test_old_names_of_the_package_warn(old, new):
         theory.nothing  # noqa: B018
 
 
-def test_every_old_name_has_a_current_one():
-    assert set(theory._DEPRECATED.values()) <= set(theory.__all__)
-
-
 def test_old_names_of_attributes_warn():
     result = theory.compare_constraints(torch.eye(2), torch.eye(2))
     with pytest.warns(FutureWarning, match="ConstraintComparison.plans_by_constraint"):

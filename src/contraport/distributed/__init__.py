@@ -1,8 +1,5 @@
 """Distributed training: process groups, differentiable collectives, and coordinated starts and failures."""
 
-import warnings
-from typing import Any
-
 from contraport.distributed.processes import (
     Processes,
     any_process,
@@ -18,6 +15,7 @@ from contraport.distributed.processes import (
     use_local_batch,
 )
 from contraport.distributed.ring_exchange import RingExchange
+from contraport.options import keep_deprecated_names
 
 __all__ = [
     "Processes", "RingExchange", "any_process", "broadcast_object", "current_processes", "first_non_none", "gather",
@@ -25,12 +23,4 @@ __all__ = [
     "use_local_batch",
 ]  # fmt: skip
 
-_DEPRECATED = {"local": "use_local_batch", "local_batch": "use_local_batch"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _DEPRECATED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = f"{__name__}.{name} is deprecated; use {__name__}.{_DEPRECATED[name]}."
-    warnings.warn(message, FutureWarning, stacklevel=2)
-    return globals()[_DEPRECATED[name]]
+__getattr__ = keep_deprecated_names(__name__, local="use_local_batch", local_batch="use_local_batch")

@@ -1,8 +1,5 @@
 """Engine: differentiable sums over all pairs of rows and columns, computed by interchangeable backends."""
 
-import warnings
-from typing import Any
-
 from contraport.engine.autograd import (
     check_not_in_torch_func,
     disable_autocast_in_backward,
@@ -52,6 +49,7 @@ from contraport.engine.log_kernels import Indices, LogKernel, MatrixLogKernel, P
 from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
 from contraport.engine.ring import RingLogKernel, Shards
 from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_of_size
+from contraport.options import keep_deprecated_names
 
 __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
@@ -65,18 +63,11 @@ __all__ = [
     "scalar_parameter", "solve_fixed_point", "without_autocast",
 ]  # fmt: skip
 
-_DEPRECATED = {
-    "explain": "explain_backend",
-    "scale": "run_half_steps",
-    "LogDecay": "PolynomialTail",
-    "LogFunction": "LogOfFunction",
-    "transport_cost": "row_transport_costs",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _DEPRECATED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = f"{__name__}.{name} is deprecated; use {__name__}.{_DEPRECATED[name]}."
-    warnings.warn(message, FutureWarning, stacklevel=2)
-    return globals()[_DEPRECATED[name]]
+__getattr__ = keep_deprecated_names(
+    __name__,
+    explain="explain_backend",
+    scale="run_half_steps",
+    LogDecay="PolynomialTail",
+    LogFunction="LogOfFunction",
+    transport_cost="row_transport_costs",
+)

@@ -14,21 +14,9 @@ from contraport.objectives.targets import *
 from contraport.objectives.transport import PlanWeights, Transport, assignments, sinkhorn_divergence, transport
 
 __all__ = [
-    "BlockResult",
-    "Loosen",
-    "Loss",
-    "Objective",
-    "Plan",
-    "PlanWeights",
-    "SumLoss",
-    "TemperatureSchedule",
-    "Tighten",
-    "Transport",
-    "assignments",
-    "matryoshka",
-    "sinkhorn_divergence",
-    "transport",
-]
+    "BlockResult", "Loosen", "Loss", "Objective", "Plan", "PlanWeights", "SumLoss", "TemperatureSchedule",
+    "Tighten", "Transport", "assignments", "matryoshka", "sinkhorn_divergence", "transport",
+]  # fmt: skip
 __all__ += constraints.__all__
 __all__ += divergences.__all__
 __all__ += layout_wrappers.__all__

@@ -18,15 +18,9 @@ from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_dia
 from contraport.options import accept_deprecated
 
 __all__ = [
-    "AllViewPairs",
-    "Coordinates",
-    "CoreViewPairs",
-    "GuidedNegatives",
-    "LeadingCoordinates",
-    "NestedCoordinates",
-    "PhaseShift",
-    "WithinView",
-]
+    "AllViewPairs", "Coordinates", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
+    "PhaseShift", "WithinView",
+]  # fmt: skip
 
 
 class ViewPairLayout(Layout):

@@ -1,8 +1,6 @@
 """Numerical studies of contrastive learning theory: each function returns numbers, drawn by ``.figure()``."""
 
-from typing import Any
-
-from contraport.options import warn_renamed
+from contraport.options import keep_deprecated_names
 from contraport.theory.alpha_cl import (
     ContrastiveCovariance,
     DeepLinearTraining,
@@ -37,67 +35,36 @@ from contraport.theory.uniformity import (
 )
 
 __all__ = [
-    "AugmentationTargets",
-    "ClassCosines",
-    "CollapseComparison",
-    "ConstraintComparison",
-    "ContrastiveCovariance",
-    "Coupling",
-    "Couplings",
-    "DeepLinearTraining",
-    "EntropicPath",
-    "FiveGaussiansTraining",
-    "LinearEncoderTraining",
-    "Mixture",
-    "PenaltyResult",
-    "PenaltySweep",
-    "PlanWithStatistics",
-    "UniformPoints",
-    "compare_collapse",
-    "compare_constraints",
-    "compute_augmentation_targets",
-    "compute_class_cosines",
-    "contrastive_covariance",
-    "energy",
-    "gaussian_mixture",
-    "minimize_uniformity_loss",
-    "optimal_couplings",
-    "pair_weights",
-    "solve_entropic_program",
-    "sweep_uniformity_penalty",
-    "train_deep_linear_encoder",
-    "train_linear_encoder",
+    "AugmentationTargets", "ClassCosines", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance",
+    "Coupling", "Couplings", "DeepLinearTraining", "EntropicPath", "FiveGaussiansTraining", "LinearEncoderTraining",
+    "Mixture", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
+    "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "contrastive_covariance",
+    "energy", "gaussian_mixture", "minimize_uniformity_loss", "optimal_couplings", "pair_weights",
+    "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder", "train_linear_encoder",
     "train_on_five_gaussians",
-]
+]  # fmt: skip
 
-_DEPRECATED = {
-    "Collapse": "CollapseComparison",
-    "DeepLinear": "DeepLinearTraining",
-    "FiveGaussians": "FiveGaussiansTraining",
-    "LinearEncoder": "LinearEncoderTraining",
-    "MatchedPlan": "PlanWithStatistics",
-    "Matching": "ConstraintComparison",
-    "NoiseAndMixup": "AugmentationTargets",
-    "PerfectUniformity": "UniformPoints",
-    "Similarity": "ClassCosines",
-    "SimplexPath": "EntropicPath",
-    "UniformityPenalty": "PenaltySweep",
-    "collapse": "compare_collapse",
-    "deep_linear": "train_deep_linear_encoder",
-    "five_gaussians": "train_on_five_gaussians",
-    "linear_encoder": "train_linear_encoder",
-    "matching": "compare_constraints",
-    "noise_and_mixup": "compute_augmentation_targets",
-    "perfect_uniformity": "minimize_uniformity_loss",
-    "similarity": "compute_class_cosines",
-    "simplex_path": "solve_entropic_program",
-    "uniformity_penalty": "sweep_uniformity_penalty",
-}
-"""Current name of each deprecated name of this package."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _DEPRECATED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn_renamed(f"theory.{name}", f"theory.{_DEPRECATED[name]}", stacklevel=3)
-    return globals()[_DEPRECATED[name]]
+__getattr__ = keep_deprecated_names(
+    __name__,
+    Collapse="CollapseComparison",
+    DeepLinear="DeepLinearTraining",
+    FiveGaussians="FiveGaussiansTraining",
+    LinearEncoder="LinearEncoderTraining",
+    MatchedPlan="PlanWithStatistics",
+    Matching="ConstraintComparison",
+    NoiseAndMixup="AugmentationTargets",
+    PerfectUniformity="UniformPoints",
+    Similarity="ClassCosines",
+    SimplexPath="EntropicPath",
+    UniformityPenalty="PenaltySweep",
+    collapse="compare_collapse",
+    deep_linear="train_deep_linear_encoder",
+    five_gaussians="train_on_five_gaussians",
+    linear_encoder="train_linear_encoder",
+    matching="compare_constraints",
+    noise_and_mixup="compute_augmentation_targets",
+    perfect_uniformity="minimize_uniformity_loss",
+    similarity="compute_class_cosines",
+    simplex_path="solve_entropic_program",
+    uniformity_penalty="sweep_uniformity_penalty",
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from torch import Tensor
 from contraport.errors import check, check_integer, check_positive
 from contraport.options import keep_deprecated_attributes
 from contraport.seeding import torch_generator
-
-if TYPE_CHECKING:
-    pass
 
 
 @keep_deprecated_attributes(components="component_indices")

@@ -7,19 +7,6 @@ from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, 
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
 __all__ = [
-    "Balanced",
-    "Columns",
-    "Constraint",
-    "DataBalanced",
-    "DenseTsallisPlan",
-    "Exact",
-    "Free",
-    "Marginals",
-    "PlanRequest",
-    "Rows",
-    "Simplex",
-    "Tsallis",
-    "TsallisPlan",
-    "Unbalanced",
-    "solve_dense_tsallis",
-]
+    "Balanced", "Columns", "Constraint", "DataBalanced", "DenseTsallisPlan", "Exact", "Free", "Marginals",
+    "PlanRequest", "Rows", "Simplex", "Tsallis", "TsallisPlan", "Unbalanced", "solve_dense_tsallis",
+]  # fmt: skip

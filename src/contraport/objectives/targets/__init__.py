@@ -17,18 +17,6 @@ from contraport.objectives.targets.target import (
 )
 
 __all__ = [
-    "DenseTarget",
-    "Domains",
-    "DuplicateGroups",
-    "Labels",
-    "Matrix",
-    "Neighbors",
-    "PairList",
-    "Pairs",
-    "PiecewiseConstantTarget",
-    "SimilarityMatrix",
-    "SoftNeighbors",
-    "SparseTarget",
-    "Target",
-    "TargetPlan",
-]
+    "DenseTarget", "Domains", "DuplicateGroups", "Labels", "Matrix", "Neighbors", "PairList", "Pairs",
+    "PiecewiseConstantTarget", "SimilarityMatrix", "SoftNeighbors", "SparseTarget", "Target", "TargetPlan",
+]  # fmt: skip
