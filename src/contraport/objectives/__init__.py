@@ -7,8 +7,7 @@ from contraport.objectives.layout_wrappers import *
 from contraport.objectives.layouts import *
 from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
-from contraport.objectives.matryoshka_loss import matryoshka
-from contraport.objectives.objective import Objective, SumLoss
+from contraport.objectives.objective import Objective, SumLoss, matryoshka
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets import *
 from contraport.objectives.transport import PlanWeights, Transport, assignments, sinkhorn_divergence, transport

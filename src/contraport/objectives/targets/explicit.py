@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, to_numeric_tensor
-from contraport.objectives.layouts import Block, PairPattern
+from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, equalize_row_masses
 
 
@@ -80,18 +80,19 @@ class PairList(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         pattern, pairs, same = block.pattern, self._indices, block.x is block.y
-        shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares)
+        shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares).detach()
         shares = shares.to(pairs.device, block.compute_dtype)
         if same:
             others = pairs[:, 0] != pairs[:, 1]
             pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
-        rows, columns, which = _find_entries(pairs.flip(1) if self._transposed else pairs, pattern)
-        keep = rows != columns if same else torch.ones_like(rows, dtype=torch.bool)
-        # One integer per entry: a unique of integers finds duplicates faster than one of rows.
-        entries, place = torch.unique(rows[keep] * block.shape[1] + columns[keep], return_inverse=True)
-        values = shares.new_zeros(len(entries)).index_add(0, place, shares[which[keep]])
-        values = values if self.shares is not None else torch.ones_like(values)
-        rows, columns = entries // block.shape[1], entries % block.shape[1]
+        pairs, size = (pairs.flip(1) if self._transposed else pairs), (pattern.num_items,) * 2
+        between_items = torch.sparse_coo_tensor(pairs.T, shares, size, check_invariants=False).coalesce()
+        entries = between_items.index_select(0, pattern.row_items).index_select(1, pattern.column_items).coalesce()
+        (rows, columns), values = entries.indices(), entries.values()
+        values = values if self.shares is not None else torch.ones_like(values)  # duplicates count once
+        if same:
+            keep = rows != columns
+            rows, columns, values = rows[keep], columns[keep], values[keep]
         others = pattern.row_items[rows] != pattern.column_items[columns]
         _check_compared([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
         totals = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
@@ -100,27 +101,6 @@ class PairList(Target):
 
     def transpose(self) -> PairList:
         return PairList(self.pairs, self.shares, not self._transposed)
-
-
-def _find_entries(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the row, column and pair index of every block entry that corresponds to one of the item pairs."""
-    places = [
-        _places_by_item(items, pattern.num_items)[side]
-        for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
-    ]
-    indices = torch.arange(len(pairs), device=pairs.device)[:, None, None]
-    rows, columns, which = torch.broadcast_tensors(places[0][:, :, None], places[1][:, None, :], indices)
-    present = (rows >= 0) & (columns >= 0)
-    return rows[present], columns[present], which[present]
-
-
-def _places_by_item(shown: Tensor, size: int) -> Tensor:
-    """Return all positions of each item, (size, largest count), padded with -1."""
-    items, places = shown.sort(stable=True)
-    counts = torch.bincount(items, minlength=size)
-    position = torch.arange(len(items), device=items.device) - (counts.cumsum(0) - counts)[items]
-    table = items.new_full((size, int(counts.amax())), -1)
-    return table.index_put((items, position), places)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -264,31 +244,20 @@ class SimilarityMatrix(Target):
         for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):
             within = (indices >= 0) & (indices < total)
             check_values("items", indices, within, f"from 0 to {total - 1}, indices into the matrix")
-        similarities = _select_entries(self.matrix, rows, columns).to(block.x.device, block.compute_dtype)
+        similarities = self._between(*(side.to(self.matrix.device) for side in (rows, columns)))
+        similarities = similarities.to(block.x.device, block.compute_dtype)
         good_values = (similarities >= 0) & similarities.isfinite()
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
         similarities = similarities.T if self._transposed else similarities
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
         return DenseTarget(equalize_row_masses(block.pattern.fill_masked(between, 0)))
 
-
-def _select_entries(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the dense submatrix of some rows and columns, (n, m), on the device of the matrix."""
-    rows, columns = rows.contiguous().to(matrix.device), columns.contiguous().to(matrix.device)
-    if not _is_sparse(matrix):
-        return matrix[rows][:, columns]
-    # Entries are sorted, so that only the rows of the items are read: the work grows with the batch.
-    matrix = matrix.to_sparse_coo().coalesce()
-    (entry_rows, entry_columns), own_rows, own_columns = matrix.indices(), rows.unique(), columns.unique()
-    starts, ends = (torch.searchsorted(entry_rows, own_rows, right=right) for right in (False, True))
-    counts = ends - starts
-    row = torch.arange(len(own_rows), device=rows.device).repeat_interleave(counts)
-    entry = torch.arange(len(row), device=rows.device) + (ends - counts.cumsum(0))[row]
-    column = torch.searchsorted(own_columns, entry_columns[entry]).clamp_max(len(own_columns) - 1)
-    present = own_columns[column] == entry_columns[entry]
-    values = matrix.values()[entry[present]]
-    dense = values.new_zeros(len(own_rows), len(own_columns)).index_put((row[present], column[present]), values)
-    return dense[torch.searchsorted(own_rows, rows)][:, torch.searchsorted(own_columns, columns)]
+    def _between(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the dense submatrix of some rows and columns, on the device of the matrix."""
+        if not _is_sparse(self.matrix):
+            return self.matrix[rows][:, columns]
+        matrix = self.matrix.detach().to_sparse_coo().coalesce()
+        return matrix.index_select(0, rows).index_select(1, columns).to_dense()
 
 
 def _check_compared(excluded: list[Tensor]) -> None:
