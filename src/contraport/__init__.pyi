@@ -125,9 +125,9 @@ from contraport.objectives import Tsallis as Tsallis
 from contraport.objectives import Unbalanced as Unbalanced
 from contraport.objectives import VarianceHinge as VarianceHinge
 from contraport.objectives import WithinView as WithinView
-from contraport.objectives import assignments as assignments
 from contraport.objectives import matryoshka as matryoshka
 from contraport.objectives import sinkhorn_divergence as sinkhorn_divergence
+from contraport.objectives import soft_assignments as soft_assignments
 from contraport.objectives import transport as transport
 from contraport.reporting import report as report
 from contraport.runs import Run as Run

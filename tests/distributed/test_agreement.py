@@ -21,7 +21,7 @@ def call(name="nt-xent", here=None, **known):
 
 
 def call_in_bfloat16(rank):
-    contraport.engine.backends.tiled.has_fast_bfloat16 = lambda device: True
+    contraport.engine.backends.tiled.has_fast_cpu_bfloat16 = lambda device: True
     with contraport.engine.precision("bfloat16"):
         return contraport.nt_xent()(*views(rank))
 

@@ -39,7 +39,7 @@ def work(rank, report, size):
 
 
 def work_in_bfloat16(rank, report, size):
-    contraport.engine.backends.tiled.has_fast_bfloat16 = lambda device: True
+    contraport.engine.backends.tiled.has_fast_cpu_bfloat16 = lambda device: True
     z0, z1 = torch.randn(2, 4 + rank, DIMENSIONS).unbind()
     for name in ("float32", "bfloat16"):
         z, moved = z0.clone().requires_grad_(), Counter()

@@ -59,7 +59,7 @@ def with_prototypes(name, rows):
     """Swapped prediction of assignments to prototypes that every process brings."""
     x0, x1, encoder = batch()
     prototypes = numbers(3, 4, seed=2).requires_grad_()
-    wanted = contraport.assignments(x1[rows] @ encoder, prototypes)
+    wanted = contraport.soft_assignments(x1[rows] @ encoder, prototypes)
     loss = contraport.objective(name, symmetric=False, shared_columns=True)
     encoder.requires_grad_()
     return loss(x0[rows] @ encoder, prototypes, target=wanted), [encoder, prototypes]

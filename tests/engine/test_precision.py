@@ -28,7 +28,7 @@ def gradient(loss, z, dtype, name, way):
     ids=repr,
 )
 def test_gradient_in_bfloat16_is_close(monkeypatch, loss, way):
-    monkeypatch.setattr(tiled, "has_fast_bfloat16", lambda device: device.type == "cpu")
+    monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: device.type == "cpu")
     monkeypatch.setattr(tiled, "TILE", (64, 64))
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(300, 64, generator=generator)
@@ -57,7 +57,7 @@ def warns_of(name, dtype):
 def test_warns_if_the_precision_gains_nothing(monkeypatch):
     warns_of("float16", torch.float32)
     warns_of("bfloat16", torch.float64)
-    monkeypatch.setattr(tiled, "has_fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: False)
     warns_of("bfloat16", torch.float32)
 
 
@@ -68,7 +68,7 @@ def test_few_rows_are_multiplied_in_single_precision():
 
 
 def test_explains_the_precision(monkeypatch):
-    monkeypatch.setattr(tiled, "has_fast_bfloat16", lambda device: True)
+    monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: True)
     x = torch.randn(1024, 4)
     with precision("bfloat16"):
         assert explain_backend(Geometry(Gibbs()(x, x))).endswith("Embeddings are multiplied in bfloat16.")

@@ -13,7 +13,7 @@ from contraport.data import from_arrays
 from contraport.engine import backend
 from contraport.engine.kernels import Kernel
 from contraport.engine.links import PolynomialTail
-from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, LayoutTraits, Plan, Target
+from contraport.objectives import Constraint, DenseTargetPlan, Divergence, Layout, LayoutTraits, Plan, Target
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.layouts import Block, build_diagonal_pattern
 
@@ -50,7 +50,7 @@ class Cauchy(Kernel):
 class Chain(Layout):
     """A layout: each view with the next one."""
 
-    traits = LayoutTraits(multi_view=True)
+    traits = LayoutTraits(takes_all_views=True)
 
     def __call__(self, *views):
         pattern = build_diagonal_pattern(len(views[0]), 1.0, False, views[0].device)
@@ -65,7 +65,7 @@ class Smoothed(Target):
 
     def __call__(self, block, attributes):
         wanted = Pairs()(block, attributes).dense()
-        return DenseTarget(0.9 * wanted + 0.1 / wanted.numel())
+        return DenseTargetPlan(0.9 * wanted + 0.1 / wanted.numel())
 
 
 @pytest.fixture

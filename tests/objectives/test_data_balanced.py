@@ -200,6 +200,6 @@ def test_rejects_invalid_arguments(call, code, value):
 
 def test_an_item_without_a_value_keeps_its_average():
     averages = contraport.objectives.item_averages.ItemAverages(2, 0.5)
-    averages.log_averages(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
-    averages.log_averages(torch.tensor([0, 1]), torch.tensor([-torch.inf, 2.0]))
+    averages.update_log_averages(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
+    averages.update_log_averages(torch.tensor([0, 1]), torch.tensor([-torch.inf, 2.0]))
     torch.testing.assert_close(averages.log_average, torch.tensor([1.0, 2.0]))

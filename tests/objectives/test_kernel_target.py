@@ -5,8 +5,8 @@ import torch
 from tests.objectives.comparing import views
 
 from contraport.engine import Geometry, Gibbs, LabelMask, StudentT
-from contraport.objectives.targets.feature_targets import KernelTarget
-from contraport.objectives.targets.target import DenseTarget
+from contraport.objectives.targets.feature_targets import KernelTargetPlan
+from contraport.objectives.targets.target import DenseTargetPlan
 
 
 @pytest.fixture(params=[1 << 20, 12], ids=["whole", "in blocks"], autouse=True)
@@ -21,10 +21,10 @@ def both(request):
     rows = torch.arange(7)
     everything = LabelMask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
     masks = LabelMask((rows, rows)), everything
-    target = KernelTarget.from_row_normalized(Geometry(request.param(x, y), masks))
+    target = KernelTargetPlan.with_normalized_rows(Geometry(request.param(x, y), masks))
     kernel = request.param(x, y).dense().exp() * ~masks[0].dense() * ~everything.dense()
     mass = kernel.sum(1, keepdim=True)
-    return target, DenseTarget(kernel / torch.where(mass > 0, mass, 1) / 7)
+    return target, DenseTargetPlan(kernel / torch.where(mass > 0, mass, 1) / 7)
 
 
 def assert_same(target, matrix):
@@ -37,7 +37,7 @@ def assert_same(target, matrix):
 def test_equals_the_dense_matrix(both):
     target, matrix = both
     assert_same(target, matrix)
-    assert_same(target.T, DenseTarget(matrix.matrix.T))
+    assert_same(target.T, DenseTargetPlan(matrix.matrix.T))
     assert_same(target.take_rows(slice(2, 6)), matrix.take_rows(slice(2, 6)))
     factors = torch.arange(7.0, dtype=torch.float64)
     assert_same(target.scale_rows(factors), matrix.scale_rows(factors))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport import assignments
+from contraport import soft_assignments
 
 GENERATOR = torch.Generator().manual_seed(3)
 Z0, Z1 = torch.randn(2, 8, 5, dtype=torch.float64, generator=GENERATOR)
@@ -25,7 +25,7 @@ def sinkhorn(scores, temperature=0.05, iterations=3):
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_assignments_are_swavs(iterations):
-    found = assignments(Z0, PROTOTYPES, iterations=iterations)
+    found = soft_assignments(Z0, PROTOTYPES, iterations=iterations)
     expected = sinkhorn(F.normalize(Z0) @ F.normalize(PROTOTYPES).T, iterations=iterations)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(found.sum(1), torch.ones(8, dtype=torch.float64))
@@ -33,10 +33,10 @@ def test_assignments_are_swavs(iterations):
 
 def test_assignments_are_held_and_take_half_precision():
     z, prototypes = Z0.bfloat16().requires_grad_(), PROTOTYPES.float().requires_grad_()
-    found = assignments(z, prototypes)
+    found = soft_assignments(z, prototypes)
     assert not found.requires_grad
     assert found.dtype == torch.float32
-    expected = assignments(z.detach().double(), prototypes.detach().double())
+    expected = soft_assignments(z.detach().double(), prototypes.detach().double())
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -44,7 +44,7 @@ def test_assignments_are_held_and_take_half_precision():
 @pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
 def test_swapped_prediction_is_swavs_cross_entropy(backend, n):
     z, prototypes = Z0[:n].clone().requires_grad_(), PROTOTYPES.clone().requires_grad_()
-    wanted = assignments(Z1[:n], prototypes)
+    wanted = soft_assignments(Z1[:n], prototypes)
     loss = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
     with contraport.engine.backend(backend):
         value = loss(z, prototypes, target=wanted)
@@ -58,7 +58,7 @@ def test_swapped_prediction_is_swavs_cross_entropy(backend, n):
 
 
 def test_in_one_process_prototypes_are_a_second_view_of_other_items():
-    wanted = contraport.assignments(Z1, PROTOTYPES)
+    wanted = contraport.soft_assignments(Z1, PROTOTYPES)
     expected = contraport.info_nce(symmetric=False, shared_columns=True)(Z0, PROTOTYPES, target=wanted)
     torch.testing.assert_close(contraport.info_nce(symmetric=False)(Z0, PROTOTYPES, target=wanted), expected)
 
@@ -76,12 +76,12 @@ def test_in_one_process_prototypes_are_a_second_view_of_other_items():
         (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted, ids=torch.arange(8)), "ids.conflict", ""),
         (lambda swap, wanted: swap(Z0, PROTOTYPES[:, :2], target=wanted), "z1.shape", ""),
         (lambda swap, wanted: contraport.Cross(shared_columns=True), "shared_columns.conflict", "False"),
-        (lambda swap, wanted: assignments(Z0, PROTOTYPES[:, :2]), "z1.shape", ""),
-        (lambda swap, wanted: assignments(Z0, PROTOTYPES, temperature=0), "temperature.invalid", ""),
-        (lambda swap, wanted: assignments(Z0, PROTOTYPES, iterations=0), "iterations.invalid", ""),
+        (lambda swap, wanted: soft_assignments(Z0, PROTOTYPES[:, :2]), "z1.shape", ""),
+        (lambda swap, wanted: soft_assignments(Z0, PROTOTYPES, temperature=0), "temperature.invalid", ""),
+        (lambda swap, wanted: soft_assignments(Z0, PROTOTYPES, iterations=0), "iterations.invalid", ""),
     ],
 )
 def test_rejects_invalid_arguments(call, code, value):
     swap = contraport.info_nce(symmetric=False, shared_columns=True)
     with raises_usage_error(code, value):
-        call(swap, assignments(Z1, PROTOTYPES))
+        call(swap, soft_assignments(Z1, PROTOTYPES))

@@ -59,6 +59,7 @@ DEPRECATED = {
     "Temperature": "TemperatureSchedule",
     "Total": "SumLoss",
     "Within": "WithinView",
+    "assignments": "soft_assignments",
     "comparing": "comparison",
     "measures": "metrics",
     "searching": "similarity_search",

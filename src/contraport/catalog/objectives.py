@@ -172,7 +172,7 @@ def _learned_temperature(text: str, signature: inspect.Signature) -> float:
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
     start = parse_learned_temperature(text)
     start = signature.parameters["temperature"].default if start is None else start
-    return cp.engine.LearnedTemperature(0.5 if start is None else start)
+    return cp.engine.InitialTemperature(0.5 if start is None else start)
 
 
 def _choose(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
@@ -206,7 +206,7 @@ def info_nce(
         temperature: in units of the cosine.
         symmetric: average both directions.
         target: the target plan; None is `Pairs`.
-        shared_columns: the second argument of the call is not a view but prototypes, as in `Cross`; `assignments`
+        shared_columns: the second argument of the call is not a view but prototypes, as in `Cross`; `soft_assignments`
             computes targets for them.
 
     >>> import torch
@@ -335,10 +335,10 @@ def gca_uot(
 ) -> Loss:
     """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may lose mass against a penalty.
 
-    `Objective.mass` is the share of the mass that was transported, at most 1 with the product reference. On digits and
-    Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, it was never better than NT-Xent or
-    the balanced plan by more than the differences between seeds; at temperature 0.05 about a point of kNN accuracy
-    lower, unless `conditional`.
+    `Objective.last_mass` is the share of the mass that was transported, at most 1 with the product reference. On digits
+    and Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, it was never better than
+    NT-Xent or the balanced plan by more than the differences between seeds; at temperature 0.05 about a point of kNN
+    accuracy lower, unless `conditional`.
 
     Args:
         temperature: in units of the cosine.
@@ -576,7 +576,7 @@ def alpha_cl(
     for option, (is_default, regularizers) in applies.items():
         good = is_default or regularizer in regularizers
         check(good, f"{option}: applies to regularizer {' or '.join(regularizers)}, got {regularizer!r}.", "conflict")
-    learned = isinstance(temperature, cp.engine.LearnedTemperature) and regularizer in ("square", "inverse")
+    learned = isinstance(temperature, cp.engine.InitialTemperature) and regularizer in ("square", "inverse")
     check(not learned, f"temperature: cannot be learned with regularizer {regularizer!r}; give a number.", "conflict")
     minimum = 2 / _MAX_EXPONENT
     good = phi is None or temperature >= minimum

@@ -39,7 +39,7 @@ class RingExchange:
 
     @property
     def gradient(self) -> Tensor:
-        """Gradient in the present block, to which the caller adds; after the trip, the whole gradient in the own block.
+        """Gradient of the block now held, to which callers add; after the trip, the whole gradient of the own block.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
@@ -48,7 +48,7 @@ class RingExchange:
         return self._gradient
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield the rank of the owner of each block, and the block, a vector, which is valid until the next one."""
+        """Yield the owner's rank and the block, a vector, for each block; it is valid until the next iteration."""
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size
         own_gradient: Tensor | None = None

@@ -26,8 +26,8 @@ from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, Relaxation
 from contraport.engine.kernels import (
     BilinearCost,
     Gibbs,
+    InitialTemperature,
     Kernel,
-    LearnedTemperature,
     RationalQuadratic,
     StudentT,
     TemperatureLike,
@@ -53,20 +53,21 @@ from contraport.options import keep_deprecated_names
 
 __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
-    "Geometry", "Gibbs", "HalfStep", "HostLoop", "Indices", "Kernel", "LabelMask", "LateInteraction",
-    "LearnedTemperature", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
-    "MatrixLogKernel", "PairWeights", "PolynomialTail", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
-    "SimilarityMask", "SquaredKernelLink", "StudentT", "TemperatureLike", "backend", "cached",
-    "check_not_in_torch_func", "choose_backend", "constant_vector", "current_exchange", "disable_autocast_in_backward",
-    "exchange", "exchange_dtype", "explain_backend", "is_in_torch_func", "log_of_size", "log_sums", "map_row_blocks",
-    "normalize", "parameter_value", "precision", "row_transport_costs", "run_half_steps", "run_host_loop",
-    "scalar_parameter", "solve_fixed_point", "without_autocast",
+    "Geometry", "Gibbs", "HalfStep", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelMask",
+    "LateInteraction", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
+    "MatrixLogKernel", "PairWeights", "PolynomialTail", "RationalQuadratic", "Relaxation", "RingLogKernel",
+    "Shards", "SimilarityMask", "SquaredKernelLink", "StudentT", "TemperatureLike", "backend", "cached",
+    "check_not_in_torch_func", "choose_backend", "constant_vector", "current_exchange",
+    "disable_autocast_in_backward", "exchange", "exchange_dtype", "explain_backend", "is_in_torch_func",
+    "log_of_size", "log_sums", "map_row_blocks", "normalize", "parameter_value", "precision", "row_transport_costs",
+    "run_half_steps", "run_host_loop", "scalar_parameter", "solve_fixed_point", "without_autocast",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_names(
     __name__,
     explain="explain_backend",
     scale="run_half_steps",
+    LearnedTemperature="InitialTemperature",
     LogDecay="PolynomialTail",
     LogFunction="LogOfFunction",
     transport_cost="row_transport_costs",

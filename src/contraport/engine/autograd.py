@@ -89,7 +89,7 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def disable_autocast_in_backward(value: Tensor) -> Tensor:
-    """Return a matrix product whose gradient is computed without autocast, even if autocast is on during backward.
+    """Return a tensor whose backward node runs without autocast, even if autocast is on during backward.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
     compiled graph have no hooks: see `inner_products`.

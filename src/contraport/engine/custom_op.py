@@ -103,7 +103,7 @@ class Operation(ABC):
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradients in the tensors of the operation, by a computation that is itself differentiable."""
+        """Return the gradients with respect to the tensors of the operation, as differentiable functions."""
 
 
 @dataclass(frozen=True, eq=False)

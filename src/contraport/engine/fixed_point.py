@@ -30,7 +30,7 @@ from contraport._utils.formatting import pluralize
 from contraport.engine.autograd import differentiable_gradient
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, Relaxation, log_sum_exp
+from contraport.engine.half_steps import Axis, Relaxation, row_log_sum_exp
 from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 
@@ -106,7 +106,7 @@ class FixedPointOperation(Operation):
         def equations(*views: Tensor) -> list[Tensor]:
             at: FixedPointOperation = unflatten(structure, views)
             s = at.geometry.dense()
-            log_sums = log_sum_exp(s + g, 0), log_sum_exp((s + f[:, None]).T, 0)
+            log_sums = row_log_sum_exp(s + g, 0), row_log_sum_exp((s + f[:, None]).T, 0)
             return [at.relaxation.potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
 
         return differentiable_gradient(equations, tensors, [u, v], args.needs_grad)

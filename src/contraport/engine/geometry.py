@@ -64,7 +64,7 @@ class LabelMask(PairMask):
 
     Attributes:
         labels: Integer labels of the rows, (N,), and of the columns, (M,).
-        exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); None for no exception_labels.
+        exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
     """
 
     labels: tuple[Tensor, Tensor]
@@ -123,31 +123,31 @@ class LabelMask(PairMask):
 
 @dataclass(frozen=True, eq=False)
 class SimilarityMask(PairMask):
-    """Mask that excludes pairs whose similarity in other features exceeds a limit, with exception_labels by label.
+    """Mask that excludes pairs whose similarity in other features exceeds a limit, except pairs of equal labels.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
     A limit belongs to a row, so that the mask is not symmetric.
 
     Attributes:
         features: Constant features of the rows, (N, k), and of the columns, (M, k).
-        limit_parts: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
+        row_and_column_limits: Row part, (N,), and column part, (M,), of the limit; the limit of a pair is their sum.
         exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); pairs with equal ones are kept.
     """
 
     features: tuple[Tensor, Tensor]
-    limit_parts: tuple[Tensor, Tensor]
+    row_and_column_limits: tuple[Tensor, Tensor]
     exception_labels: tuple[Tensor, Tensor]
 
     @property
     def T(self) -> SimilarityMask:
-        return SimilarityMask(self.features[::-1], self.limit_parts[::-1], self.exception_labels[::-1])
+        return SimilarityMask(self.features[::-1], self.row_and_column_limits[::-1], self.exception_labels[::-1])
 
     def take_rows(self, rows: Indices) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
         return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
     def append_columns(self, columns: int) -> SimilarityMask:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
         unused = (row_labels.amin() - 1).expand(columns).to(column_labels)
         return SimilarityMask(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
@@ -156,12 +156,12 @@ class SimilarityMask(PairMask):
         )
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
         exceeds: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
         return exceeds & (row_labels[rows, None] != column_labels[columns])
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        (x, y), (r, c), (row_labels, column_labels) = self.features, self.limit_parts, self.exception_labels
+        (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
         exceeds: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
         return exceeds & (row_labels[rows] != column_labels[columns])
 

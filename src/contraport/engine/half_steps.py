@@ -138,7 +138,7 @@ Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 
 """
 
 
-def log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
+def row_log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
     """Return the log-sum-exp of each row of a matrix, (N, M) to (N,).
 
     Powers of two take a third of the time of `exp` on a CPU, hence the change of base. The maximum is a constant to
@@ -182,7 +182,7 @@ def _run_in_log_domain(
         else:
             oriented = s.T if side else s
             values = oriented if step.source_index is None else oriented + potentials[step.source_index]
-            log_sum = log_sum_exp(values, empty_value)
+            log_sum = row_log_sum_exp(values, empty_value)
         potentials.append(relaxation.potential(k, step.axis, log_marginals[side], log_sum))
     return potentials[len(initial) :]
 

@@ -37,7 +37,7 @@ INITIAL_TEMPERATURE = 0.5
 """Initial value of a temperature of ``"learn"``."""
 
 
-class LearnedTemperature(float):
+class InitialTemperature(float):
     """Initial value of a temperature that is learned."""
 
 
@@ -55,7 +55,7 @@ class Kernel(nn.Module, ABC):
 
     Args:
         cost: a name or a callable.
-        temperature: a number; ``"learn"``, a parameter with the initial value 0.5, or `LearnedTemperature` of another
+        temperature: a number; ``"learn"``, a parameter with the initial value 0.5, or `InitialTemperature` of another
             initial value; or a tensor of one element, such as a parameter of the model. A tensor is read in each call
             and gets its gradient, but it stays the caller's: it is no parameter of this module, and the caller keeps it
             positive.
@@ -72,7 +72,7 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
-        temperature = LearnedTemperature(_as_number(temperature)) if isinstance(temperature, str) else temperature
+        temperature = InitialTemperature(_as_number(temperature)) if isinstance(temperature, str) else temperature
         if isinstance(cost, str) and cost not in _COSTS:
             raise unknown_name_error("cost", cost, _COSTS)
         check(isinstance(cost, str) or callable(cost), f"cost: must be a name or a callable, got {cost!r}.")
@@ -87,7 +87,7 @@ class Kernel(nn.Module, ABC):
                 "parameter itself, or temperature= in the call.",
                 "not_leaf",
             )
-        learned = self._external is None and (learnable or isinstance(temperature, LearnedTemperature))
+        learned = self._external is None and (learnable or isinstance(temperature, InitialTemperature))
         if learned:
             _check_learned(self._value)
         # By its logarithm: it stays positive, and steps are relative.
@@ -235,7 +235,7 @@ class Kernel(nn.Module, ABC):
             temperature,
             cost_scale,
             constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
-            max_product=rows.squared_length,
+            max_product=rows.common_squared_norm,
             cost_is_distance=self.cost in _DISTANCES,
         )
 
@@ -467,12 +467,12 @@ class _ScaledEmbeddings(NamedTuple):
     Attributes:
         z: Scaled embeddings, (n, d).
         bias: Bias of each embedding, (n,), or one number for all.
-        squared_length: Squared length of the embeddings if it is equal for all by construction, else infinity.
+        common_squared_norm: Squared length of the embeddings if it is equal for all by construction, else infinity.
     """
 
     z: Tensor
     bias: Tensor | float
-    squared_length: float = math.inf
+    common_squared_norm: float = math.inf
 
     def biases(self) -> Tensor:
         size = self.z.shape[0]
@@ -492,8 +492,8 @@ def _negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings
 
 
 def _cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    units, _, squared_length = _negative_cosine(z, cost_scale)
-    return _ScaledEmbeddings(units, -0.5 / cost_scale, squared_length)
+    units, _, common_squared_norm = _negative_cosine(z, cost_scale)
+    return _ScaledEmbeddings(units, -0.5 / cost_scale, common_squared_norm)
 
 
 def _chordal(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:

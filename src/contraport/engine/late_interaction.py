@@ -166,9 +166,10 @@ class SetMatching(NamedTuple):
     """Matching of the vectors of two sets.
 
     Attributes:
-        temperature: tau, in units of the cosine; 0 is the maximum.
-        row_damping: Damping of the half-steps on the row's vectors, rho_x / (rho_x + tau); 1 fixes their masses.
-        column_damping: The same for the column's vectors; 0 leaves their masses free.
+        temperature: Temperature tau of the matching, in units of the cosine; 0 takes the maximum (MaxSim).
+        row_damping: Damping factor of the half-steps on the row's vectors, rho_x / (rho_x + tau); 1 enforces their
+            masses.
+        column_damping: Damping factor of the half-steps on the column's vectors; 0 leaves their masses free.
         iterations: Number of half-steps on the column's vectors, each followed by one on the row's vectors.
         is_mean: Whether the value is a mean over the row's vectors, rather than a sum.
     """
@@ -185,13 +186,13 @@ class SetMatching(NamedTuple):
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
-    def row_terms(self, f: Tensor) -> Tensor:
-        """Return the term of each vector of the row in the dual value; exp(-penalty f) is its mass over its share."""
+    def row_dual_terms(self, f: Tensor) -> Tensor:
+        """Return the terms of the dual objective at potentials f of the row's vectors, of the shape of f."""
         penalty, _ = self.penalties
         return f if penalty == 0 else (1 / penalty + 1) * -torch.expm1(-penalty * f)
 
-    def column_terms(self, g: Tensor) -> Tensor:
-        """Return the term of each vector of the column in the dual value after a half-step on the rows."""
+    def column_dual_terms(self, g: Tensor) -> Tensor:
+        """Return the terms of the dual objective at potentials g of the columns, after a half-step on the rows."""
         _, penalty = self.penalties
         return g if penalty == 0 else -torch.expm1(-penalty * g) / penalty
 
@@ -224,10 +225,10 @@ def _match_sets(
                 if temperature > 0:
                     value = tile.solve().value()
                 else:
-                    value, where = tile.maxima()
-                    places = rows.sets[:, None, None], rows.positions[:, :, None], columns.sets
+                    value, where = tile.max_sim()
+                    places = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
                     positions[places] = where.to(positions.dtype)
-                scores[rows.sets[:, None], columns.sets] = value
+                scores[rows.set_indices[:, None], columns.set_indices] = value
     return [scores, positions]
 
 
@@ -266,8 +267,8 @@ def _match_sets_gradient(
         for columns in _set_blocks(y, COLUMN_VECTORS):
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
-                weights = _Tile(rows, columns, matching).solve().gradient(seed[rows.sets[:, None], columns.sets])
-                weights = weights.flatten(2).flatten(0, 1)
+                own_seed = seed[rows.set_indices[:, None], columns.set_indices]
+                weights = _Tile(rows, columns, matching).solve().gradient(own_seed).flatten(2).flatten(0, 1)
                 row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
                 column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
             columns.write_gradient(column_gradient, d_y)
@@ -310,24 +311,25 @@ class _SetBlock(NamedTuple):
     """Sets of similar size, with their vectors moved to the front and the padding cut off.
 
     Attributes:
-        sets: Indices of the sets, (b,).
-        positions: Positions of their vectors in the set, (b, t).
+        set_indices: Index of each set of the block in the batch, (b,).
+        vector_positions: Position of each vector in its original, padded set, (b, t).
         units: Normalized vectors, (b, t, d), 0 for padding.
-        divisors: Two factors whose product divides the vectors, (b, t, 1) each; see `normalize`.
+        divisors: Two factors, (b, t, 1) each, whose product is the norm that a vector is divided by; see `normalize`.
         masses: Uniform masses of the vectors of each set, (b, t), 0 for padding.
         sizes: Number of vectors of each set, (b,).
     """
 
-    sets: Tensor
-    positions: Tensor
+    set_indices: Tensor
+    vector_positions: Tensor
     units: Tensor
     divisors: tuple[Tensor, Tensor]
     masses: Tensor
     sizes: Tensor
 
     def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
-        """Write the gradient in the vectors, from the gradient in the normalized ones, to its place in (n, t, d)."""
-        out[self.sets[:, None], self.positions] = _through_normalization(gradient, self.units, self.divisors)
+        """Backpropagate the gradient of the normalized vectors to the original ones, and write it into (n, t, d)."""
+        gradient = _through_normalization(gradient, self.units, self.divisors)
+        out[self.set_indices[:, None], self.vector_positions] = gradient
 
 
 def _through_normalization(gradient: Tensor, units: Tensor, divisors: tuple[Tensor, Tensor]) -> Tensor:
@@ -373,13 +375,13 @@ class _Tile:
         self.matching = matching
         self.a, self.b = rows.masses[:, :, None], columns.masses  # (b, t, 1), (c, s)
         self.scale = 1.0 if matching.is_mean else rows.sizes[:, None].to(products.dtype)
-        self.column_positions = columns.positions
+        self.column_positions = columns.vector_positions
         # Sets are ordered by size. With steps on columns their masses of 0 are enough, and the sums stay positive.
-        if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.sets):
+        if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.set_indices):
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
-    def maxima(self) -> tuple[Tensor, Tensor]:
-        """Return the similarities, (b, c), and the positions of the maxima in the sets of columns, (b, t, c)."""
+    def max_sim(self) -> tuple[Tensor, Tensor]:
+        """Return the MaxSim similarities, (b, c), and the argmax positions in the sets of columns, (b, t, c)."""
         values, places = self.cosines.max(3)
         positions = self.column_positions.expand(*places.shape[:2], *self.b.shape).gather(3, places[..., None])
         return (values * self.a).sum(1) * self.scale, positions[..., 0]
@@ -417,14 +419,14 @@ class _Tile:
 
     def value(self) -> Tensor:
         """Return the similarities, (b, c), from the dual value at the last potentials."""
-        total = (self.matching.row_terms(self.row_potentials[-1]) * self.a).sum(1)
+        total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
-            total = total + (self.matching.column_terms(self.scalings[-1].log()) * self.b).sum(2)
+            total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
 
     def gradient(self, seed: Tensor) -> Tensor:
-        """Return the gradient in the cosines, (b, t, c, s), of the similarities times a seed, (b, c).
+        """Return the gradient of sum(seed * similarities) with respect to the cosines, (b, t, c, s); seed is (b, c).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient in the kernel.
@@ -503,8 +505,8 @@ def _match_densely(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
         for _ in range(matching.iterations):
             g = -matching.column_damping * torch.logsumexp(s + f + log_a, 2, keepdim=True)
             f = -matching.row_damping * torch.logsumexp(s + g + log_b, 3, keepdim=True)
-        total = (matching.row_terms(f)[..., 0] * a[:, None]).sum(2)
+        total = (matching.row_dual_terms(f)[..., 0] * a[:, None]).sum(2)
         if matching.iterations > 0:
-            total = total + (matching.column_terms(g)[:, :, 0] * b).sum(2)
+            total = total + (matching.column_dual_terms(g)[:, :, 0] * b).sum(2)
         score = 1 - tau * total
     return score if matching.is_mean else score * sizes[0]

@@ -79,12 +79,12 @@ class LogKernel(ABC):
         return 0
 
     @property
-    def column_inputs(self) -> tuple[int, ...]:
-        """Positions of the inputs that belong to columns; each follows its counterpart of the rows."""
+    def column_input_indices(self) -> tuple[int, ...]:
+        """Indices into `inputs` of the column inputs; each follows the row input of the same kind."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
-        """Return the kernel between its rows and other columns, given by their `column_inputs`."""
+        """Return the kernel between its rows and other columns, given by their `column_input_indices`."""
         raise NotImplementedError
 
     @property
@@ -132,8 +132,8 @@ class LogKernel(ABC):
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
-    def row_inner_products(self, weight: PairWeights) -> Tensor:
-        """Return the sum of weight times log K over each row, (N,); differentiable."""
+    def weighted_row_sums(self, weight: PairWeights) -> Tensor:
+        """Return the weighted sum of log K over each row, sum_j W_ij log K_ij, (N,); differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -144,7 +144,7 @@ class LogKernel(ABC):
         """Return the additive row biases, (N,), and column biases, (M,), of log K; None if there are none."""
         return None
 
-    def compute_bound(self) -> float:
+    def compute_bound_without_biases(self) -> float:
         """Compute a bound on the absolute value of log K without biases; infinity if there is none."""
         return math.inf
 
@@ -198,7 +198,7 @@ class InnerProductLogKernel(LogKernel):
         constant_bias: Sum r_i + c_j if it is one number for all pairs.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
         max_product: Bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors), else infinity.
-        operand_precision: Type to which tiles round what they multiply; None is that of the embeddings.
+        operand_precision: Dtype to which tiles round embeddings before matrix products; None keeps their own dtype.
     """
 
     x: Tensor
@@ -212,7 +212,7 @@ class InnerProductLogKernel(LogKernel):
     cost_is_distance: bool = False
     max_product: float = math.inf
     operand_precision: torch.dtype | None = None
-    column_inputs = (1, 3)
+    column_input_indices = (1, 3)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -271,9 +271,9 @@ class InnerProductLogKernel(LogKernel):
             )
         return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
-    def row_inner_products(self, weight: PairWeights) -> Tensor:
+    def weighted_row_sums(self, weight: PairWeights) -> Tensor:
         if self.link is not None:
-            return super().row_inner_products(weight)
+            return super().weighted_row_sums(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)
         if self.constant_bias is not None:
             return inner + weight.row_mass().to(inner.dtype) * self.constant_bias
@@ -308,7 +308,7 @@ class InnerProductLogKernel(LogKernel):
     def biases(self) -> tuple[Tensor, Tensor] | None:
         return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
 
-    def compute_bound(self) -> float:
+    def compute_bound_without_biases(self) -> float:
         if self.link is not None:
             return math.inf
         # Cauchy-Schwarz: the longest row times the longest column.
@@ -370,7 +370,7 @@ class CallableLogKernel(LogKernel):
     link: Link | None = None
     scale: float | Tensor = 1.0
     row_bias: Tensor | None = None
-    column_inputs = (1,)
+    column_input_indices = (1,)
 
     @property
     def cost_scale(self) -> float | Tensor:  # type: ignore[override]

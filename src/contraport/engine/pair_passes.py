@@ -103,7 +103,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the sum of each term over the axis of its factor, all in one pass; at most one term per axis.
+        """Return the weighted sums of the kernel, one vector per term, all in one pass; at most one term per axis.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         """
@@ -112,7 +112,7 @@ class PairPasses(ABC):
     def gradient(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, with the weights W held fixed.
+        """Return the gradient of sum_ij W_ij S_ij with respect to the log-kernel's inputs, the weights W held constant.
 
         Args:
             terms: W is their sum.

@@ -41,8 +41,8 @@ class Shards(NamedTuple):
 
     Attributes:
         sizes: Number of rows of each process.
-        order: Indices of the rows by owner, (N,); within a process as in the block. None if they are in that order.
-        inverse_order: Place of each row in that order, (N,), or None.
+        order: Permutation, (N,), that sorts the rows by owner and keeps their order within one; None if already sorted.
+        inverse_order: Inverse of the permutation `order`, (N,), or None.
     """
 
     sizes: tuple[int, ...]
@@ -50,8 +50,8 @@ class Shards(NamedTuple):
     inverse_order: Tensor | None = None
 
     @classmethod
-    def of_items(cls, items: Tensor, item_counts: tuple[int, ...]) -> Shards:
-        """Build the distribution of rows from the item of each, (N,), and the number of items of each process."""
+    def from_items(cls, items: Tensor, item_counts: tuple[int, ...]) -> Shards:
+        """Build the shards from the item of each row, (N,), and the number of items of each process."""
         ends = torch.tensor(item_counts, device=items.device).cumsum(0)
         owners = torch.bucketize(items, ends, right=True)
         sizes = tuple(owners.bincount(minlength=len(item_counts)).tolist())
@@ -65,28 +65,28 @@ class Shards(NamedTuple):
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
-        """Return a vector of all rows, (N,), in the order of owners."""
+        """Permute a vector of all rows, (N,), from the order of the block to the order of owners."""
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
-        """Return a vector in the order of owners, (N,), in the order of rows: the reverse of `to_owner_order`."""
+        """Permute a vector of all rows, (N,), from the order of owners back to that of the block."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
-    def indices(self, part: slice) -> Indices:
-        """Return the rows in a range of the order of owners."""
+    def to_row_indices(self, part: slice) -> Indices:
+        """Return the row indices of a range of positions in the order of owners."""
         return part if self.order is None else self.order[part]
 
 
 class Visit(NamedTuple):
-    """Rectangle of pairs between own rows and the block of columns that is present.
+    """Rectangle of pairs between the own rows and the block of columns now held by this process.
 
     Attributes:
-        owner: Process of the columns.
+        owner: Rank of the process that owns the columns.
         log_kernel: Log-kernel of the rectangle.
         rows: Range of its rows, in the order of owners.
         columns: Range of its columns, in the order of owners.
-        own_rows: The same range among the rows of this process.
-        own_columns: The same range among the columns of the present block.
+        local_rows: Range of its rows, counted within the rows of this process.
+        local_columns: Range of its columns, counted within the block now held.
         is_mirrored: Whether it also stands for the transposed rectangle of a symmetric problem.
     """
 
@@ -94,8 +94,8 @@ class Visit(NamedTuple):
     log_kernel: LogKernel
     rows: slice
     columns: slice
-    own_rows: slice
-    own_columns: slice
+    local_rows: slice
+    local_columns: slice
     is_mirrored: bool
 
 
@@ -192,10 +192,10 @@ class RingLogKernel(LogKernel):
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]
 
-    def row_inner_products(self, weight: PairWeights) -> Tensor:
+    def weighted_row_sums(self, weight: PairWeights) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.reduce_to_pass_inputs(), tensors)
-        own: Tensor = _RowInnerProducts.apply(structure, weight, *tensors)
+        own: Tensor = _WeightedRowSums.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def take_rows(self, rows: slice) -> NoReturn:
@@ -222,7 +222,7 @@ class RingLogKernel(LogKernel):
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
         """Return the exchange of the columns around the ring, all of it or the half that a symmetric problem needs."""
         size = self.processes.size
-        columns = [self.own.inputs[k].detach() for k in self.own.column_inputs]
+        columns = [self.own.inputs[k].detach() for k in self.own.column_input_indices]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message
         width = sum(math.prod(v.shape[1:]) for v in columns)
         sizes = [width * count for count in self.column_shards.sizes]
@@ -230,7 +230,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[Visit]:
-        """Yield the visit of each block; `half_ring` as in `start_exchange`."""
+        """Yield a visit for each block; with `half_ring`, for those that a symmetric problem needs."""
         rank, size = self.processes
         top = self.row_shards.start(rank)
         for owner, block in exchange.blocks():
@@ -259,22 +259,22 @@ class RingLogKernel(LogKernel):
             )
 
     def add_column_gradients(self, exchange: RingExchange, visit: Visit, gradients: Sequence[Tensor | None]) -> None:
-        """Add gradients in the columns of a visit, of all inputs by place, to that which travels with the block."""
-        if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_inputs):
+        """Add the gradients of a visit's column inputs to the gradient that travels with their block."""
+        if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack(exchange.gradient, visit.owner)
-            for k, part in zip(self.own.column_inputs, parts, strict=True):
+            for k, part in zip(self.own.column_input_indices, parts, strict=True):
                 if (value := gradients[k]) is not None:
-                    part[visit.own_columns] += value
+                    part[visit.local_columns] += value
 
     def column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return the place and the gradient of each column input, after the exchange."""
+        """Return, after the exchange, the input index and the gradient of each column input of this process."""
         parts = self._unpack(exchange.gradient, self.processes.rank)
-        return list(zip(self.own.column_inputs, parts, strict=True))
+        return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack(self, block: Tensor, owner: int) -> list[Tensor]:
         """Return the column inputs of a process, or their gradients, as views of its block."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
-        for k in self.own.column_inputs:
+        for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]
             parts.append(block[start : start + math.prod(shape)].view(shape))
             start += math.prod(shape)
@@ -336,7 +336,7 @@ class RingPairPasses(PairPasses):
     def gradient(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._to_owner_order(terms), self.ring.own.column_inputs
+        terms, columns = self._to_owner_order(terms), self.ring.own.column_input_indices
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -348,7 +348,7 @@ class RingPairPasses(PairPasses):
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
                 if total is not None and part is not None:
-                    total[visit.own_rows if k < len(parts) - self.ring.num_global_inputs else ...] += part
+                    total[visit.local_rows if k < len(parts) - self.ring.num_global_inputs else ...] += part
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
             for k, total in self.ring.column_gradients(exchange):
@@ -376,10 +376,10 @@ class RingPairPasses(PairPasses):
 
     def _visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
         for visit in self.ring.visits(exchange, half_ring=self.is_symmetric):
-            rows = self.rows.indices(visit.rows)
+            rows = self.rows.to_row_indices(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
-            columns = self.columns.indices(visit.columns) if columns is None else columns
+            columns = self.columns.to_row_indices(visit.columns) if columns is None else columns
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
             yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ONE_PROCESS, (), self.operand_precision)
 
@@ -418,7 +418,7 @@ def _restrict(terms: Sequence[WeightTerm], visit: Visit) -> list[WeightTerm]:
     ]
 
 
-class _RowInnerProducts(torch.autograd.Function):
+class _WeightedRowSums(torch.autograd.Function):
     """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
 
     @staticmethod
@@ -429,7 +429,7 @@ class _RowInnerProducts(torch.autograd.Function):
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
         for visit in ring.visits(exchange):
-            sums += visit.log_kernel.row_inner_products(_take_visited(weight, ring, visit))
+            sums += visit.log_kernel.weighted_row_sums(_take_visited(weight, ring, visit))
         return sums
 
     @staticmethod
@@ -438,7 +438,7 @@ class _RowInnerProducts(torch.autograd.Function):
         ring: RingLogKernel = unflatten(ctx.structure, tensors)
         if torch.is_grad_enabled():
             ring._refuse()  # a second derivative
-        needs_grad, columns = ctx.needs_input_grad[2:], ring.own.column_inputs
+        needs_grad, columns = ctx.needs_input_grad[2:], ring.own.column_input_indices
         gradients = {id(v): torch.zeros_like(v) for v, needed in zip(tensors, needs_grad, strict=True) if needed}
         with_gradient = any(id(ring.inputs[k]) in gradients for k in columns)
         exchange = ring.start_exchange(with_gradient=with_gradient, half_ring=False)
@@ -448,7 +448,7 @@ class _RowInnerProducts(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
-                values = kernel.row_inner_products(_take_visited(ctx.weight, ring, visit))
+                values = kernel.weighted_row_sums(_take_visited(ctx.weight, ring, visit))
             input_gradients = torch.autograd.grad(values, kernel.inputs, seed, allow_unused=True)
             parts: list[Tensor | None] = [None] * len(input_gradients)
             for k, (source, value) in enumerate(zip(ring.inputs, input_gradients, strict=True)):
@@ -468,4 +468,5 @@ class _RowInnerProducts(torch.autograd.Function):
 
 
 def _take_visited(weight: PairWeights, ring: RingLogKernel, visit: Visit) -> PairWeights:
-    return weight.take_rows_and_columns(ring.row_shards.indices(visit.rows), ring.column_shards.indices(visit.columns))
+    rows, columns = ring.row_shards.to_row_indices(visit.rows), ring.column_shards.to_row_indices(visit.columns)
+    return weight.take_rows_and_columns(rows, columns)

@@ -10,14 +10,23 @@ from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Ti
 from contraport.objectives.objective import Objective, SumLoss, matryoshka
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets import *
-from contraport.objectives.transport import PlanWeights, Transport, assignments, sinkhorn_divergence, transport
+from contraport.objectives.transport import PlanWeights, Transport, sinkhorn_divergence, soft_assignments, transport
+from contraport.options import keep_deprecated_names
 
 __all__ = [
     "BlockResult", "Loosen", "Loss", "Objective", "Plan", "PlanWeights", "SumLoss", "TemperatureSchedule",
-    "Tighten", "Transport", "assignments", "matryoshka", "sinkhorn_divergence", "transport",
+    "Tighten", "Transport", "matryoshka", "sinkhorn_divergence", "soft_assignments", "transport",
 ]  # fmt: skip
 __all__ += constraints.__all__
 __all__ += divergences.__all__
 __all__ += layout_wrappers.__all__
 __all__ += layouts.__all__
 __all__ += targets.__all__
+
+__getattr__ = keep_deprecated_names(
+    __name__,
+    assignments="soft_assignments",
+    DenseTarget="DenseTargetPlan",
+    PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
+    SparseTarget="SparseTargetPlan",
+)

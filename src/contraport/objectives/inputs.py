@@ -35,7 +35,7 @@ class CallInputs(NamedTuple):
         present: Whether each item has each view, (n, views) Booleans; None if all have all.
         num_first_items: Number of items that the first view shows, if two views show different items; else None.
         item_counts: Number of items of each process, if the embeddings are those of this process only.
-        own_present: With item counts, the rows of `present` that belong to the embeddings.
+        own_present: Rows of `present` for the items of this process; None unless `item_counts` is given.
     """
 
     views: tuple[Tensor, ...]
@@ -93,7 +93,7 @@ class Negatives(NamedTuple):
     def gather(
         self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, length: int = 0
     ) -> Negatives:
-        """Return the negatives of all processes, beside their inputs; see `CallInputs.gather`."""
+        """Gather the negatives of all processes; `inputs` are the gathered inputs of the call."""
         if self.same_on_all_processes:
             return Negatives(processes.with_averaged_gradient(self.embeddings), self.ids)
         embeddings = processes.gather(pad_sets([self.embeddings], length)[0], counts)
@@ -293,7 +293,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless every value of an argument is valid.
+    """Raise `UsageError` if a Boolean mask of valid values has a false entry.
 
     While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """

@@ -1,4 +1,4 @@
-"""Moving averages per item, kept between steps: the state of objectives over the whole data, from batches."""
+"""Moving averages per item, kept between steps, by which mini-batches estimate sums over the whole data set."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class ItemAverages(nn.Module):
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
         return ids
 
-    def log_averages(self, keys: Tensor, values: Tensor) -> Tensor:
-        """Return the log averages of some keys, (k,); in training mode, update them with values first.
+    def update_log_averages(self, keys: Tensor, values: Tensor) -> Tensor:
+        """Return the log averages of the keys, (k,); in training mode, first update them with the values, in place.
 
         The mean of the values with a key updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Keys without a finite value give 0.

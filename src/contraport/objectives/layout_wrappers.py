@@ -26,7 +26,7 @@ __all__ = [
 class ViewPairLayout(Layout):
     """Base class of layouts over pairs of views: a sum of blocks, each compared in both directions."""
 
-    traits = LayoutTraits(multi_view=True)
+    traits = LayoutTraits(takes_all_views=True)
 
     @abstractmethod
     def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -91,7 +91,7 @@ class WithinView(Layout):
     """
 
     summed: bool = False
-    traits = LayoutTraits(multi_view=True, views_are_positives=False, includes_positives=False)
+    traits = LayoutTraits(takes_all_views=True, views_are_positives=False, includes_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each, which compares the items of that view with each other."""

@@ -202,9 +202,9 @@ class PairPattern:
         """Return the distribution of rows and of columns over processes with given numbers of items."""
 
         def distribute() -> tuple[Shards, Shards]:
-            rows = Shards.of_items(self.row_items, item_counts)
+            rows = Shards.from_items(self.row_items, item_counts)
             same = self.row_items is self.column_items
-            return rows, rows if same else Shards.of_items(self.column_items, item_counts)
+            return rows, rows if same else Shards.from_items(self.column_items, item_counts)
 
         return self.compute_once(("shards", item_counts), distribute)
 
@@ -325,9 +325,10 @@ class LayoutTraits(NamedTuple):
     """Traits of a layout: properties that do not depend on the views.
 
     Attributes:
-        shared_columns: Whether all rows and processes share columns that are not items, such as prototypes.
+        shared_columns: Whether the columns are not items but prototypes or the like, the same for all rows and
+            processes.
         stop_gradient: Whether the columns are detached from the gradient.
-        multi_view: Whether training passes all views at once, rather than two at a time.
+        takes_all_views: Whether training passes all views at once, rather than two at a time.
         views_are_positives: Whether the views of an item are positives of each other.
         includes_positives: Whether positives are among the compared pairs.
         compares_items: Whether items are compared with items, rather than coordinates with coordinates.
@@ -338,7 +339,7 @@ class LayoutTraits(NamedTuple):
 
     shared_columns: bool = False
     stop_gradient: bool = False
-    multi_view: bool = False
+    takes_all_views: bool = False
     views_are_positives: bool = True
     includes_positives: bool = True
     compares_items: bool = True
@@ -356,11 +357,11 @@ class Layout(ReprMixin, ABC):
         return LayoutTraits()
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return a block without the pairs that are excluded by features of its rows, (N, k), and columns, (M, k)."""
+        """Mask the pairs of a block that the features of its rows, (N, k), and columns, (M, k), exclude."""
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        """Return the blocks with other values in place of the embeddings of each view, (n, k) with any k."""
+        """Arrange any tensors with one row per item of a view, (n, k) each, into blocks, in place of embeddings."""
         return self(*values)
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
@@ -474,7 +475,7 @@ class Joint(Layout):
 
     @property
     def traits(self) -> LayoutTraits:
-        return LayoutTraits(multi_view=self.together, includes_positives=self.candidates == "all")
+        return LayoutTraits(takes_all_views=self.together, includes_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of the joined views, (N, N); N = 2n for two views of n items."""

@@ -51,14 +51,16 @@ class CatalogOrigin:
     parts="compute_terms",
     block_results="solve_blocks",
     constrain="set_constraint",
+    mass="last_mass",
+    multi_view="takes_all_views",
 )
 class Loss(nn.Module, ABC):
     """Base class of losses: modules called on embeddings, whose plans and targets can be inspected.
 
     Attributes:
         catalog_origin: Catalog entry from which the loss was built, or None.
-        accepts_temperature: Whether a call may set the temperature; recipes without one fix that of their kernel.
-        multi_view: Whether training passes all views at once, rather than two at a time.
+        accepts_temperature: Whether a call may set the temperature; some catalog losses fix it.
+        takes_all_views: Whether training passes all views at once, rather than two at a time.
         has_core_view: Whether training on several views compares the first (the core view) with each other view only.
         compares_items: Whether items are compared with items, rather than coordinates with coordinates.
         has_negatives: Whether the loss pushes items apart, so that a batch needs several items.
@@ -69,7 +71,7 @@ class Loss(nn.Module, ABC):
 
     catalog_origin: CatalogOrigin | None = None
     accepts_temperature: bool = True
-    multi_view: bool
+    takes_all_views: bool
     has_core_view: bool
     compares_items: bool
     has_negatives: bool
@@ -90,7 +92,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def describe_components(self) -> dict[str, str]:
-        """Return descriptions of layout, kernel, constraint, target and divergence, keyed by the question of each."""
+        """Return the repr of each component (layout, kernel, constraint, target, divergence), keyed by a question."""
 
     @abstractmethod
     def set_constraint(self, constraint: Constraint) -> None:
@@ -115,7 +117,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def target_conflict(self, target: Target) -> str | None:
-        """Return the reason why a call cannot have a given target, or None if it can."""
+        """Return why the loss does not support a given target, or None if it does."""
 
     @property
     @abstractmethod
@@ -124,14 +126,14 @@ class Loss(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def mass(self) -> float | None:
+    def last_mass(self) -> float | None:
         """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
 
         Reading it synchronizes with the device; a call does not.
         """
 
     def mutual_information_bound(self, value: float) -> float | None:
-        """Return the lower bound on mutual information, in nats, from a loss value of the last call; None without one.
+        """Return the lower bound on mutual information, in nats, that a loss value of the last call implies, or None.
 
         Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
         """

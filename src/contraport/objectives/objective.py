@@ -81,7 +81,7 @@ class Objective(Loss):
         # no weights and no target.
         self._log_masses: list[Tensor | float | None] = []
         self._unweighted_patterns: list[PairPattern] = []
-        self.multi_view, self.has_core_view = traits.multi_view, traits.has_core_view
+        self.takes_all_views, self.has_core_view = traits.takes_all_views, traits.has_core_view
         self.compares_items, self.stop_gradient = traits.compares_items, traits.stop_gradient
         self.has_negatives = traits.compares_items and any(term.repels for term in terms)
         self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
@@ -121,19 +121,19 @@ class Objective(Loss):
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def target_conflict(self, target: Target) -> str | None:
-        """Return the reason why a call cannot have a target, or None; without positives compared, only `Pairs` fits."""
+        """Return why the objective does not support a target, or None; decoupled layouts fit only targets of views."""
         if target.positives_from_views or self.layout.traits.includes_positives:
             return None
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
 
     @property
-    def mass(self) -> float | None:
+    def last_mass(self) -> float | None:
         """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
 
         >>> import torch, contraport
         >>> loss = contraport.gca_uot(temperature=1.0)
         >>> _ = loss(torch.eye(2), torch.eye(2))
-        >>> round(loss.mass, 4)
+        >>> round(loss.last_mass, 4)
         0.7573
         """
         known = [log_mass for log_mass in self._log_masses if log_mass is not None]
@@ -208,7 +208,7 @@ class Objective(Loss):
             for block in problem.blocks():
                 for result in self._solve(problem, block):
                     exact = result.plan.exact_axis is not None
-                    log_mass = 0.0 if exact else result.plan.cached_log_marginal
+                    log_mass = 0.0 if exact else result.plan.cached_log_mass
                     log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
                     if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
                         patterns.append(result.block.pattern)
@@ -345,7 +345,7 @@ class SumLoss(Loss):
             check(good, f"objectives: must have finite numbers as weights, got {factor!r}.", "weight")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
-        self.multi_view = all(objective.multi_view for objective in objectives)
+        self.takes_all_views = all(objective.takes_all_views for objective in objectives)
         self.has_core_view = all(objective.has_core_view for objective in objectives)
         self.compares_items = all(objective.compares_items for objective in objectives)
         self.has_negatives = any(objective.has_negatives for objective in objectives)
@@ -391,9 +391,9 @@ class SumLoss(Loss):
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
     @property
-    def mass(self) -> float | None:
-        """Mass of the first objective's plan in the last call; see `Objective.mass`."""
-        return self._first.mass
+    def last_mass(self) -> float | None:
+        """Mass of the first objective's plan in the last call; see `Objective.last_mass`."""
+        return self._first.last_mass
 
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Parts of an objective given as text, such as ``rince:q=0.5``: for methods that have no name of their own."""
+"""Layout, kernel, constraint or divergence given as text, such as ``rince:q=0.5``, for the command line."""
 
 from __future__ import annotations
 

@@ -141,11 +141,11 @@ class Plan:
 
     def mass(self) -> Tensor:
         """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
-        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_marginal
+        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_mass
         return (self.log_row_mass() if cached is None else cached).exp().sum()
 
     @property
-    def cached_log_marginal(self) -> Tensor | None:
+    def cached_log_mass(self) -> Tensor | None:
         """Log mass of each row, or otherwise of each column, if the solver has already computed it."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
@@ -161,7 +161,7 @@ class Plan:
 
     @property
     def log_kernel_without_link(self) -> LogKernel:
-        """Log-kernel without its link: minus the cost in units of the kernel, T = -C / unit."""
+        """Log-kernel without its link: minus the cost in units of `cost_scale`, T = -C / cost_scale."""
         return self.geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -209,7 +209,7 @@ class Plan:
         return sums / torch.where(mass > 0, mass, 1).reshape(-1, *[1] * (sums.ndim - 1))
 
     def top(self, k: int) -> Tensor:
-        """Return the k largest entries of each row as a sparse tensor, (N, M) with N k entries, differentiable in them.
+        """Return the k largest entries of each row as a sparse (N, M) tensor with differentiable values.
 
         Raises:
             UsageError: k is not between 1 and M.

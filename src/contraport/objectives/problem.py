@@ -271,10 +271,10 @@ def convert_target(target: object) -> Target:
     return target
 
 
-def describe_form(value: object) -> str:
+def describe_type_and_shape(value: object) -> str:
     """Describe the type of an option's value as text: for a tensor, its dtype and the shape of one row.
 
-    >>> describe_form(torch.zeros(5, 3)), describe_form(None), describe_form(0.5)
+    >>> describe_type_and_shape(torch.zeros(5, 3)), describe_type_and_shape(None), describe_type_and_shape(0.5)
     ('torch.float32 (n, 3)', 'none', 'float')
     """
     if isinstance(value, Tensor):
@@ -293,20 +293,20 @@ def _describe_options(problem: MatchingProblem) -> dict[str, str]:
     view = first_vectors(inputs.views[0])
     different = "" if inputs.num_first_items is None else " of different items"
     shared = f" beside {tuple(problem.columns[0].shape)}" if problem.columns else ""
-    forms = {name: describe_form(value) for name, value in inputs.attributes.items()}
+    forms = {name: describe_type_and_shape(value) for name, value in inputs.attributes.items()}
     ring = ", around a ring" if current_exchange() == "ring" else ""
     # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
     dtype = exchange_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
-    forms["views"] = f"{len(inputs.views)} views {describe_form(view)}{different}{shared}{ring}{sent}"
-    forms |= {"target": problem.target.kind, "present": describe_form(inputs.present)}
-    forms["temperature"] = describe_form(problem.temperature)
+    forms["views"] = f"{len(inputs.views)} views {describe_type_and_shape(view)}{different}{shared}{ring}{sent}"
+    forms |= {"target": problem.target.kind, "present": describe_type_and_shape(inputs.present)}
+    forms["temperature"] = describe_type_and_shape(problem.temperature)
     if (weights := problem.plan_weights) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"
         forms["weights"] = plan if "weights" not in forms else f"{plan}, and {forms['weights']}"
     if negatives is not None:
-        forms |= {"negatives": describe_form(first_vectors(negatives.embeddings))}
-        forms |= {"negative_ids": describe_form(negatives.ids)}
+        forms |= {"negatives": describe_type_and_shape(first_vectors(negatives.embeddings))}
+        forms |= {"negative_ids": describe_type_and_shape(negatives.ids)}
         forms["shared_negatives"] = repr(negatives.same_on_all_processes)
     return forms
 
@@ -342,7 +342,7 @@ def _agree_on_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tup
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:
-    """Send the error of this process in place of its row counts, so that all other processes raise too."""
+    """Send the error of this process in the collective that the others wait in, so that they raise too."""
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)

@@ -306,7 +306,7 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
 
 
 @torch.no_grad()
-def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
+def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
     """Compute soft assignments of items to prototypes (SwAV), (n, k), from a balanced transport plan.
 
     The rows sum to 1 and are detached: use them as the target of another view of the same items. Under
@@ -327,7 +327,7 @@ def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterat
     >>> import torch, contraport
     >>> prototypes, z0, z1 = torch.randn(5, 8), torch.randn(16, 8), torch.randn(16, 8)
     >>> swap = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
-    >>> value = swap(z0, prototypes, target=assignments(z1, prototypes))
+    >>> value = swap(z0, prototypes, target=soft_assignments(z1, prototypes))
     """
     check_views((z, prototypes), shared_columns=True)
     kernel = Gibbs("cosine", temperature)

@@ -195,17 +195,17 @@ class PlanWithStatistics(NamedTuple):
     effective_num_columns: float
 
 
-@keep_deprecated_attributes(partners="true_pairs", plans="plans_by_constraint")
+@keep_deprecated_attributes(partners="true_pair_mask", true_pairs="true_pair_mask", plans="plans_by_constraint")
 @dataclass(frozen=True, eq=False)
 class ConstraintComparison:
     """Transport plans between the same two sets of embeddings under three constraints.
 
     Attributes:
-        true_pairs: (N, M), true where a row and a column belong together.
+        true_pair_mask: (N, M), true where a row and a column belong together.
         plans_by_constraint: transport plans by the name of the constraint: ``rows``, ``balanced``, ``unbalanced``.
     """
 
-    true_pairs: Tensor
+    true_pair_mask: Tensor
     plans_by_constraint: Mapping[str, PlanWithStatistics]
 
     def figure(self) -> Figure:
@@ -215,7 +215,7 @@ class ConstraintComparison:
         """
         figure, axes = create_panels(len(self.plans_by_constraint), 3.6, ratio=0.85)
         for ax, (name, one) in zip(axes, self.plans_by_constraint.items(), strict=True):
-            draw_bipartite_plan(ax, one.plan.numpy(), self.true_pairs.numpy())
+            draw_bipartite_plan(ax, one.plan.numpy(), self.true_pair_mask.numpy())
             mass = "" if one.mass > 0.995 else f", mass {one.mass:.2f}"
             ax.set_title(
                 f"{name}{mass}\n{100 * one.true_pair_share:.0f}% on partners, unevenness {one.unevenness:.2f}",

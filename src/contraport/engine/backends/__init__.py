@@ -109,7 +109,7 @@ def backend(name: BackendName) -> Iterator[None]:
 
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
-    """Round embeddings to a precision before they are multiplied, within the ``with`` block, where that is faster.
+    """Context manager: round embeddings to a precision before matrix products, on devices where that is faster.
 
     The backend ``"cuda"`` does so; on a CPU with AVX512-BF16 or AMX the tiled backends do, in ``"bfloat16"``, for
     embeddings in single precision. The backend ``"dense"``, for few embeddings, does not. On another CPU ``"bfloat16"``

@@ -410,7 +410,7 @@ _SHAPES: dict[str, dict[int, list[_Blocks]]] = {
 
 
 def block_shape(kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
-    """Return the block shape of a Triton kernel for embeddings of some dimension, by numbers of `itemsize` bytes.
+    """Return the block shape of a Triton kernel for embeddings of a dimension whose entries have `itemsize` bytes.
 
     The precision is ``"ieee"`` where tensor cores cannot be used. A program may use `shared_memory` bytes.
     """
@@ -452,7 +452,7 @@ def _column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return the number of column splits at which the last wave of programs keeps all multiprocessors busy.
+    """Return the number of column splits with the shortest run time: the last wave should fill the multiprocessors.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each.
 

@@ -49,14 +49,14 @@ class Tile(NamedTuple):
     Attributes:
         rows: Range of rows of the tile.
         columns: Range of columns of the tile.
-        kernel: log K without the row and column biases, minus infinity where masked; or the exponential of that.
+        values: log K of the tile without row and column biases, minus infinity where masked; or its exponential, K.
         link_input: Input T of the link function without biases; None if it is not needed.
         stands_for_transpose: Whether the tile also stands for the transposed tile of a symmetric problem.
     """
 
     rows: slice
     columns: slice
-    kernel: Tensor
+    values: Tensor
     link_input: Tensor | None
     stands_for_transpose: bool
 
@@ -79,7 +79,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        return self.log_kernel.compute_bound() <= self.limit
+        return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
     def _label_ranges(self) -> list[_LabelRanges | None]:
@@ -245,12 +245,12 @@ class StreamedPairPasses(PairPasses):
             # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
             left = torch.cat([u[:, rows], v[:, rows]]) if self.is_symmetric else u[:, rows]
             right = torch.cat([v[:, columns], u[:, columns]]) if self.is_symmetric else v[:, columns]
-            return _sum_outer_products(left, right, out).mul_(tile.kernel)
+            return _sum_outer_products(left, right, out).mul_(tile.values)
         a, b = group.shared_exponents
-        weight = self._exponential(tile.kernel, a[rows], b[columns], rows, columns)
+        weight = self._exponential(tile.values, a[rows], b[columns], rows, columns)
         weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
         if self.is_symmetric:
-            image = self._exponential(tile.kernel, b[rows], a[columns], rows, columns)
+            image = self._exponential(tile.values, b[rows], a[columns], rows, columns)
             weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
         return weight
 
@@ -311,12 +311,12 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if all exponents are small enough for a plain `exp`; saved tiles reuse the result of their first pass.
+        """Whether all exponents are small enough for a plain `exp`; the gradient reuses the answer of the forward pass.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
         """
-        return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound() <= self.limit
+        return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound_without_biases() <= self.limit
 
     def tensors_to_save(self) -> list[Tensor]:
         """Return the stored tiles, and a flag tensor: whether they hold exponentials."""
@@ -341,7 +341,7 @@ class StoredPairPasses(StreamedPairPasses):
         t = self._stored(rows, columns, t=True) if self._has_link else None
         if key not in self._filled:
             tile = super()._tile(rows, columns, exponential=self.has_bounded_exponents)
-            for stored, value in ((kernel, tile.kernel), (t, tile.link_input)):
+            for stored, value in ((kernel, tile.values), (t, tile.link_input)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
             self._filled.add(key)
@@ -353,11 +353,11 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def rounds_operands(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles of such embeddings on a CPU are multiplied in a lower precision, because it is faster."""
-    return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_bfloat16(like.device)
+    """Return whether tiles of such embeddings are multiplied in bfloat16: on CPUs where that is faster."""
+    return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
-def has_fast_bfloat16(device: torch.device) -> bool:
+def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     """Return whether a device is a CPU that multiplies bfloat16 faster than float32, by AVX512-BF16 or AMX."""
     if device.type != "cpu":
         return False
@@ -457,6 +457,6 @@ def _middle_and_radius(values: Tensor) -> tuple[float, float]:
 
 def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the position and values of a tile, then those of the transposed tile if the tile stands for both."""
-    yield tile.rows, tile.columns, tile.kernel
+    yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
-        yield tile.columns, tile.rows, tile.kernel.T
+        yield tile.columns, tile.rows, tile.values.T

@@ -28,7 +28,8 @@ class PlanRequest(NamedTuple):
         bidirectional: Whether to solve both directions, rows to columns and columns to rows.
         log_column_weights: Log weights of the columns, (M,): the plan is that of the kernel w_j K_ij. Not combined with
             ``bidirectional``, as rows have no weights.
-        pattern: Pattern of the block if the compared pairs are its pairs alone, for constraints that require ids.
+        pattern: Pattern of the block, for constraints that require ids; None if pairs outside the pattern are compared
+            too.
         ids: Id of each item of the pattern, (n,), or None.
     """
 
@@ -40,14 +41,14 @@ class PlanRequest(NamedTuple):
 
 
 DEFAULT_REQUEST = PlanRequest()
-"""Uniform marginals, one direction, no reference measure."""
+"""Uniform marginals, one direction, no column weights."""
 
 
 class Constraint(ReprMixin, ABC):
     """Set of allowed plans, of total mass 1 unless documented otherwise.
 
     Attributes:
-        differentiable: Whether the plan has a gradient in the embeddings.
+        differentiable: Whether the plan is differentiable with respect to the embeddings.
         requires_ids: Whether the constraint keeps a state for each item, so that a call needs ``ids=``. Its plan is
             then that of the whole data, of which the block has a part of the entries.
         marginals: Target marginals of rows and columns: ``"weights"``, the weights of the items, or ``"uniform"``.
@@ -78,10 +79,10 @@ class Constraint(ReprMixin, ABC):
 
         Args:
             geometry: compared pairs, (N, M).
-            request: marginals, directions and reference measure.
+            request: marginals, directions and column weights.
 
         Raises:
-            UsageError: the constraint does not support a reference measure.
+            UsageError: the constraint does not support column weights.
         """
 
 

@@ -71,9 +71,9 @@ class DataBalanced(ItemAverages, Constraint):
         with torch.no_grad():
             f = self._potentials(row_keys, 0).to(like)
             column_values = self._log_means(geometry.T, pattern.T, f, self._count(row_keys, 0).to(like))
-        g = -self.log_averages(column_keys, column_values).detach()
+        g = -self.update_log_averages(column_keys, column_values).detach()
         columns = self._count(column_keys, 1).to(like)
-        f = -self.log_averages(row_keys, self._log_means(geometry, pattern, g, columns))
+        f = -self.update_log_averages(row_keys, self._log_means(geometry, pattern, g, columns))
         plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 

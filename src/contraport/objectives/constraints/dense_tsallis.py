@@ -40,7 +40,7 @@ class DenseTsallisPlan(Plan):
     """Tsallis plan that is a matrix with its dual potentials.
 
     Attributes:
-        masses: The plan P, (N, M), differentiable in costs and marginals.
+        masses: Plan P, (N, M), differentiable with respect to costs and marginals.
         dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost.
         logits: Logits -C / temperature of the compared pairs.
     """
@@ -116,7 +116,7 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     # In units of the temperature; the step has the value 0 and the gradient of the solution.
     p = _power(f[:, None] + g + theta, order)
     residuals = [a - p.sum(1), b - p.sum(0)] if over == "balanced" else [a - p.sum(1)]
-    steps = dual.solve(f, g, torch.cat(residuals))
+    steps = dual.newton_step(f, g, torch.cat(residuals))
     f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
     masses = _power(f[:, None] + g + theta, order)
     if over == "simplex":
@@ -156,7 +156,7 @@ class _Dual:
             return linear.new_tensor(-torch.inf)
         return linear - (_power(s, self.order) ** self.order).sum() / self.order
 
-    def solve(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+    def newton_step(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the Newton step of f and of g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
         n = len(f)
         plan = _power(f[:, None] + g + self.theta, self.order)
@@ -212,7 +212,7 @@ def _iterate_newton(dual: _Dual, f: Tensor, g: Tensor, tolerance: float) -> tupl
             break
         # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
         ridge = min(1e-2, float(error / total))
-        step_f, step_g = dual.solve(f, g, residual, ridge=max(ridge, 1e-10))
+        step_f, step_g = dual.newton_step(f, g, residual, ridge=max(ridge, 1e-10))
         slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
         for halving in range(_MAX_HALVINGS):
             size = 0.5**halving

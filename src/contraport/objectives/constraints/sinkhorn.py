@@ -36,11 +36,11 @@ class MarginalRelaxation(NamedTuple):
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
-        bound: Upper bound on the absolute step of a log potential; None is unbounded.
+        max_shift: Upper bound on the absolute step of a log potential; None is unbounded.
     """
 
     damping: float | Tensor | None = None
-    bound: float | Tensor | None = None
+    max_shift: float | Tensor | None = None
 
 
 STRICT = MarginalRelaxation()
@@ -98,7 +98,7 @@ class SinkhornConstraint(Constraint):
         return len(set(self.half_steps())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
-        """Return the price of a plan's deviation from its target marginals, a scalar tensor."""
+        """Return the penalty on the plan's deviation from its target marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
@@ -165,7 +165,7 @@ def _stack_relaxations(
 
     # None, not a vector of neutral values: the engine then takes the cheaper half-steps without relaxation.
     dampings = stack([relaxation.damping for relaxation in relaxations], 1.0)
-    return Relaxation(dampings, stack([relaxation.bound for relaxation in relaxations], math.inf), reference)
+    return Relaxation(dampings, stack([relaxation.max_shift for relaxation in relaxations], math.inf), reference)
 
 
 def _build_plan(
@@ -188,7 +188,7 @@ def _build_plan(
         if axis not in latest:
             latest[axis] = initial[axis].clone()
     final, log_mass = axes[-1], None
-    if last.bound is None and last.damping is not None:
+    if last.max_shift is None and last.damping is not None:
         # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
         step = latest[final] - initial[final] if initial else latest[final]
         log_mass = targets[final] + step * (1 - 1 / last.damping)
@@ -307,7 +307,7 @@ class Balanced(AlternatingConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
-    """Unbalanced transport: row and column masses may deviate from the marginals at a price, against outliers.
+    """Unbalanced transport: deviations of row and column masses from the marginals are penalized, not forbidden.
 
     The plan minimizes <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)). With the reference
     measure R = a x b its mass is at most 1 if no cost is negative; the missing mass was given up.
@@ -378,4 +378,4 @@ class Unbalanced(AlternatingConstraint):
         if self.price == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return MarginalRelaxation(damping=1 / (1 + temperature / price))
-        return MarginalRelaxation(bound=price / temperature)
+        return MarginalRelaxation(max_shift=price / temperature)

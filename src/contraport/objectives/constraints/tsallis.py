@@ -42,9 +42,9 @@ class TsallisPlan(Plan):
     Attributes:
         kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of the plan's power function.
         logits: Logits theta of the compared pairs, which the power function maps to entries of the plan.
-        potential: Potential of each row, (N,), from which the threshold t follows; it has its own gradient.
+        potential: Potential of each row, (N,), from which the threshold t follows; differentiable.
         power_function: Function that maps logits and potentials to entries of the plan.
-        has_row_potentials: Whether each row has its own potential, rather than all rows one.
+        has_row_potentials: Whether each row has its own potential; otherwise all rows share one.
     """
 
     kernel_geometry: Geometry
@@ -93,7 +93,7 @@ class TsallisPowerFunction:
 
     Attributes:
         order: Order of the Tsallis entropy, at most 2 and not 1.
-        num_pairs: Number of pairs that share one mass: those of a row, or all.
+        num_pairs: Number of pairs over which one unit of mass is normalized: those of a row, or all.
     """
 
     order: float
@@ -106,7 +106,7 @@ class TsallisPowerFunction:
 
     @property
     def reference_level(self) -> float:
-        """Reference level of the base of the power: that of uniform entries above order 1, the least base below.
+        """Constant scale of the base of the power: that of uniform entries above order 1, its minimum below.
 
         Below order 1 it is less than 1: `PolynomialTail` ends there.
         """
@@ -118,11 +118,11 @@ class TsallisPowerFunction:
         return self.power * self.reference_level
 
     def log_omitted_factor(self, power: float | None = None) -> float:
-        """Return log(level^power), the log of the constant factor that `kernel` omits; ``power=None`` means power p."""
+        """Return log(level^power), the log of the constant that `build_geometry` omits; ``power=None`` means p."""
         return (self.power if power is None else power) * math.log(self.reference_level)
 
     def build_geometry(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
-        """Return the compared pairs with the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
+        """Return the geometry of the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
         power = self.power if power is None else power
         link = LogHinge(power) if self.order > 1 else PolynomialTail(-power)
         scale = 1 / abs(self.potential_minus_threshold)

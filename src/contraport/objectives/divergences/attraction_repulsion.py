@@ -27,7 +27,7 @@ from contraport.objectives.divergences.divergence import (
 )
 from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_by_group
 from contraport.objectives.plan import BlockResult, Plan
-from contraport.objectives.targets.target import SparseTarget
+from contraport.objectives.targets.target import SparseTargetPlan
 
 SQUARE = LogOfFunction(torch.square)
 
@@ -119,7 +119,7 @@ class LogKernelAttraction(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         """Return for each row the attraction of its item, times the target mass of the row, (N,)."""
         target, log_kernel = result.target, result.plan.geometry.log_kernel
-        if not isinstance(target, SparseTarget):
+        if not isinstance(target, SparseTargetPlan):
             got = type(target).__name__
             raise UsageError(f"target: must consist of pairs for LogKernelAttraction, got a {got}.", kind="conflict")
         items, size = result.block.pattern.row_items, result.block.pattern.num_items
@@ -170,7 +170,7 @@ class PairRanking(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the loss of all pairs, a scalar."""
         target, grades = result.target, result.row_weights
-        if not isinstance(target, SparseTarget):
+        if not isinstance(target, SparseTargetPlan):
             got = type(target).__name__
             raise UsageError(f"target: must consist of pairs for PairRanking, got a {got}.", kind="conflict")
         if grades is None:

@@ -35,7 +35,7 @@ class Divergence(ReprMixin):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True if the value has a gradient in the temperature, so that the temperature can be learned."""
+        """True if the value has a gradient with respect to the temperature, so that the temperature can be learned."""
         return True
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:

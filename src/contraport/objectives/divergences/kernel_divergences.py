@@ -60,7 +60,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class SignedPairwise(KernelDivergence):
-    """Pairwise loss whose function psi may be negative (signed): phi(sum_j psi(d_i^2 - d_ij^2)), averaged over rows.
+    """Pairwise loss without the log of `Pairwise`, phi(sum_j psi(d_i^2 - d_ij^2)), so that psi may be negative.
 
     Args:
         phi: pointwise function of the sum.
@@ -241,7 +241,7 @@ class ClosedFormQuadratic(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
-        totals, counts = -plan.geometry.log_kernel.row_inner_products(compared), compared.row_counts(plan.f)
+        totals, counts = -plan.geometry.log_kernel.weighted_row_sums(compared), compared.row_counts(plan.f)
         mass = 1.0
         if self.over == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))

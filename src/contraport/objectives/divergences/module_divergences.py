@@ -150,7 +150,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         require_negatives(result)
         items = self.check_ids(result.ids)
         values = result.plan.log_kernel_row_sums() - log_candidate_counts(result)
-        return result.target.row_mass() * self.log_averages(items[result.block.pattern.row_items], values)
+        return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
 
 
 def _cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:

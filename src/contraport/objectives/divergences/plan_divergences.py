@@ -197,14 +197,14 @@ class PlanDistance(Divergence):
     Where t_ij is 0, the distance must be a multiple of P_ij.
 
     Attributes:
-        zero_target_slope: Distance of a pair per unit of P_ij where t_ij is 0.
+        zero_target_slope: Slope of the distance in P_ij where t_ij is 0; the distance must be linear there.
     """
 
     zero_target_slope: float
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the elementwise distance of t > 0 from P, given as log P."""
+        """Return the distance of each pair from t and log P, at entries with t > 0."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
@@ -295,7 +295,7 @@ class PlanUniformity(Divergence):
         count = row_counts.sum()
         # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
         mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)
-        log_total = plan.geometry.log_kernel.row_inner_products(negatives).sum()
+        log_total = plan.geometry.log_kernel.weighted_row_sums(negatives).sum()
         log_total = log_total + row_counts @ plan.f + column_counts @ plan.g
         # Without negatives, or without mass on them, the penalty is 0 and has no gradient.
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)

@@ -8,15 +8,23 @@ from contraport.objectives.targets.attribute_targets import Domains, DuplicateGr
 from contraport.objectives.targets.explicit import Matrix, PairList, SimilarityMatrix
 from contraport.objectives.targets.feature_targets import Neighbors, SoftNeighbors
 from contraport.objectives.targets.target import (
-    DenseTarget,
+    DenseTargetPlan,
     Pairs,
-    PiecewiseConstantTarget,
-    SparseTarget,
+    PiecewiseConstantTargetPlan,
+    SparseTargetPlan,
     Target,
     TargetPlan,
 )
+from contraport.options import keep_deprecated_names
 
 __all__ = [
-    "DenseTarget", "Domains", "DuplicateGroups", "Labels", "Matrix", "Neighbors", "PairList", "Pairs",
-    "PiecewiseConstantTarget", "SimilarityMatrix", "SoftNeighbors", "SparseTarget", "Target", "TargetPlan",
+    "DenseTargetPlan", "Domains", "DuplicateGroups", "Labels", "Matrix", "Neighbors", "PairList", "Pairs",
+    "PiecewiseConstantTargetPlan", "SimilarityMatrix", "SoftNeighbors", "SparseTargetPlan", "Target", "TargetPlan",
 ]  # fmt: skip
+
+__getattr__ = keep_deprecated_names(
+    __name__,
+    DenseTarget="DenseTargetPlan",
+    PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
+    SparseTarget="SparseTargetPlan",
+)

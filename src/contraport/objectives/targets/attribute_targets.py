@@ -14,8 +14,8 @@ from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block
 from contraport.objectives.pair_sets import PairIndicator
 from contraport.objectives.targets.target import (
-    DenseTarget,
-    PiecewiseConstantTarget,
+    DenseTargetPlan,
+    PiecewiseConstantTargetPlan,
     Target,
     TargetPlan,
     equalize_row_masses,
@@ -56,7 +56,7 @@ class Labels(Target):
             good = (labels == 0) | (labels == 1)
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
             rows, columns = pattern.expand_attribute(labels.to(block.compute_dtype))
-            return DenseTarget(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
+            return DenseTargetPlan(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
         same_class = pattern.pairs_with_equal(_integer_attribute("labels", attributes))
         return _structured_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 
@@ -103,7 +103,7 @@ class DuplicateGroups(Target):
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> DuplicateGroups:
         return DuplicateGroups(processes.gather(self.numbers.to(inputs.views[0].device)))
 
-    def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTargetPlan:
         remaining, levels = block.pattern.compared_pairs(), []
         for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
             same = block.pattern.pairs_with_equal(column)
@@ -144,7 +144,7 @@ class Domains(Target):
         for name in ("alpha", "beta"):
             check_nonnegative(name, getattr(self, name))
 
-    def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTargetPlan:
         pattern = block.pattern
         same_item = PairIndicator.from_equal_labels(pattern.items)
         same_domain = pattern.pairs_with_equal(_integer_attribute("domains", attributes))
@@ -157,7 +157,7 @@ class Domains(Target):
         return _structured_target(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
-def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> PiecewiseConstantTarget:
+def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> PiecewiseConstantTargetPlan:
     """Build the target plan from sets of pairs and their levels, each row scaled to mass 1/N; empty rows stay 0."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
@@ -165,7 +165,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
     nonempty = (totals > 0).to(like.dtype)
     # Bounded before the reciprocal, so that empty rows give 0 rather than NaN.
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty
-    return PiecewiseConstantTarget(levels, row_scale, cached_row_mass=nonempty / n)
+    return PiecewiseConstantTargetPlan(levels, row_scale, cached_row_mass=nonempty / n)
 
 
 def _integer_attribute(name: str, attributes: Attributes) -> Tensor:

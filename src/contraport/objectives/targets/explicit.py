@@ -13,7 +13,13 @@ from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, to_numeric_tensor
 from contraport.objectives.layouts import Block
-from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, equalize_row_masses
+from contraport.objectives.targets.target import (
+    DenseTargetPlan,
+    SparseTargetPlan,
+    Target,
+    TargetPlan,
+    equalize_row_masses,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,7 +84,7 @@ class PairList(Target):
         )
         return PairList(processes.gather(self._indices.to(z.device) + offset), shares)
 
-    def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         pattern, pairs, same = block.pattern, self._indices, block.x is block.y
         shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares).detach()
         shares = shares.to(pairs.device, block.compute_dtype)
@@ -97,7 +103,7 @@ class PairList(Target):
         _check_compared([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
         totals = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
         normalized = values / (block.shape[0] * totals.masked_fill(totals == 0, 1))
-        return SparseTarget(rows, columns, normalized, block.shape)
+        return SparseTargetPlan(rows, columns, normalized, block.shape)
 
     def transpose(self) -> PairList:
         return PairList(self.pairs, self.shares, not self._transposed)
@@ -149,9 +155,9 @@ class Matrix(Target):
             matrix = matrix.coalesce()
             (rows, columns), values = matrix.indices(), matrix.values()
             _check_compared([mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks])
-            return SparseTarget(rows, columns, _normalize_mass(values), block.shape)
+            return SparseTargetPlan(rows, columns, _normalize_mass(values), block.shape)
         _check_compared([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
-        return DenseTarget(_normalize_mass(matrix))
+        return DenseTargetPlan(_normalize_mass(matrix))
 
     def _select_present(self, block: Block) -> Tensor:
         """Return the matrix without the rows and columns of absent views, unless these are left out already."""
@@ -173,7 +179,7 @@ class Matrix(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimilarityMatrix(Target):
-    """Target of soft positives from a similarity matrix of all items, or of all rows and columns of a coupling.
+    """Target of soft positives from a similarity matrix: of all items, or between two sets of items (a coupling).
 
     Each row has mass 1/N, divided in proportion to its similarities.
 
@@ -222,7 +228,7 @@ class SimilarityMatrix(Target):
 
     @property
     def is_coupling(self) -> bool:
-        """True if rows and columns of the matrix are different sets."""
+        """True if the matrix couples two sets, rows and columns, rather than one set of items with itself."""
         return self.items.ndim == 2
 
     def transpose(self) -> SimilarityMatrix:
@@ -231,7 +237,7 @@ class SimilarityMatrix(Target):
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> SimilarityMatrix:
         return replace(self, items=processes.gather(self.items))
 
-    def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> DenseTargetPlan:
         size = block.pattern.num_items
         good = len(self.items) == size
         check(good, f"items: must be one index per item of the batch, ({size},), got {len(self.items)}.", "shape")
@@ -250,14 +256,15 @@ class SimilarityMatrix(Target):
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
         similarities = similarities.T if self._transposed else similarities
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
-        return DenseTarget(equalize_row_masses(block.pattern.fill_masked(between, 0)))
+        return DenseTargetPlan(equalize_row_masses(block.pattern.fill_masked(between, 0)))
 
     def _between(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the dense submatrix of some rows and columns, on the device of the matrix."""
         if not _is_sparse(self.matrix):
             return self.matrix[rows][:, columns]
         matrix = self.matrix.detach().to_sparse_coo().coalesce()
-        return matrix.index_select(0, rows).index_select(1, columns).to_dense()
+        dense: Tensor = matrix.index_select(0, rows).index_select(1, columns).to_dense()
+        return dense
 
 
 def _check_compared(excluded: list[Tensor]) -> None:

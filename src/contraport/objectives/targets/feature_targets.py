@@ -25,7 +25,7 @@ from contraport.engine import (
 from contraport.errors import UsageError, check, check_integer
 from contraport.objectives.inputs import Attributes, check_values
 from contraport.objectives.layouts import Block
-from contraport.objectives.targets.target import SparseTarget, Target, TargetPlan
+from contraport.objectives.targets.target import SparseTargetPlan, Target, TargetPlan
 
 Features = Tensor | tuple[Tensor, ...]
 """Features of the items, (n, k), for all views or one tensor per view."""
@@ -65,7 +65,7 @@ class SoftNeighbors(Target):
     def requires_features(self) -> bool:
         return self.features is None
 
-    def __call__(self, block: Block, attributes: Attributes) -> KernelTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> KernelTargetPlan:
         if self.features is None:
             x, y = select_block_features(attributes, block, backward=self._backward)
         else:
@@ -73,7 +73,7 @@ class SoftNeighbors(Target):
         with torch.no_grad():
             same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
-            return KernelTarget.from_row_normalized(geometry)
+            return KernelTargetPlan.with_normalized_rows(geometry)
 
     def transpose(self) -> SoftNeighbors:
         if self.features is None:
@@ -107,7 +107,7 @@ class Neighbors(Target):
     def __post_init__(self) -> None:
         check_integer("neighbors", self.neighbors)
 
-    def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         n, m = block.shape
         with torch.no_grad():
             x, y = _gather_features(self.features, block)
@@ -117,7 +117,7 @@ class Neighbors(Target):
         compared = nearest.values < torch.inf
         rows = torch.arange(n, device=x.device)[:, None].expand_as(compared)[compared]
         share = 1 / (n * compared.sum(1).clamp_min(1)).to(block.compute_dtype)
-        return SparseTarget(rows, nearest.indices[compared], share[rows], block.shape)
+        return SparseTargetPlan(rows, nearest.indices[compared], share[rows], block.shape)
 
     def transpose(self) -> Neighbors:
         return Neighbors(_exchange_views(self.features), self.neighbors)
@@ -167,7 +167,7 @@ def _exchange_views(features: Features) -> Features:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelTarget(TargetPlan):
+class KernelTargetPlan(TargetPlan):
     """Target plan given by a kernel in another space, p_ij = exp(S_ij + r_i + c_j), without gradient.
 
     S is the log of the kernel.
@@ -189,8 +189,8 @@ class KernelTarget(TargetPlan):
     num_appended: int = 0
 
     @classmethod
-    def from_row_normalized(cls, geometry: Geometry) -> KernelTarget:
-        """Build the target plan from a kernel with every row scaled to mass 1/N; rows without compared pairs stay 0."""
+    def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
+        """Build the target plan by scaling each row of a kernel to mass 1/N; rows without compared pairs stay zero."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
@@ -235,24 +235,24 @@ class KernelTarget(TargetPlan):
         return F.pad(self._map_rows(lambda plan: plan), (0, self.num_appended))
 
     @property
-    def T(self) -> KernelTarget:
+    def T(self) -> KernelTargetPlan:
         """Transposed target plan, with rows and columns exchanged."""
         check(self.num_appended == 0, "target: cannot be transposed with appended columns.", "appended_columns")
-        return KernelTarget(self.geometry.T, self.column_potential, self.row_potential)
+        return KernelTargetPlan(self.geometry.T, self.column_potential, self.row_potential)
 
-    def take_rows(self, rows: slice) -> KernelTarget:
+    def take_rows(self, rows: slice) -> KernelTargetPlan:
         mass = None if self.cached_row_mass is None else self.cached_row_mass[rows]
         return replace(
             self, geometry=self.geometry.take_rows(rows), row_potential=self.row_potential[rows], cached_row_mass=mass
         )
 
-    def scale_rows(self, factors: Tensor) -> KernelTarget:
+    def scale_rows(self, factors: Tensor) -> KernelTargetPlan:
         mass = None if self.cached_row_mass is None else factors * self.cached_row_mass
         return replace(
             self, row_potential=self.row_potential + factors.to(self.row_potential).log(), cached_row_mass=mass
         )
 
-    def append_columns(self, columns: int) -> KernelTarget:
+    def append_columns(self, columns: int) -> KernelTargetPlan:
         return replace(self, num_appended=self.num_appended + columns)
 
 
@@ -260,7 +260,7 @@ class _KernelProduct(torch.autograd.Function):
     """Product of the plan with a matrix; its backward is the product with the transposed plan."""
 
     @staticmethod
-    def forward(ctx: Any, target: KernelTarget, y: Tensor) -> Tensor:
+    def forward(ctx: Any, target: KernelTargetPlan, y: Tensor) -> Tensor:
         ctx.target = target
         return target._map_rows(lambda plan: plan.to(y.dtype) @ y)
 

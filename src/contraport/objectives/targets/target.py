@@ -64,7 +64,7 @@ class TargetPlan(ABC):
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> TargetPlan:
         """Return the plan restricted to some of its rows and columns."""
-        return DenseTarget(self.dense()[rows][:, columns])
+        return DenseTargetPlan(self.dense()[rows][:, columns])
 
     @abstractmethod
     def scale_rows(self, factors: Tensor) -> TargetPlan:
@@ -76,7 +76,7 @@ class TargetPlan(ABC):
 
     def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), ignoring masks."""
-        return log_kernel.row_inner_products(self)
+        return log_kernel.weighted_row_sums(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         """Return the relative entropy of each row to a plan, sum_j p_ij (log p_ij - log K_ij - f_i - g_j), (N,).
@@ -141,7 +141,7 @@ class Target(ReprMixin, ABC):
         return self
 
     def gather_rows(self) -> Target:
-        """Return the target with the rows of all processes; for layouts whose columns are shared and are not items.
+        """Gather the rows of the target from all processes, for layouts whose columns are prototypes, not items.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -150,7 +150,7 @@ class Target(ReprMixin, ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseTarget(TargetPlan):
+class SparseTargetPlan(TargetPlan):
     """Sparse target plan, stored by its nonzero entries: p at (rows[k], columns[k]) is values[k].
 
     Attributes:
@@ -210,21 +210,21 @@ class SparseTarget(TargetPlan):
     def dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)
 
-    def take_rows(self, rows: slice) -> SparseTarget:
+    def take_rows(self, rows: slice) -> SparseTargetPlan:
         top, bottom, _ = rows.indices(self.shape[0])
         here = (self.rows >= top) & (self.rows < bottom)
         shape = bottom - top, self.shape[1]
-        return SparseTarget(self.rows[here] - top, self.columns[here], self.values[here], shape)
+        return SparseTargetPlan(self.rows[here] - top, self.columns[here], self.values[here], shape)
 
-    def scale_rows(self, factors: Tensor) -> SparseTarget:
+    def scale_rows(self, factors: Tensor) -> SparseTargetPlan:
         return replace(self, values=self.values * factors[self.rows], cached_negative_entropy=None)
 
-    def append_columns(self, columns: int) -> SparseTarget:
+    def append_columns(self, columns: int) -> SparseTargetPlan:
         return replace(self, shape=(self.shape[0], self.shape[1] + columns))
 
 
 @dataclass(frozen=True, eq=False)
-class DenseTarget(TargetPlan):
+class DenseTargetPlan(TargetPlan):
     """Dense target plan, stored as an (N, M) matrix."""
 
     matrix: Tensor
@@ -244,18 +244,18 @@ class DenseTarget(TargetPlan):
     def dense(self) -> Tensor:
         return self.matrix
 
-    def take_rows(self, rows: slice) -> DenseTarget:
-        return DenseTarget(self.matrix[rows])
+    def take_rows(self, rows: slice) -> DenseTargetPlan:
+        return DenseTargetPlan(self.matrix[rows])
 
-    def scale_rows(self, factors: Tensor) -> DenseTarget:
-        return DenseTarget(self.matrix * factors[:, None])
+    def scale_rows(self, factors: Tensor) -> DenseTargetPlan:
+        return DenseTargetPlan(self.matrix * factors[:, None])
 
-    def append_columns(self, columns: int) -> DenseTarget:
-        return DenseTarget(F.pad(self.matrix, (0, columns)))
+    def append_columns(self, columns: int) -> DenseTargetPlan:
+        return DenseTargetPlan(F.pad(self.matrix, (0, columns)))
 
 
 @dataclass(frozen=True, eq=False)
-class PiecewiseConstantTarget(TargetPlan):
+class PiecewiseConstantTargetPlan(TargetPlan):
     """Target plan that is constant on a few sets of pairs of a row: p_ij = r_i sum_k level_k [(i, j) in set k].
 
     Attributes:
@@ -297,25 +297,25 @@ class PiecewiseConstantTarget(TargetPlan):
 
     def row_square_mass(self) -> Tensor:
         squared = tuple((level**2, pairs) for level, pairs in self.level_sets)
-        return PiecewiseConstantTarget(squared, self.row_scale.square()).row_mass()
+        return PiecewiseConstantTargetPlan(squared, self.row_scale.square()).row_mass()
 
     def dense(self) -> Tensor:
         total = sum(level * pairs.dense().to(self.row_scale) for level, pairs in self.level_sets)
         return F.pad(self.row_scale[:, None] * total, (0, self.num_appended))
 
-    def take_rows(self, rows: slice) -> PiecewiseConstantTarget:
+    def take_rows(self, rows: slice) -> PiecewiseConstantTargetPlan:
         levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.level_sets)
         return replace(self, level_sets=levels, row_scale=self.row_scale[rows], cached_row_mass=None)
 
-    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PiecewiseConstantTarget:
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PiecewiseConstantTargetPlan:
         levels = tuple((level, pairs.take_rows_and_columns(rows, columns)) for level, pairs in self.level_sets)
         return replace(self, level_sets=levels, row_scale=self.row_scale[rows], cached_row_mass=None)
 
-    def scale_rows(self, factors: Tensor) -> PiecewiseConstantTarget:
+    def scale_rows(self, factors: Tensor) -> PiecewiseConstantTargetPlan:
         mass = None if self.cached_row_mass is None else self.cached_row_mass * factors
         return replace(self, row_scale=self.row_scale * factors, cached_row_mass=mass)
 
-    def append_columns(self, columns: int) -> PiecewiseConstantTarget:
+    def append_columns(self, columns: int) -> PiecewiseConstantTargetPlan:
         return replace(self, num_appended=self.num_appended + columns)
 
 
@@ -334,19 +334,19 @@ class Pairs(Target):
     positives_from_views: ClassVar[bool] = True
     fills_all_rows: ClassVar[bool] = True
 
-    def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         pattern, dtype = block.pattern, block.compute_dtype
         return pattern.compute_once((Pairs, dtype), lambda: _positives_target(pattern, dtype))
 
 
-def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
+def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
     """Build the sparse target plan of the positive pairs of a pattern; rows without positives have no mass."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
-        return SparseTarget(rows, columns, values, pattern.shape, True, values * -log_of_size(n, values))
+        return SparseTargetPlan(rows, columns, values, pattern.shape, True, values * -log_of_size(n, values))
     counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
-    return SparseTarget(rows, columns, values / counts[rows], pattern.shape)
+    return SparseTargetPlan(rows, columns, values / counts[rows], pattern.shape)
 
 
 def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Meter(Callback):
             self._step_values = {
                 "lr": loop.optimizer.param_groups[0]["lr"],
                 "temperature": _temperature(self._objective),
-                "plan_mass": getattr(self._objective, "mass", None),
+                "plan_mass": getattr(self._objective, "last_mass", None),
             }
 
     def after_batch(self, loop: Loop) -> None:

@@ -27,7 +27,7 @@ from contraport.objectives import (
     Objective,
     PlanWeights,
     Target,
-    assignments,
+    soft_assignments,
 )
 from contraport.objectives.inputs import Negatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
@@ -212,14 +212,14 @@ class AllViewsLoss(ObjectiveLoss):
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
         if isinstance(objective, Loss):
-            self._multi_view = objective.multi_view
+            self._takes_all_views = objective.takes_all_views
         else:  # a custom module accepts any number of views at once if its call has *args
             kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]
-            self._multi_view = inspect.Parameter.VAR_POSITIONAL in kinds
+            self._takes_all_views = inspect.Parameter.VAR_POSITIONAL in kinds
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
-        if self._multi_view or len(queries) == 2:
+        if self._takes_all_views or len(queries) == 2:
             return self.call_objective(batch, *queries, **embedded.objective_kwargs())
         losses = [
             self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.objective_kwargs(v, w))
@@ -232,7 +232,7 @@ class AllViewsLoss(ObjectiveLoss):
         self, z: Tensor, batch: Batch, target: Target | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         pair, kwargs = super().build_trial_call(z, batch, target)
-        return (z,) * self.views if self._multi_view else pair, kwargs
+        return (z,) * self.views if self._takes_all_views else pair, kwargs
 
 
 class QueryKeyLoss(ObjectiveLoss):
@@ -312,7 +312,7 @@ class PrototypeLoss(ObjectiveLoss):
     """Loss of each view against learned prototypes; the target is the prototype assignment of another view.
 
     Kernel, plan and divergence are those of the objective. Keys are assigned by a balanced plan, so that no prototype
-    receives all items; see `contraport.objectives.assignments`.
+    receives all items; see `contraport.objectives.soft_assignments`.
 
     Args:
         objective: a single `Objective`.
@@ -330,7 +330,7 @@ class PrototypeLoss(ObjectiveLoss):
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
-        targets = [assignments(key, self.prototypes) for key in embedded.key_projections]
+        targets = [soft_assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
             for v, w in embedded.view_pairs()
