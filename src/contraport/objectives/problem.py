@@ -32,7 +32,7 @@ from contraport.objectives.inputs import (
     read_sets,
     unpack_views,
 )
-from contraport.objectives.layouts import Block, Layout
+from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_block_features
 from contraport.objectives.transport import PlanWeights
@@ -50,6 +50,7 @@ class MatchingProblem:
 
     Attributes:
         layout: Layout, which selects the compared pairs.
+        traits: Traits of the layout.
         target: Target of the call: the rule that gives the target plan of a block.
         inputs: Views and attributes of the items.
         negatives: Additional negatives, or None.
@@ -60,6 +61,7 @@ class MatchingProblem:
     """
 
     layout: Layout
+    traits: LayoutTraits
     target: Target
     inputs: CallInputs
     negatives: Negatives | None
@@ -89,7 +91,7 @@ class MatchingProblem:
         # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
         inputs = self.inputs.gather(processes, item_counts, with_views=not ring, length=length)
         if plan_weights is not None:
-            good = self.layout.traits.compares_items and not columns and self.similarities is None
+            good = self.traits.compares_items and not columns and self.similarities is None
             good = good and inputs.present is None
             check(good, "weights: 'plan' requires embeddings of all views of the items.", "conflict")
             weights, own = plan_weights(inputs.views, kernel), inputs.attributes.get("weights")
@@ -100,8 +102,8 @@ class MatchingProblem:
             negatives = negatives.gather(inputs, processes, negative_counts, length)
         if isinstance(temperature, Tensor):
             temperature = processes.with_averaged_gradient(temperature)
-        return MatchingProblem(
-            self.layout, target, inputs, negatives, columns, self.similarities, temperature, plan_weights
+        return replace(
+            self, target=target, inputs=inputs, negatives=negatives, columns=columns, temperature=temperature
         )
 
     @property
@@ -109,7 +111,7 @@ class MatchingProblem:
         """True if both directions of a block compare the same pairs."""
         if self.negatives is not None or "column_weights" in self.inputs.attributes:
             return False
-        return not self.layout.traits.requires_features
+        return not self.traits.requires_features
 
     @property
     def is_unweighted_view_matching(self) -> bool:
@@ -169,7 +171,7 @@ class MatchingProblem:
             sides.append((block.T, target.transpose()))
         unweighted = weights is None and target.fills_all_rows
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
-        directions, selected_by_features = [], self.layout.traits.requires_features
+        directions, selected_by_features = [], self.traits.requires_features
         for k, (side, rule) in enumerate(sides):
             if selected_by_features:
                 side = self.layout.mask_by_features(side, select_block_features(attributes, side, backward=k > 0))
@@ -243,7 +245,7 @@ def read_problem(
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
-    return MatchingProblem(layout, target, inputs, negatives, columns, similarities, temperature, plan_weights)
+    return MatchingProblem(layout, traits, target, inputs, negatives, columns, similarities, temperature, plan_weights)
 
 
 def _check_ring(problem: MatchingProblem) -> None:
@@ -251,7 +253,7 @@ def _check_ring(problem: MatchingProblem) -> None:
     refused = {
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.plan_weights is not None,
-        f"layout: {problem.layout!r} cannot be": bool(problem.columns) or not problem.layout.traits.compares_items,
+        f"layout: {problem.layout!r} cannot be": bool(problem.columns) or not problem.traits.compares_items,
         "kernel: kernels of sets of vectors cannot be": problem.longest_set > 0,
     }
     for subject, is_used in refused.items():
