@@ -87,7 +87,7 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 32, 256])
 def test_suggests_enough_steps(items: int, size: int) -> None:
     size = min(size, items)
-    proposed, told = suggest_more_steps(items, size, 10)
+    proposed, told = suggest_more_steps(items, size, 10, {})
     batch = proposed.get("batch_size", size)
     steps = proposed["epochs"] * (items // batch)
     assert batch <= size
@@ -95,32 +95,20 @@ def test_suggests_enough_steps(items: int, size: int) -> None:
     assert told == steps
 
 
-def test_suggests_pretrained_weights_for_few_photos() -> None:
-    photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
-    enough = {"batch_size": 32, "epochs": 200}
-    told = suggest_encoder(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
-    assert told is not None
-    command, without = re.fullmatch(
-        r".*frozen pretrained encoder: (.*), or --init .* Without pretrained weights use (.*), fixed .*", told
-    ).groups()
-    assert command == (
-        "contraport train --data 'my photos' --epochs 200 --encoder resnet18 --pretrained true --freeze true "
-        "--batch_size 32 --out a-resnet18"
-    )
-    assert without == "--encoder gradients --augment mixup"
+def test_suggests_the_option_that_was_given_and_the_batch_size_of_a_resumed_run() -> None:
+    assert suggest_more_steps(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
+    assert suggest_more_steps(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
 
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
-    def advice(changes: dict[str, Any] | None = None, **given: Any) -> str:
-        return suggest_encoder(Settings(**given), images, given, changes) or ""
+    def advice(**given: Any) -> str:
+        return suggest_encoder(Settings(**given), images) or ""
 
-    assert advice().startswith("few images: 96, too few to train an encoder from scratch")
-    assert "--encoder resnet18 --pretrained true --freeze true, or --init" in advice(encoder="resnet18")
-    assert "train --data 'my photos' --encoder gradients --augment mixup. " in advice(data="my photos")
-    assert "train --data photos --augment weak --encoder gradients. " in advice(data="photos", augment="weak")
-    assert "train --data photos --views colour --encoder gradients. " in advice(data="photos", views="colour")
-    wanted = advice({"batch_size": 64, "epochs": 200}, data="photos", epochs=3)
-    assert "contraport train --data photos --epochs 200 --encoder gradients --augment mixup --batch_size 64. " in wanted
+    assert advice().startswith("few images: 96, too few to train an encoder from scratch. Use --encoder gradients")
+    assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
+    assert "--encoder gradients --augment mixup, " in advice(data="my photos")
+    assert "--encoder gradients, " in advice(data="photos", augment="weak")
+    assert "--encoder gradients, " in advice(data="photos", views="colour")
     assert not advice(encoder="gradients")
     assert "degrades" in advice(init="runs/a")
     assert "degrades" in advice(pretrained=True)
@@ -133,7 +121,9 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert not advice(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
     for view, told in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
-        assert re.search(told, suggest_encoder(Settings(init={view: "runs/a"}), captioned, {}) or "")
+        assert re.search(told, suggest_encoder(Settings(init={view: "runs/a"}), captioned) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
-    assert suggest_encoder(Settings(), many, {}) is None
-    assert suggest_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None
+    assert suggest_encoder(Settings(), many) is None
+    assert suggest_encoder(Settings(), from_arrays(np.zeros((50, 3)))) is None
+    photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
+    assert "from scratch. Use --encoder resnet18" in (suggest_encoder(Settings(), photos) or "")

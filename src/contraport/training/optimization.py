@@ -1,19 +1,24 @@
-"""Builds the optimizer and the learning rate schedule of a training."""
+"""Builds the optimizer, the learning rate schedule and the loop of a training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay  # type: ignore[attr-defined]
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from contraport._utils.formatting import format_options
+from contraport.data import local_share
+from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.errors import check, unknown_name_error
 from contraport.schedules import RampSchedule
 from contraport.training.config import Settings
+from contraport.training.loop import Callback, Loop
+from contraport.training.step.training_module import TrainingModule
 
 # Suited to small encoders and batches of a few hundred items.
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
@@ -70,16 +75,43 @@ def create_optimizer(
     return scaled
 
 
-def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn.Module]) -> Optimizer:
-    """Build the optimizer of a training from its settings; see `create_optimizer`."""
-    return create_optimizer(
+def build_loop(
+    settings: Settings,
+    module: TrainingModule,
+    batches: BatchLoader | StreamLoader,
+    device: torch.device,
+    callbacks: Sequence[Callback],
+    *,
+    steps_per_epoch: int,
+) -> Loop:
+    """Build the loop of a training, with its optimizer and learning rate schedule, from the settings."""
+    optimizer = create_optimizer(
         module,
         optimizer=settings.optimizer,
         lr=settings.lr,
         weight_decay=settings.weight_decay,
-        encoders=encoders,
+        encoders=module.model.encoders,
         encoder_lr_scale=settings.encoder_lr_scale,
         layer_decay=settings.layer_decay,
+    )
+    schedule = build_lr_schedule(
+        optimizer,
+        lr_scheduler=settings.lr_scheduler,
+        steps=settings.epochs * steps_per_epoch,
+        warmup=int(settings.num_warmup_epochs * steps_per_epoch),
+    )
+    return Loop(
+        module,
+        batches,
+        optimizer,
+        schedule,
+        epochs=settings.epochs,
+        device=device,
+        grad_accum_steps=settings.grad_accum_steps,
+        gradient_clip=settings.gradient_clip,
+        amp=settings.amp,
+        share=local_share(settings.batch_size),
+        callbacks=callbacks,
     )
 
 

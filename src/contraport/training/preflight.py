@@ -20,7 +20,6 @@ from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
 from contraport.encoders.tower import mapping_to_view_list
-from contraport.options import has_object_placeholder, to_config_value
 from contraport.runs import Run
 from contraport.training.advise import recommend_objective
 from contraport.training.components import Components, feature_cache_blocker
@@ -117,12 +116,10 @@ def log_preflight_warnings(
     *,
     steps: int,
     options: Mapping[str, Any],
-    path: Path | None = None,
 ) -> None:
     """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 
-    A suggested command adds its changes to `options`, the explicit options of the call. `path` is the run folder, if it
-    exists.
+    `options` are the explicit options of the call.
     """
     noun = dataset.item_noun
     if dataset.num_random_test_items:
@@ -138,7 +135,6 @@ def log_preflight_warnings(
     rest = f"; {pluralize(dropped, noun)} dropped per epoch, chosen at random" if dropped else ""
     schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, noun)}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
-    changes: dict[str, Any] = {}
     warnings: list[str | None] = []
     if steps < FEW_STEPS:
         changes, enough = suggest_more_steps(len(dataset), size, epochs, options)
@@ -146,10 +142,7 @@ def log_preflight_warnings(
             f"few steps: {steps}; train for at least {FEW_STEPS}. {format_flags(changes)} gives {enough:,} steps"
         )
     if not settings.resume:
-        warnings += [
-            suggest_encoder(settings, dataset, options, changes, path),
-            suggest_objective(dataset, options),
-        ]
+        warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, options)]
     warnings.append(module.comparison.batch_size_warning(size))
     if views_are_identical(module, dataset):
         warnings.append(
@@ -178,18 +171,15 @@ def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
 
 
 def suggest_more_steps(
-    items: int, batch_size: int, epochs: int, options: Mapping[str, Any] | None = None
+    items: int, batch_size: int, epochs: int, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
-    """Suggest options for at least `ENOUGH_STEPS` optimizer steps; return them and the resulting number of steps.
+    """Suggest smaller batches and more epochs for at least `ENOUGH_STEPS` steps; return options and number of steps.
 
-    They are smaller batches and more epochs.
+    A resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
-    A resumed run keeps its batch size. If `steps` was given, it is suggested in place of `epochs`.
-
-    >>> suggest_more_steps(320, 256, 10)
+    >>> suggest_more_steps(320, 256, 10, {})
     ({'batch_size': 64, 'epochs': 200}, 1000)
     """
-    options = options or {}
     size = batch_size if options.get("resume") else suggest_small_batch_size(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
@@ -212,23 +202,6 @@ def suggest_small_batch_size(items: int, most: int) -> int:
     return min(most, max(SMALLEST_BATCH, quarter))
 
 
-def format_changed_command(options: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:
-    """Format the command line of a call with some options changed; if options are Python objects, only the changes.
-
-    With `path`, an existing run folder, the command names another one.
-
-    >>> options = {"data": "my photos", "target": "labels"}
-    >>> print(format_changed_command(options, {"encoder": "gradients"}, Path("runs/a")))
-    contraport train --data 'my photos' --target labels --encoder gradients --out runs/a-gradients
-    """
-    written = {name: to_config_value(value) for name, value in options.items()}
-    if not written.get("data") or any(map(has_object_placeholder, written.values())):
-        return format_flags(changes)
-    if path is not None and not options.get("overwrite"):
-        changes = {**changes, "out": f"{path}-{changes['encoder']}"}
-    return f"contraport train {format_flags({**written, **changes})}"
-
-
 def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
     """Suggest an objective for the data if it was left open; None if the default is the one to start from."""
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
@@ -248,19 +221,8 @@ def _are_image_weights(weights: Any, dataset: Dataset) -> bool:
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 
-def suggest_encoder(
-    settings: Settings,
-    dataset: Dataset,
-    options: Mapping[str, Any],
-    changes: Mapping[str, Any] | None = None,
-    path: Path | None = None,
-) -> str | None:
-    """Suggest an encoder for few images, as text with a command; None for many images or a suitable encoder.
-
-    None also for named data, which serve for experiments.
-
-    The command also has the `changes` that are suggested for more steps.
-    """
+def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
+    """Suggest an encoder for few images; None for many images, a suitable encoder, or named data, for experiments."""
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= FEW_IMAGES or not dataset.is_image or settings.freezes_some_encoder or is_named:
@@ -274,26 +236,15 @@ def suggest_encoder(
         )
     if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
         return None  # the user's own encoder may have trained weights
-    few = f"few images: {items:,}, too few to train an encoder from scratch"
-    if len(dataset.shapes) > 1:
-        of = "" if len(set(dataset.shapes)) == 1 else ".image"  # views of other kinds keep their own encoders
-        return (
-            f"{few}. Use a pretrained one: --encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a "
-            "file, a folder or a run"
-        )
-    # By examples/photos.py, mixing views teaches the projection which edges belong to an item, while crops of few
-    # images cost accuracy. Views or an augmentation that the user chose stay.
-    mixed = {"augment": "mixup"} if settings.augment is None and settings.views is None else {}
-    fixed, pretrained = {"encoder": "gradients", **mixed}, {"encoder": "resnet18", "pretrained": True, "freeze": True}
-    is_photo = dataset.shapes[0][0] == RGB_CHANNELS
-    command = format_changed_command(options, {**(pretrained if is_photo else fixed), **(changes or {})}, path)
-    others = "--init with a file, a folder or a run"
-    if is_photo:
-        return (
-            f"{few}. Use a frozen pretrained encoder: {command}, or {others}. Without pretrained weights use "
-            f"{format_flags(fixed)}, fixed features of edges and colors"
-        )
-    return (
-        f"{few}. Use fixed features of edges and intensities: {command}. Pretrained weights may be better still: "
-        f"{format_flags(pretrained)}, or {others}"
-    )
+    of = ".image" if len(set(dataset.shapes)) > 1 else ""  # views of other kinds keep their own encoders
+    suggestions = [
+        f"--encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a file, a folder or a run"
+    ]
+    if len(dataset.shapes) == 1:
+        # By examples/photos.py, mixing views teaches the projection which edges belong to an item, while crops of few
+        # images cost accuracy. Views or an augmentation that the user chose stay.
+        mixup = " --augment mixup" if settings.augment is None and settings.views is None else ""
+        suggestions.append(f"--encoder gradients{mixup}, fixed features of edges and colors")
+        if dataset.shapes[0][0] != RGB_CHANNELS:
+            suggestions.reverse()
+    return f"few images: {items:,}, too few to train an encoder from scratch. Use {'; or '.join(suggestions)}"

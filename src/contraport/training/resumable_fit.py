@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import torch
 from rich.console import Console
 
-from contraport.data import local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.engine import exchange
@@ -33,7 +32,7 @@ from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.online_metrics import EvalContextFactory, OnlineMetrics
-from contraport.training.optimization import build_lr_schedule, build_optimizer
+from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_state, select_training_device, wrap_data_parallel
 from contraport.training.run_setup import drop_metrics_after
 from contraport.training.step_timing import ProfilerCallback
@@ -90,7 +89,9 @@ def fit(
                 if settings.profile and is_main_process():
                     callbacks.append(ProfilerCallback(run))
                 callbacks.append(build_progress_callback(console, meter))
-                loop = _build_loop(components, settings, device, callbacks)
+                loop = build_loop(
+                    settings, module, components.batches, device, callbacks, steps_per_epoch=components.steps_per_epoch
+                )
                 loop.loss_callable = loss_callable
                 if start.step > 0:
                     restore_last_checkpoint(loop, run)
@@ -114,31 +115,6 @@ def fit(
         unsharded.load_state_dict(gather_state(module.model.state_dict()))
         module.model = unsharded
     return loop, meter
-
-
-def _build_loop(
-    components: Components, settings: Settings, device: torch.device, callbacks: Sequence[Callback]
-) -> Loop:
-    optimizer = build_optimizer(settings, components.module, components.module.model.encoders)
-    schedule = build_lr_schedule(
-        optimizer,
-        lr_scheduler=settings.lr_scheduler,
-        steps=settings.epochs * components.steps_per_epoch,
-        warmup=int(settings.num_warmup_epochs * components.steps_per_epoch),
-    )
-    return Loop(
-        components.module,
-        components.batches,
-        optimizer,
-        schedule,
-        epochs=settings.epochs,
-        device=device,
-        grad_accum_steps=settings.grad_accum_steps,
-        gradient_clip=settings.gradient_clip,
-        amp=settings.amp,
-        share=local_share(settings.batch_size),
-        callbacks=callbacks,
-    )
 
 
 def choose_finite_check_interval(device: torch.device, settings: Settings) -> int:

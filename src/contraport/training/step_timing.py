@@ -28,7 +28,7 @@ from contraport.training.components import Components, count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import SECTIONS, Callback, Loop
-from contraport.training.optimization import build_lr_schedule, build_optimizer
+from contraport.training.optimization import build_loop
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.training_module import TrainingModule
 
@@ -162,19 +162,9 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
         )
         module.uses_cached_features = True
         batches = _FeatureBatches(components, draws)
-    optimizer, timer = build_optimizer(settings, module, module.model.encoders), _Timer(bars)
-    loop = Loop(
-        module,
-        batches,
-        optimizer,
-        build_lr_schedule(optimizer, lr_scheduler="constant", steps=1, warmup=0),
-        epochs=len(_STEPS),
-        device=device,
-        grad_accum_steps=settings.grad_accum_steps,
-        gradient_clip=settings.gradient_clip,
-        amp=settings.amp,
-        callbacks=[timer],
-    )
+    timer = _Timer(bars)
+    loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
+    loop.epochs = len(_STEPS)  # of at least one step each, so that the timer ends the loop
     try:
         with thread_limit(choose_thread_count(settings, components)):
             loop.run()

@@ -175,9 +175,7 @@ def _fit(
     steps = settings.epochs * components.steps_per_epoch
     with run_logging(run, progress=settings.progress) as console:
         log_training_description(run, settings, components)
-        log_preflight_warnings(
-            settings, components.dataset, components.module, steps=steps, options=options, path=run.path
-        )
+        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, options=options)
         if count_cached_draws(settings) > 0:
             components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
