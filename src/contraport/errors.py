@@ -29,7 +29,7 @@ MAX_LISTED_NAMES = 10
 
 
 class UsageError(ValueError):
-    """A mistake in the input, with a message of the form ``argument: requirement, got value``.
+    """Error in user input, with a message of the form ``argument: requirement, got value``.
 
     Args:
         message: the text; it begins with the name of the argument and a colon where one argument is at fault.

@@ -31,14 +31,14 @@ def test_keys_are_names_of_entries() -> None:
 
 @pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS)
 def test_reader_of_data_set_exists(source: DatasetEntry) -> None:
-    assert list(inspect.signature(import_object(source.reader)).parameters) == ["split", "root"]
+    assert list(inspect.signature(import_object(source.reader_path)).parameters) == ["split", "root"]
     assert source.description
     assert source.location
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_network_of_encoder_exists(encoder: EncoderEntry) -> None:
-    assert issubclass(import_object(encoder.network_class), nn.Module)
+    assert issubclass(import_object(encoder.network_class_path), nn.Module)
 
 
 def test_entries_have_descriptions() -> None:

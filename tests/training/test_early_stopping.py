@@ -23,7 +23,7 @@ class StubMeter:
 
 class StubLoop:
     def __init__(self, epochs: int) -> None:
-        self.epochs, self.completed_epochs, self.is_stopped = epochs, 0, False
+        self.epochs, self.completed_epochs, self.should_stop = epochs, 0, False
 
 
 def stop_epoch(spec: str | None, values: list[float], *, restart_after: int | None = None) -> int | None:
@@ -35,7 +35,7 @@ def stop_epoch(spec: str | None, values: list[float], *, restart_after: int | No
         meter.last_row = {"recall@1": value}
         loop.completed_epochs = epoch
         callback.after_epoch(loop)  # type: ignore[arg-type]
-        if loop.is_stopped:
+        if loop.should_stop:
             return epoch
         if epoch == restart_after:
             state, callback = callback.state(), EarlyStopping(spec, meter)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_weights_at_the_stop_equal_those_of_a_training_without_early_stopping(tm
 def stop_by_the_first_process(rank: int, report: Any) -> None:
     meter, loop = StubMeter(), StubLoop(9)
     callback = EarlyStopping("recall@1:patience=2", meter)  # type: ignore[arg-type]
-    while not loop.is_stopped:
+    while not loop.should_stop:
         callback.after_backward(loop, None, torch.tensor(float(rank)))  # type: ignore[arg-type]
         meter.last_row = {"recall@1": 0.5} if rank == 0 else {}  # only the first process computes it
         loop.completed_epochs += 1

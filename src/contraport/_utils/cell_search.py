@@ -1,4 +1,4 @@
-"""Approximate nearest-neighbor search among unit vectors, by cells of rows that are near one another.
+"""Approximate nearest-neighbor search by cosine, like an inverted file (IVF) but with cells of bounded size.
 
 All rows of a cell are compared with the rows of the nearest cells in one matrix product. The time is bounded by
 O(n c d) for `n` queries of width `d` and `c` compared rows, for any distribution of the rows: cells have a maximum
@@ -36,7 +36,7 @@ _BLOCK_VALUES = 2**24
 
 
 class CellSearch:
-    """Approximate index of unit vectors: finds most of the rows nearest to a query, by cosine similarity.
+    """Approximate nearest-neighbor index of unit vectors, by cosine, from clusters (cells) of bounded size.
 
     Args:
         values: unit vectors, ``(n, d)``.

@@ -12,14 +12,14 @@ class DatasetEntry(NamedTuple):
         name: Name of the data set.
         description: Description of the data set in one line.
         location: Where the data set is searched for.
-        reader: Location of the function that reads the data set, ``module:function``. The function takes the split
+        reader_path: Location of the function that reads the data set, ``module:function``. It takes the split
             ("train" or "test") and the folder of named data or None, and returns a `contraport.data.Dataset`.
     """
 
     name: str
     description: str
     location: str
-    reader: str
+    reader_path: str
 
 
 _TORCHVISION = "root in torchvision's layout, else download"

@@ -15,14 +15,14 @@ class EncoderEntry(NamedTuple):
     Attributes:
         name: Name of the encoder.
         description: Description of the encoder in one line.
-        network_class: Location of the network class, ``module:class``; empty for encoders of other libraries. The class
+        network_class_path: Location of the network class, ``module:class``; empty for encoders of other libraries. The class
             takes the shape of an item.
         is_fixed: Whether the encoder has no trainable weights.
     """
 
     name: str
     description: str
-    network_class: str = ""
+    network_class_path: str = ""
     is_fixed: bool = False
 
 

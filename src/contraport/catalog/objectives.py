@@ -1,7 +1,7 @@
-"""Registry of named objectives: each recipe builds an `Objective` from its settings, with citation and formula.
+"""Registry of named objectives: a builder of an `Objective` for each, with citation and formula.
 
-Recipes use the public names of `contraport`, which are imported on first use: listing the registry needs no torch. A
-``temperature`` is in units of the cosine unless its recipe names another unit. Invalid settings raise `UsageError`.
+Builders use the public names of `contraport`, which are imported on first use: listing the registry needs no torch. A
+``temperature`` is in units of the cosine unless its builder names another unit. Invalid settings raise `UsageError`.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class MiningRule(NamedTuple):
     sampling: str = "top"
 
     def validate(self, prefix: str = "") -> MiningRule:
-        """Return the rule, or raise `UsageError` if a value is out of range; messages begin with the prefix."""
+        """Return the rule, or raise `UsageError` if a value is out of range; `prefix` begins the message."""
         check_integer(f"{prefix}k", self.k)
         check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
@@ -119,7 +119,7 @@ class MiningRule(NamedTuple):
         return self
 
     def resolve_range_max(self, positives: int) -> int:
-        """Return the number of candidates to consider, if an anchor has at most so many positives."""
+        """Return `range_max`, or its default for anchors with at most `positives` positives each."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))

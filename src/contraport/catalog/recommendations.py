@@ -41,7 +41,7 @@ class UseCase(NamedTuple):
     Attributes:
         name: Kind of data or goal.
         starting_point: Recommended starting point, in one or two sentences of Markdown.
-        evidence: Benchmark claims that support the starting point; empty for the baseline.
+        evidence: Benchmark claims that support the starting point; empty for the baseline, `nt-xent`.
         recommendations: Recommendations in order of importance.
     """
 

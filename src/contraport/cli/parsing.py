@@ -121,7 +121,7 @@ class _Parser(ArgumentParser):
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
-        """Parse a YAML file; deprecated names are replaced, and a single value of a list option becomes a list."""
+        """Parse YAML text (overrides jsonargparse): renames deprecated options, wraps single values of list options."""
         try:
             values = _load(content)
         except yaml.YAMLError:  # reported below

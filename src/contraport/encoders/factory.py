@@ -118,7 +118,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
         check(not lazy, message, "uninitialized")
         encoder, name, own = copy.deepcopy(name), type(name).__name__, True
     elif name in ENCODERS:
-        built_in: nn.Module = import_object(ENCODERS[name].network_class)(shape)
+        built_in: nn.Module = import_object(ENCODERS[name].network_class_path)(shape)
         return built_in
     else:
         own = ":" in name

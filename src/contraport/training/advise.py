@@ -26,7 +26,7 @@ class Suggestion(NamedTuple):
     Attributes:
         options: Options of `contraport train`, as in a shell; empty if the defaults are recommended.
         text: Reason for the options, one sentence.
-        use_case: Name of the use case in `contraport.catalog.recommendations` with the measured claims.
+        use_case: Name of the use case in `contraport.catalog.recommendations` whose claims support the options.
     """
 
     options: str

@@ -71,20 +71,20 @@ def _compute_features(
         folder,
         cached_bytes(cache_key) / 1e6,
     )
-    reader = LoaderConfig(
+    loader_config = LoaderConfig(
         256, select_training_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)
     )
-    model.to(reader.device)
-    views.to(reader.device)
+    model.to(loader_config.device)
+    views.to(loader_config.device)
 
     def encode(*inputs: Tensor) -> Tensor:
         return torch.cat(model.encode(inputs), dim=1)
 
-    with fixed_seed(settings.seed, reader.device), evaluation_mode(model):
+    with fixed_seed(settings.seed, loader_config.device), evaluation_mode(model):
         for draw in range(cache_key["draws"]):
             first = 0
             title = f"features, draw {draw + 1}"
-            for part, _ in reader.iterate_outputs(encode, model, views, components.dataset, title):
+            for part, _ in loader_config.iterate_outputs(encode, model, views, components.dataset, title):
                 check_finite(part)
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()

@@ -73,7 +73,7 @@ class Loop:
         completed_micro_batches: number of complete micro-batches of the current step, with gradient accumulation; 0
             between steps.
         is_last_batch: whether the current batch is the last of its epoch.
-        is_stopped: whether the training ends with the current epoch; callbacks set it.
+        should_stop: whether the training ends with the current epoch; callbacks set it.
         grad_norm: gradient norm of the last step before clipping, a tensor without dimensions.
         data_wait_seconds: total seconds that the loop waited for batches.
     """
@@ -108,7 +108,7 @@ class Loop:
         self.callbacks = tuple(callbacks)
         self.completed_micro_batches = 0
         self.is_last_batch = False
-        self.is_stopped = False
+        self.should_stop = False
         self.grad_norm = torch.zeros(())
         self.data_wait_seconds = 0.0
         self.set_position(start or Position())
@@ -132,7 +132,7 @@ class Loop:
             # The order of the items is a function of seed and epoch, so a resumed run skips the batches that it has
             # trained on without loading them, and continues bit for bit.
             order.begin_at(epoch=self.completed_epochs, batch=self.completed_batches)
-            while self.completed_epochs < self.epochs and not self.is_stopped:
+            while self.completed_epochs < self.epochs and not self.should_stop:
                 order.set_epoch(self.completed_epochs)
                 for batch in self._timed():
                     self._train_on(batch.to(self.device))

@@ -16,7 +16,7 @@ from contraport.errors import check
 from contraport.metrics.registry import ScheduledMetric
 from contraport.objectives import Loss
 from contraport.seeding import torch_generator
-from contraport.training.callbacks.early_stopping import schedule_online_metrics
+from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.meter import Meter
 from contraport.training.components import Components, build_views
 from contraport.training.config import Settings
@@ -62,7 +62,7 @@ def build_eval_context_factory(
 
     `dataset` has the training items before pairs are mismatched on purpose.
     """
-    scheduled = schedule_online_metrics(settings)
+    scheduled = list_scheduled_metrics(settings)
     if not scheduled:
         return None
     # Imported here: scikit-learn is slow to import, and trainings without online metrics do not use it.
@@ -77,8 +77,10 @@ def build_eval_context_factory(
 
     def build_context(device: torch.device) -> EvalContext:
         loss = objective if isinstance(objective, Loss) else None
-        reader = LoaderConfig(device=device, num_workers=0)
-        return EvalContext(model, train_items, test_items, build_views(settings, train_items), reader, objective=loss)
+        loader_config = LoaderConfig(device=device, num_workers=0)
+        return EvalContext(
+            model, train_items, test_items, build_views(settings, train_items), loader_config, objective=loss
+        )
 
     context = build_context(torch.device("cpu"))
     for metric, _ in scheduled:

@@ -203,7 +203,7 @@ def suggest_small_batch_size(items: int, most: int) -> int:
 
 
 def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
-    """Suggest an objective for the data if it was left open; None if the default is the one to start from."""
+    """Suggest an objective if the user chose none; None if the default is recommended for the data."""
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
     if chosen or isinstance(dataset, Stream):
         return None

@@ -22,7 +22,7 @@ from contraport.training.callbacks.checkpoints import (
     restore_last_checkpoint,
     restored_signals,
 )
-from contraport.training.callbacks.early_stopping import EarlyStopping, schedule_online_metrics
+from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
@@ -77,7 +77,7 @@ def fit(
                 # First: raises before another callback counts the step.
                 callbacks: list[Callback] = [FailedStepRecorder(run, seed=settings.seed, every=check_every)]
                 if online_eval is not None:  # before the meter, which writes its values
-                    callbacks.append(OnlineMetrics(schedule_online_metrics(settings), online_eval, meter))
+                    callbacks.append(OnlineMetrics(list_scheduled_metrics(settings), online_eval, meter))
                 callbacks += [meter, EarlyStopping(settings.early_stopping, meter)]
                 if components.audit_callback is not None:  # before the checkpoints, which hold its scores
                     components.audit_callback.run_folder = run

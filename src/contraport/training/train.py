@@ -38,7 +38,7 @@ from contraport.training.components import (
     count_cached_draws,
     infer_encoder_settings,
     load_initial_weights,
-    unify_freeze_setting,
+    simplify_freeze_setting,
     with_epochs_from_steps,
 )
 from contraport.training.config import TRAIN, Settings
@@ -84,7 +84,7 @@ def train(options: dict[str, Any]) -> Run:
             settings = infer_encoder_settings(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
-            settings = unify_freeze_setting(settings, dataset)
+            settings = simplify_freeze_setting(settings, dataset)
             settings, notes = _fit_batch_size(settings, dataset, chosen="batch_size" in options)
             settings = with_epochs_from_steps(settings, dataset, chosen="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
@@ -191,7 +191,7 @@ def _fit(
                 run.save_model(merge_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
         remedy = (
             "early_stopping with a larger patience continues it"
-            if loop.is_stopped
+            if loop.should_stop
             else "increase --epochs to continue it"
         )
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"

@@ -16,11 +16,11 @@ from contraport.encoders import Model
 from contraport.training.step.embedding_memory import ItemBank, Queue
 from contraport.training.step.step_losses import (
     AllViewsLoss,
+    CrossViewReconstructionLoss,
     EmbeddedBatch,
     ObjectiveLoss,
     PrototypeLoss,
     QueryKeyLoss,
-    ReconstructionLoss,
 )
 
 N, D = 6, 4
@@ -187,7 +187,7 @@ def test_prototypes_stay_on_the_sphere_and_learn() -> None:
 def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     model = Model("mlp", [(5,), (5,)], mean=[[1.0] * 5] * 2, std=[[2.0] * 5] * 2)
     given = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
-    comparison = ReconstructionLoss(model, [(5,), (5,)], name).eval()
+    comparison = CrossViewReconstructionLoss(model, [(5,), (5,)], name).eval()
     wanted = [
         error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.input_views[w] - 1) / 2)
         for v, w in ((0, 1), (1, 0))

@@ -124,7 +124,7 @@ def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Data
         check_no_columns(options["columns"], repr(data))
         message = f"test_fraction: must not be given, as the test split of {data!r} is fixed; got "
         check(options["test_fraction"] is None, f"{message}{options['test_fraction']}.", "conflict")
-        named: Dataset = import_object(source.reader)(split, root)
+        named: Dataset = import_object(source.reader_path)(split, root)
         return named
     special = path.exists() and not (path.is_file() or path.is_dir())
     check(not special, f"data: must be a folder or a regular file, got {data!r}, which is neither.", "not_regular")

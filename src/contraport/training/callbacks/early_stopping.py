@@ -31,7 +31,7 @@ FLAT_LOSS = 1e-3
 
 
 class StoppingRule(NamedTuple):
-    """Parsed value of `early_stopping`.
+    """Rule of early stopping, parsed from the option `early_stopping`: metric, patience and smallest change.
 
     Attributes:
         metric: the watched metric; None: the mean loss of an epoch.
@@ -53,7 +53,7 @@ class StoppingRule(NamedTuple):
         """1 if higher values are better, -1 if lower values are."""
         return 1 if self.metric is not None and self.metric.better_direction == "higher" else -1
 
-    def format(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Format a value of the watched metric for the log."""
         return f"{value:.4f}" if self.metric is None else self.metric.format(value)
 
@@ -91,7 +91,7 @@ def parse_early_stopping(text: str) -> StoppingRule:
     return StoppingRule(directed[0] if directed else None, patience, min_delta)  # type: ignore[arg-type]
 
 
-def schedule_online_metrics(settings: Settings) -> list[ScheduledMetric]:
+def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
     """Return the metrics to compute during training: those of `online_metrics`, and that of `early_stopping`."""
     scheduled = parse_scheduled_metrics(settings.online_metrics)
     watched = settings.early_stopping and parse_early_stopping(settings.early_stopping).metric
@@ -137,7 +137,7 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        loop.is_stopped = self._stops and self._epochs_without_improvement(loop) >= self._patience(loop)
+        loop.should_stop = self._stops and self._epochs_without_improvement(loop) >= self._patience(loop)
         if self._stops and 1 + self._patience(loop) >= loop.epochs:
             log.warning(
                 "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
@@ -157,10 +157,10 @@ class EarlyStopping(Callback):
         if self._best is None or self._epochs_without_improvement(loop) != self._patience(loop):
             return
         if self._stops:
-            loop.is_stopped = True
+            loop.should_stop = True
             log.info(
                 "early stopping: %s is best in epoch %d (%s); stopped after epoch %d of %d",
-                self._rule.name, self._best_epoch, self._rule.format(self._best), loop.completed_epochs, loop.epochs,
+                self._rule.name, self._best_epoch, self._rule.format_value(self._best), loop.completed_epochs, loop.epochs,
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:
             log.info(

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
-    """The loss or gradient of an earlier step, whose update is already applied, was not finite."""
+    """Error: an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
 
 
 class _Step(NamedTuple):

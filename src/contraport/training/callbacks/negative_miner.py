@@ -18,13 +18,13 @@ from contraport.errors import check
 from contraport.hard_negatives import mine_hard_negatives
 from contraport.seeding import numpy_generator
 from contraport.training.loop import Callback, Loop
-from contraport.training.step.training_module import MinedShape, TrainingModule
+from contraport.training.step.training_module import MinedBatchLayout, TrainingModule
 
 log = logging.getLogger("contraport.training")
 
 
 class NegativeMiner(Callback):
-    """Callback that mines the negatives that follow each item in the batches of later epochs.
+    """Callback that mines hard negatives; in the batches of later epochs, each item is followed by its negatives.
 
     There is one table of negatives if each item has one stored view, whose random views are the positives; else one
     for each view, mined for the first other view. An item with too few negatives gets itself, which the loss excludes.
@@ -54,7 +54,7 @@ class NegativeMiner(Callback):
             random = numpy_generator("negatives.random", seed)
             drawn = random.integers(1, max(2, len(items)), size=(len(items), tables * spec.rule.k))
             self._positions = (items + drawn) % len(items)  # of other items
-        self.shape = MinedShape(self._positions.shape[1] // tables, tables)
+        self.layout = MinedBatchLayout(self._positions.shape[1] // tables, tables)
         self._mined_epoch = -1
 
     def apply(self, batches: BatchLoader | StreamLoader) -> None:
@@ -72,7 +72,7 @@ class NegativeMiner(Callback):
             self._mine_if_due(loop)
 
     def state(self) -> dict[str, Any]:
-        """Return the positions of the negatives, and the epoch before which they were mined."""
+        """Return the positions of the negatives, and the number of epochs after which they were mined; -1: never."""
         return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -93,12 +93,12 @@ class NegativeMiner(Callback):
 
     def _mine(self, module: TrainingModule, epoch: int) -> np.ndarray:
         model, dataset = module.model, self._dataset
-        reader = self._loader_config._replace(device=next(model.parameters()).device)
-        embedded = embed_views(model, dataset, module.views, reader, project=True, plain=True)
+        loader_config = self._loader_config._replace(device=next(model.parameters()).device)
+        embedded = embed_views(model, dataset, module.views, loader_config, project=True, plain=True)
         ids = dataset.content_ids
         tables, found = [], 0
-        for view in range(self.shape.tables):
-            anchor = 0 if self.shape.tables == 1 else int(view == 0)
+        for view in range(self.layout.num_tables):
+            anchor = 0 if self.layout.num_tables == 1 else int(view == 0)
             numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
             mined = mine_hard_negatives(
                 embedded[anchor], embedded[view], self._spec.rule,

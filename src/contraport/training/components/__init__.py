@@ -12,7 +12,7 @@ from contraport.training.components.data_builder import (
     build_views,
     count_cached_draws,
     feature_cache_blocker,
-    unify_freeze_setting,
+    simplify_freeze_setting,
     with_epochs_from_steps,
 )
 from contraport.training.components.model_builder import (
@@ -39,6 +39,6 @@ __all__ = [
     "feature_cache_blocker",
     "infer_encoder_settings",
     "load_initial_weights",
-    "unify_freeze_setting",
+    "simplify_freeze_setting",
     "with_epochs_from_steps",
 ]

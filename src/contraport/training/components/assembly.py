@@ -99,8 +99,8 @@ def build_components(
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
     count_cached_draws(settings)  # raises if the feature cache is requested and not supported
     epoch = count_steps_per_epoch(settings, dataset)
-    reader, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives
-    miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=reader)
+    loader_config, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives_spec
+    miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=loader_config)
     architecture = None if run is None else run.initial_path
     module = build_training_module(
         settings,
@@ -109,13 +109,13 @@ def build_components(
         steps_per_epoch=epoch,
         initial_weights=initial_weights,
         architecture=architecture,
-        mined=None if miner is None else miner.shape,
+        mined=None if miner is None else miner.layout,
     )
     batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)
     audit_callback = None
     if isinstance(dataset, DecoyDataset):
         order = cast(BatchOrder, batches.batch_sampler)
-        audit_callback = AuditCallback(dataset, module, order, epochs=settings.epochs, loader_config=reader)
+        audit_callback = AuditCallback(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.apply(batches)
     return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
@@ -137,8 +137,8 @@ def check_settings_before_loading(settings: Settings) -> nn.Module | None:
     check(settings.constraint is None or has_effect, message, "no_effect")
     if settings.teacher is not None and not Path(settings.teacher).is_dir():
         check_existing_file("teacher", settings.teacher)
-    if settings.mined_negatives is not None and settings.mined_negatives.file is not None:
-        check_existing_file("negatives: file", settings.mined_negatives.file)
+    if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:
+        check_existing_file("negatives: file", settings.mined_negatives_spec.file)
     if settings.has_batch_plan_weights:
         parse_plan_weights_schedule(str(settings.sample_weight), 1)
     if settings.reads_weights_from_file:

@@ -74,7 +74,7 @@ def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Modu
     constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
     unsupported = {
         "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
-        "negatives": settings.negatives == "bank" or settings.mined_negatives is not None,
+        "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
         "teacher": settings.teacher is not None,
         "audit": settings.audit,
@@ -87,8 +87,8 @@ def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Modu
     check(not settings.num_workers, message, "stream")
 
 
-def unify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
-    """Return the settings with `freeze` set to true if it freezes each view, so that features can be cached."""
+def simplify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
+    """Return the settings with a mapping `freeze` replaced by True if it freezes all views, for the feature cache."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
@@ -158,7 +158,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
 
 
 def build_held_out_dataset(settings: Settings) -> Dataset | None:
-    """Load the held-out items, or return None if nothing is held out or the data have a single split."""
+    """Load the held-out items; None if `test_fraction` is 0, or if the data have no test split."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:
         return None

@@ -45,17 +45,17 @@ from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.step_losses import (
     AllViewsLoss,
+    CrossViewReconstructionLoss,
     DistillationLoss,
     ObjectiveLoss,
     PrototypeLoss,
     QueryKeyLoss,
-    ReconstructionLoss,
     StepLoss,
     list_accepted_keywords,
 )
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 from contraport.training.step.target_spec import build_target_function
-from contraport.training.step.training_module import MinedShape, TrainingModule, count_key_views
+from contraport.training.step.training_module import MinedBatchLayout, TrainingModule, count_key_views
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def build_loss_schedules(
 
 
 def resolve_target_option(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the target of the settings; the default is "shown" if items share content and views are positives."""
+    """Return the option `target`; default: "shown" (views of equal content are positives) if contents repeat."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -228,7 +228,7 @@ def build_training_module(
     steps_per_epoch: int,
     initial_weights: InitialWeights | None = None,
     architecture: Path | None = None,
-    mined: MinedShape | None = None,
+    mined: MinedBatchLayout | None = None,
 ) -> TrainingModule:
     """Build the training module; random weights depend on the seed.
 
@@ -303,7 +303,7 @@ def _build_step_loss(
     loss: StepLoss
     if settings.predict is not None:
         check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
-        loss = ReconstructionLoss(model, views.shapes, settings.predict)
+        loss = CrossViewReconstructionLoss(model, views.shapes, settings.predict)
     else:
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
@@ -347,7 +347,7 @@ def _build_objective_loss(
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
-        mined = settings.mined_negatives is not None
+        mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
         else:
@@ -384,9 +384,9 @@ def _check_sets_supported(settings: Settings) -> None:
 
 def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
     assert settings.teacher is not None
-    reader = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
+    loader_config = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
     return compute_teacher_features(
-        "teacher", settings.teacher, dataset, reader, views=views, trust_remote_code=settings.trust_remote_code
+        "teacher", settings.teacher, dataset, loader_config, views=views, trust_remote_code=settings.trust_remote_code
     )
 
 

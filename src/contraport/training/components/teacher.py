@@ -121,7 +121,7 @@ def compute_teacher_features(
 
 
 def reduce_features(features: Tensor, width: int) -> Tensor:
-    """Reduce unit features ``(n, k)`` to ``(n, width)``, with the inner products kept as well as possible.
+    """Reduce normalized features ``(n, k)`` to ``(n, width)`` by truncated SVD, without centering.
 
     Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of zero.
 

@@ -11,7 +11,7 @@ from contraport.options import EXTRA, GETTING_STARTED, BaseOptions, Command, int
 
 @dataclass(frozen=True, kw_only=True)
 class AdviseOptions(BaseOptions):
-    """Options of `contraport.advise`: the data, and facts about them that cannot be read from them."""
+    """Options of `contraport.advise`: the data, and facts that only the user knows, such as wrong pairs."""
 
     data: str | Path | Any = field(
         kw_only=False,

@@ -180,7 +180,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_option(self) -> str:
-        """Name of what freezes an encoder, for messages: the option `freeze`, or an encoder that is not trainable."""
+        """Cause of the freezing, for messages: the option `freeze`, or an encoder without trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property

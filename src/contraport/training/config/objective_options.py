@@ -30,7 +30,7 @@ def _validate_temperature(name: str, value: Any) -> None:
 
 
 def parse_matryoshka(value: Any) -> dict[int, float]:
-    """Parse the option `matryoshka` into the weight of each number of coordinates, the largest number first.
+    """Parse the option `matryoshka` into the loss weight of each number of dimensions, the largest first.
 
     Raises:
         UsageError: it does not list different integers >= 1, with positive weights if any.
@@ -192,11 +192,11 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Numbers of first coordinates that are trained to be used alone, the largest first; empty if none are."""
+        """Matryoshka dimensions, the largest first: lengths of the prefixes that are trained; empty without any."""
         return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
 
     @property
-    def mined_negatives(self) -> MinedNegativesSpec | None:
+    def mined_negatives_spec(self) -> MinedNegativesSpec | None:
         """Settings of mined negatives; None if negatives are not mined."""
         return parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED else None
 

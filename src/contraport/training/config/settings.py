@@ -55,7 +55,7 @@ class Settings(
             # The teacher's file has no features of the decoys that the audit adds to the items.
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
-            check(self.mined_negatives is None, message, "mined")
+            check(self.mined_negatives_spec is None, message, "mined")
             check(
                 not self.freezes_some_encoder,
                 f"audit: cannot be combined with {self.freezing_option}: it scores what is learned.",
@@ -78,7 +78,7 @@ class Settings(
 
     @property
     def method(self) -> str:
-        """Name of the training method: the recipe, else the objective, else predict-l1 or predict-l2."""
+        """Name of the training method: the recipe, else the objective, else the option `predict` as predict-l1 or -l2."""
         return self.recipe or get_display_name(self.objective or f"predict-{self.predict}")
 
     def to_config(self) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class EmbeddedBatch(NamedTuple):
         input_views: random views of the items, one float tensor per view.
         features: encoder features of the views, ``(b, F)`` each.
         queries: projections (or predictions) of all views, ``(b, P)`` each, with gradients.
-        key_projections: projections that queries are compared with, ``(b, P)`` for the first views: all, or the large
-            ones of multi-crop.
+        key_projections: projections that queries are compared with, ``(b, P)`` each: of all views, or of the first,
+            large ones of multi-crop.
         present: mask of the views that each item has, ``(b, views)``; None if all items have all views.
         weights_from_plan: sample weights derived from the plan of the batch; None if the option is not used.
         negatives: mined negatives of each item, for each view that has keys, with embeddings ``(b, k, P)`` and ids
@@ -424,7 +424,7 @@ class DistillationLoss(ObjectiveLoss):
 
 
 def with_shared_columns(objective: nn.Module) -> Objective:
-    """Return a single objective with its layout replaced: embeddings against columns that all of them share."""
+    """Return an objective whose layout compares all embeddings with the same columns, such as prototypes."""
     if not isinstance(objective, Objective):
         message = f"prototypes: requires a single Objective, got {objective!r}."
         raise UsageError(message, kind="no_single_objective")
@@ -437,7 +437,7 @@ def with_shared_columns(objective: nn.Module) -> Objective:
 RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
 
 
-class ReconstructionLoss(StepLoss):
+class CrossViewReconstructionLoss(StepLoss):
     """Predictive learning baseline: reconstructs each normalized view from the features of each other view.
 
     Args:

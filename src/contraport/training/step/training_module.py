@@ -20,49 +20,51 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
 
-class MinedShape(NamedTuple):
-    """Shape of the mined negatives in a batch: its rows are each item, followed by its negatives for each table.
+class MinedBatchLayout(NamedTuple):
+    """Layout of a batch with mined negatives: each item is followed by its negatives from each table.
 
     Attributes:
-        number: number of negatives of an item in a table.
-        tables: 1, if a negative is an item with all its views; or one per stored view, each with other items.
+        num_negatives: number of negatives of an item in a table.
+        num_tables: number of tables of negatives: one for data of one stored view, else one per view.
     """
 
-    number: int
-    tables: int
+    num_negatives: int
+    num_tables: int
 
     def select_rows(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
-        """Return the items, the rows to embed, and the ids of the negatives of each table, ``(b, number)`` each.
+        """Return the items without negatives, the rows to embed, and the negatives' ids by table, ``(b, k)`` each.
 
-        The rows to embed are each item and then `number` negatives, whose views come from their own tables.
+        The rows to embed are each item and then its k negatives, whose views come from their own tables.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
-        >>> items, embedded, ids = MinedShape(1, tables=2).select_rows(Batch((rows, rows), None, None, rows))
+        >>> items, embedded, ids = MinedBatchLayout(1, num_tables=2).select_rows(Batch((rows, rows), None, None, rows))
         >>> items.ids.tolist(), [view.tolist() for view in embedded.views], [each.flatten().tolist() for each in ids]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]], [[5, 7], [6, 8]])
         """
-        period = 1 + self.tables * self.number
+        period = 1 + self.num_tables * self.num_negatives
         first: dict[str, Any] = {
             name: value[::period] for name, value in batch._asdict().items() if isinstance(value, Tensor)
         }
         items = batch._replace(views=tuple(view[::period] for view in batch.views), **first)
-        chosen = [[0, *range(1 + start, 1 + start + self.number)] for start in range(0, period - 1, self.number)]
+        chosen = [
+            [0, *range(1 + start, 1 + start + self.num_negatives)] for start in range(0, period - 1, self.num_negatives)
+        ]
         views = tuple(
-            values.unflatten(0, (-1, period))[:, chosen[view % self.tables]].flatten(0, 1)
+            values.unflatten(0, (-1, period))[:, chosen[view % self.num_tables]].flatten(0, 1)
             for view, values in enumerate(batch.views)
         )
         by_item = batch.ids.unflatten(0, (-1, period))
         return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in chosen)
 
     def split_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
-        """Return the embeddings of the items, with the keys of their negatives as `negatives`."""
-        period = 1 + self.number
+        """Return the embedded items, with the keys of their mined negatives moved to the field `negatives`."""
+        period = 1 + self.num_negatives
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
             for name in ("input_views", "features", "queries", "key_projections")
         }
         negatives = tuple(
-            Negatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.tables])
+            Negatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_tables])
             for view, keys in enumerate(embedded.key_projections)
         )
         return embedded._replace(batch=items, negatives=negatives, **parts)
@@ -86,7 +88,7 @@ class TrainingModule(nn.Module):
         weights: schedule of weights by the batch's plan; default: none.
         cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
         encoder_freezer: freezes the encoders; default: they are trained.
-        mined: shape of the mined negatives that follow each item in a batch; default: there are none.
+        mined: layout of batches with mined negatives; default: they have none.
 
     Attributes:
         uses_cached_features: whether batches hold cached features of several draws of each view, ``(b, draws, F)``.
@@ -105,7 +107,7 @@ class TrainingModule(nn.Module):
         weights: PlanWeightsSchedule | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
-        mined: MinedShape | None = None,
+        mined: MinedBatchLayout | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -150,7 +152,7 @@ class TrainingModule(nn.Module):
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
             items, batch, negative_ids = self.mined.select_rows(batch)
-            rows = 1 + self.mined.number
+            rows = 1 + self.mined.num_negatives
             share = None if share is None else BatchShare(share.start * rows, share.total * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
