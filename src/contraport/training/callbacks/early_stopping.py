@@ -160,7 +160,8 @@ class EarlyStopping(Callback):
             loop.should_stop = True
             log.info(
                 "early stopping: %s is best in epoch %d (%s); stopped after epoch %d of %d",
-                self._rule.name, self._best_epoch, self._rule.format_value(self._best), loop.completed_epochs, loop.epochs,
+                self._rule.name, self._best_epoch, self._rule.format_value(self._best),
+                loop.completed_epochs, loop.epochs,
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:
             log.info(

@@ -28,7 +28,7 @@ class EmbeddingMemory(nn.Module, ABC):
 
     @abstractmethod
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the positives, ``(b, d)``, of the items `ids` in a view, and stored negatives, if there are any yet."""
+        """Return the positives, ``(b, d)``, of the items `ids` in a view, and stored negatives, if any."""
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:
