@@ -78,7 +78,7 @@ class Settings(
 
     @property
     def method(self) -> str:
-        """Name of the training method: the recipe, else the objective, else predict-l1 or -l2 for the option `predict`."""
+        """Name of the training method: the recipe, else the objective, else predict-l1 or predict-l2 (`predict`)."""
         return self.recipe or get_display_name(self.objective or f"predict-{self.predict}")
 
     def to_config(self) -> dict[str, Any]:
