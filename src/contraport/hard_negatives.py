@@ -123,13 +123,8 @@ def _search(
 ) -> tuple[Tensor, Tensor]:
     """Return the negatives of each query, ``(q, k)``, and their scores, NaN where there is none.
 
-    Args:
-        queries: unit vectors, ``(q, d)``.
-        columns: unit vectors, ``(c, d)``.
-        rule: the rule.
-        excluded: sorted codes, query times c plus column, of pairs that are no negatives.
-        least_positive: lowest score of the positives of each query, ``(q,)``.
-        seed: seed of random sampling.
+    Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors. `excluded` has the sorted codes, query times c plus
+    column, of pairs that are no negatives; `least_positive`, ``(q,)``, the lowest score of the positives of each query.
     """
     total = len(columns)
     most_positives = int((excluded // total).bincount().max())

@@ -37,11 +37,11 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     print(title)
     width = make_console().width
     plain, wrapped = _table(rows, wrap=False), _table(rows, wrap=True)
-    table = wrapped if _min_width(wrapped) <= width < _min_width(plain) else plain
-    if table is plain and width < _max_width(plain):
+    table = wrapped if _measure(wrapped).minimum <= width < _measure(plain).minimum else plain
+    if table is plain and width < _measure(plain).maximum:
         for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
             column.width = column.min_width
-    make_console(width=max(width, _min_width(table))).print(table)
+    make_console(width=max(width, _measure(table).minimum)).print(table)
 
 
 def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
@@ -57,16 +57,10 @@ def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
     return table
 
 
-def _min_width(table: Table) -> int:
-    """Return the smallest width of a table, with wrapped headings, in characters."""
+def _measure(table: Table) -> Measurement:
+    """Return the smallest width of a table, with wrapped headings, and the full width, in characters."""
     console = make_console()
-    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).minimum
-
-
-def _max_width(table: Table) -> int:
-    """Return the full width of a table, without wrapped headings, in characters."""
-    console = make_console()
-    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum
+    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table)
 
 
 _UNLIMITED = 100_000

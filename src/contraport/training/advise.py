@@ -11,7 +11,7 @@ from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
 from contraport.errors import check
-from contraport.training.config.advise_options import ADVISE, AdviseOptions
+from contraport.training.config import ADVISE, AdviseOptions
 
 FEW_DIMENSIONS = 4
 """Largest number of dimensions at which t-SimCLR did better than NT-Xent (suite `neighbour`)."""

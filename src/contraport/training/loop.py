@@ -54,11 +54,8 @@ class Loop:
     Args:
         module: the module that computes the loss of a batch.
         batches: batches of an epoch.
-        optimizer: optimizer of the module's parameters.
         schedule: learning rate schedule, advanced after each step.
-        epochs: number of epochs.
         start: progress of an earlier session; default: none.
-        device: device of the parameters.
         grad_accum_steps: number of batches whose gradients are accumulated for one step.
         gradient_clip: maximum gradient norm; default: no clipping.
         amp: automatic mixed precision in bfloat16.

@@ -17,7 +17,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
 from contraport.encoders.lora import check_peft_installed
 from contraport.errors import check, check_existing_file
-from contraport.objectives import Objective
+from contraport.objectives import Loss, Objective
 from contraport.objectives.loss_schedules import parse_constraint, parse_plan_weights_schedule
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
@@ -25,7 +25,6 @@ from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
-    check_stream_settings,
     count_cached_draws,
     count_steps_per_epoch,
     mismatch_pairs,
@@ -88,7 +87,10 @@ def build_components(
     objective = build_objective(settings) if objective is None else objective
     dataset = build_dataset(settings) if dataset is None else dataset
     if isinstance(dataset, Stream):
-        check_stream_settings(settings, dataset, objective)
+        requires_ids = isinstance(objective, Loss) and objective.requires_ids
+        check(not requires_ids, f"objective: not supported for streams, as {dataset.name}.", "stream")
+        message = f"num_workers: must be 0 for the stream {dataset.name}, got {settings.num_workers}."
+        check(not settings.num_workers, message, "stream")
     dataset, partners = mismatch_pairs(settings, dataset, run)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed)

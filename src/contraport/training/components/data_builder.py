@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contraport import distributed
 from contraport.catalog.option_parsers import parse_corruptions, parse_domains, parse_imbalance_ratio, parse_mismatch
@@ -32,7 +32,6 @@ from contraport.data.views.custom_transforms import TransformedDataset, wrap_cus
 from contraport.data.views.views import COLOR
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint
 from contraport.options import has_object_placeholder
 from contraport.runs import Run
@@ -67,24 +66,6 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, chosen: bool
 def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     """Return the number of optimizer steps per epoch, without incomplete batches."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
-
-
-def check_stream_settings(settings: Settings, stream: Stream, objective: nn.Module | None) -> None:
-    """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
-    constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
-    unsupported = {
-        "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
-        "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
-        "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
-        "teacher": settings.teacher is not None,
-        "audit": settings.audit,
-        "mismatch": settings.mismatch is not None,
-        "objective": isinstance(objective, Loss) and objective.requires_ids,
-    }
-    wrong = next((name for name, is_used in unsupported.items() if is_used), None)
-    check(wrong is None, f"{wrong}: not supported for streams, as {stream.name}.", "stream")
-    message = f"num_workers: must be 0 for the stream {stream.name}, got {settings.num_workers}."
-    check(not settings.num_workers, message, "stream")
 
 
 def simplify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
@@ -137,7 +118,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         ignore_labels=settings.ignore_labels,
     )
     if isinstance(dataset, Stream):
-        _check_stream_options(settings, dataset)
+        _check_stream_settings(settings, dataset)
     if settings.reads_weights_from_file and dataset.split == "train":
         values = parse_weights(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
@@ -174,23 +155,19 @@ def _split_positions(dataset: Dataset, share: float, split: str, *, purpose: str
     return draw_stratified_split(classes, split, fraction=share, purpose=purpose)
 
 
-def _check_stream_options(settings: Settings, stream: Stream) -> None:
-    options = (
-        "sample_weight",
-        "validation",
-        "max_items",
-        "test_items",
-        "imbalance",
-        "given_views",
-        "domains",
-        "corrupt",
-    )
-    wrong = [
-        name
-        for name in options
-        if getattr(settings, name) and not (name == "sample_weight" and settings.has_batch_plan_weights)
-    ]
-    check(not wrong, f"{', '.join(wrong)}: not supported for streams, as {stream.name}.", "stream")
+def _check_stream_settings(settings: Settings, stream: Stream) -> None:
+    """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
+    constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
+    unsupported = {
+        "sample_weight": settings.sample_weight is not None and not settings.has_batch_plan_weights,
+        "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
+        "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
+        "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
+    }
+    others = ("validation", "max_items", "test_items", "imbalance", "given_views", "domains", "corrupt")
+    unsupported |= {name: getattr(settings, name) for name in (*others, "teacher", "audit", "mismatch")}
+    wrong = next((name for name, is_used in unsupported.items() if is_used), None)
+    check(wrong is None, f"{wrong}: not supported for streams, as {stream.name}.", "stream")
 
 
 def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:

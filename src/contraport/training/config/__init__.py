@@ -4,15 +4,23 @@ Checks that need a component, such as the name of an encoder, run when the compo
 written.
 """
 
-from contraport.training.config.advise_options import ADVISE
 from contraport.training.config.data_options import DataPreparationSettings, DataSettings
-from contraport.training.config.settings import OPTIONS, RECORDED_OPTIONS, TRAIN, Settings, check_config_types
+from contraport.training.config.settings import (
+    ADVISE,
+    OPTIONS,
+    RECORDED_OPTIONS,
+    TRAIN,
+    AdviseOptions,
+    Settings,
+    check_config_types,
+)
 
 __all__ = [
     "ADVISE",
     "OPTIONS",
     "RECORDED_OPTIONS",
     "TRAIN",
+    "AdviseOptions",
     "DataPreparationSettings",
     "DataSettings",
     "Settings",

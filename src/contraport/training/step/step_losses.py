@@ -33,6 +33,9 @@ from contraport.objectives.inputs import Negatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
 from contraport.training.step.target_spec import TargetOfBatch, select_batch_rows
 
+ObjectiveCall = tuple[tuple[Tensor, ...], dict[str, Any]]
+"""Views and keyword arguments of a call of an objective."""
+
 SMALL_BATCH = 32
 """Batch size below which each item has few negatives."""
 
@@ -174,9 +177,7 @@ class ObjectiveLoss(StepLoss):
         core = self._loss is not None and self._loss.has_core_view
         return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
-    def build_trial_call(
-        self, z: Tensor, batch: Batch, target: Target | None
-    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
         """Return the views and keyword arguments of a trial call of the objective on embeddings ``z``, ``(b, d)``."""
         return (z, z.clone()), self._batch_kwargs(batch, target)  # cloned: one tensor twice would be one view twice
 
@@ -228,9 +229,7 @@ class AllViewsLoss(ObjectiveLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(
-        self, z: Tensor, batch: Batch, target: Target | None
-    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
         pair, kwargs = super().build_trial_call(z, batch, target)
         return (z,) * self.views if self._takes_all_views else pair, kwargs
 
@@ -278,9 +277,7 @@ class QueryKeyLoss(ObjectiveLoss):
             self.memory.stage(keys, batch.ids)
         return torch.stack(losses).mean()
 
-    def build_trial_call(
-        self, z: Tensor, batch: Batch, target: Target | None
-    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
         pair, kwargs = super().build_trial_call(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
@@ -337,9 +334,7 @@ class PrototypeLoss(ObjectiveLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(
-        self, z: Tensor, batch: Batch, target: Target | None
-    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
         _, kwargs = super().build_trial_call(z, batch, target)
         prototypes = self.prototypes.detach()
         return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
@@ -402,9 +397,7 @@ class DistillationLoss(ObjectiveLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(
-        self, z: Tensor, batch: Batch, target: Target | None
-    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
         _, kwargs = super().build_trial_call(z, batch, target)
         return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
 

@@ -56,14 +56,9 @@ class MomentumEncoder(nn.Module):
         self.momentum = momentum
 
     @torch.no_grad()
-    def forward(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the projections of views, ``(b, P)`` each, without a gradient."""
-        return self.model.project(self.model.encode(views))
-
-    @torch.no_grad()
-    def project_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the projections ``(b, P)`` of the features of views, without a gradient."""
-        return self.model.project(features)
+    def forward(self, views: Sequence[Tensor], *, are_features: bool = False) -> tuple[Tensor, ...]:
+        """Return the projections of views, or of their features, ``(b, P)`` each, without a gradient."""
+        return self.model.project(views if are_features else self.model.encode(views))
 
     @torch.no_grad()
     def update(self, model: Model, step: int) -> None:

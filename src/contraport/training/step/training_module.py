@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -194,20 +195,13 @@ class TrainingModule(nn.Module):
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
             mask = None if batch.present is None else batch.present[:, : self._key_views]
-            keys, _ = self._apply_in_chunks(
-                self.momentum_encoder, self._momentum_keys, views[: self._key_views], mask, share
-            )
+            embed = partial(self.momentum_encoder, are_features=self.uses_cached_features)
+            keys, _ = self._apply_in_chunks(self.momentum_encoder, embed, views[: self._key_views], mask, share)
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
     def _features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
         return *features, *self.model.project(features)
-
-    def _momentum_keys(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        assert self.momentum_encoder is not None
-        return (
-            self.momentum_encoder.project_features(views) if self.uses_cached_features else self.momentum_encoder(views)
-        )
 
     def _apply_in_chunks(
         self,
