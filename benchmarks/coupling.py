@@ -30,7 +30,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import contraport
 from benchmarks.engine import machine
 from contraport.data import from_coupling
-from contraport.metrics.link_prediction import LinkRanking, rank_links
+from contraport.metrics.retrieval import LinkRanking, rank_links
 
 DIMENSIONS = 128
 FEWEST = 3

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from contraport.plots.colors import BLUE, GREEN, GREY, ORANGE, PURPLE
-from contraport.plots.figure_setup import create_panels
+from contraport.plots.figure_setup import BLUE, GREEN, GREY, ORANGE, PURPLE, create_panels
 
 MEASURED = Path("benchmarks/results/growth.json")
 DRAWN = Path("docs/images/engine.png")

@@ -26,7 +26,6 @@ from contraport.comparison.compare import _provenance, _table_cells
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
-    format_difference,
     format_mean_with_interval,
     means_markdown_table,
 )
@@ -545,7 +544,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     ("gains", "sentence"),
     [
         ([0.0], "on: base has the best kNN, 90.0 ± 1.0%; row 1 does not differ significantly from base."),
-        ([0.0, 0.0], "on: base has the best kNN, 90.0 ± 1.0%; none of the other 2 differs significantly from base."),
+        ([0.0, 0.0], "on: base has the best kNN, 90.0 ± 1.0%; row 1 and row 2 do not differ significantly from base."),
         (
             [0.05, 0.0, -0.05],
             "on: row 1 has the best kNN, 95.0 ± 1.0%; row 1 is significantly better than base; row 3 is significantly "
@@ -553,8 +552,8 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
         ),
         (
             [0.05, 0.0, 0.0],
-            "on: row 1 has the best kNN, 95.0 ± 1.0%; row 1 is significantly better than base; the other 2 do not "
-            "differ significantly from it.",
+            "on: row 1 has the best kNN, 95.0 ± 1.0%; row 1 is significantly better than base; row 2 and row 3 do "
+            "not differ significantly from base.",
         ),
     ],
 )
@@ -682,7 +681,7 @@ def test_values_use_the_unit_and_digits_of_their_metric(
         "", Path(), "base", ["base"], ["on"], [base], reference_values={"raw inputs": {"on": {measure: 0.612}}}
     )
     assert format_mean_with_interval(chosen, base) == mean
-    assert format_difference(chosen, Difference(0.01, -0.005, 0.025)) == apart
+    assert chosen.format_difference((0.01, -0.005, 0.025), signed=True) == apart
     assert told in found.markdown()
     assert head in found.markdown()
 

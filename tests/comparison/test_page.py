@@ -14,7 +14,7 @@ from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.page import build_panels, plot_first_metric, render_comparison_page, save_figure
 from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.metrics.intervals import Difference, Interval
-from contraport.plots.colors import SERIES
+from contraport.plots.figure_setup import SERIES
 
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 COLUMNS = ["digits, standard", "x" * 80]

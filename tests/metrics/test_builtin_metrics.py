@@ -18,8 +18,8 @@ from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.builtin_metrics import COUPLING, TEXT_ENCODER
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
-from contraport.metrics.link_prediction import rank_links
 from contraport.metrics.probes import few_label_correctness, ridge_predictions
+from contraport.metrics.retrieval import rank_links
 
 
 def pictures(items: int, split: str, seed: int = 0) -> Dataset:
@@ -97,7 +97,7 @@ def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.Monk
 def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> None:
     context = context_of(model_of(coupled(6, "train")).eval(), coupled)
     everything = coupled(90, "train")
-    rows, columns = context._embed_pairs(everything)
+    rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, plain=True)
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
     assert context.link_ranking.is_new_row.all()

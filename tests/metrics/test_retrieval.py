@@ -2,11 +2,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import ndcg_score
 from tests.errors import raises_usage_error
 
 from contraport import info_nce
 from contraport.metrics import retrieval
-from contraport.metrics.retrieval import log_match_probabilities, nearest_neighbors, retrieval_ranks
+from contraport.metrics.retrieval import (
+    LinkRanking,
+    class_embeddings,
+    class_prompts,
+    log_match_probabilities,
+    nearest_neighbors,
+    rank_links,
+    retrieval_ranks,
+    zero_shot_correctness,
+)
 
 
 def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,3 +117,77 @@ def test_nearest_neighbors_exclude_the_item_itself(monkeypatch: pytest.MonkeyPat
 def test_ranks_reject_views_with_different_numbers_of_items() -> None:
     with raises_usage_error("z1.shape", (3, 2), (4, 2)):
         retrieval_ranks(torch.ones(3, 2), torch.ones(4, 2))
+
+
+def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:
+    texts = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    long = texts * torch.tensor([1.0, 100, 1, 1, 1, 1])[:, None]
+    expected = [F.normalize(texts[2 * c : 2 * c + 2], dim=1).sum(0) for c in range(3)]
+    for given in (texts, long):
+        torch.testing.assert_close(class_embeddings(given, 2), F.normalize(torch.stack(expected), dim=1))
+    with raises_usage_error("texts.shape", 4, 6):
+        class_embeddings(texts, 4)
+
+
+def test_zero_shot_hits_compare_the_nearest_class() -> None:
+    generator = torch.Generator().manual_seed(1)
+    items, classes = torch.randn(50, 5, generator=generator), torch.randn(4, 5, generator=generator)
+    labels = torch.arange(50) % 4
+    best = F.cosine_similarity(items[:, None], classes, dim=2).argmax(1)
+    assert zero_shot_correctness(items, labels, classes).tolist() == (best == labels).tolist()
+
+
+def test_braces_in_a_class_name_are_kept() -> None:
+    assert class_prompts(["{}x"], ["a {}."]) == ["a {}x."]
+
+
+rng = np.random.default_rng(0)
+ROWS, COLUMNS = torch.tensor(rng.normal(size=(20, 5))), torch.tensor(rng.normal(size=(30, 5)))
+PAIRS = torch.tensor([(row, column) for row in range(20) for column in rng.permutation(30)[:6]])
+IS_TEST = torch.tensor(rng.random(len(PAIRS)) < 0.4) | (PAIRS[:, 0] == 3)
+TRAIN, TEST = PAIRS[~IS_TEST], PAIRS[IS_TEST]
+
+
+def scores_without_training_columns() -> np.ndarray:
+    cosines = F.normalize(ROWS, dim=1) @ F.normalize(COLUMNS, dim=1).T
+    cosines[TRAIN[:, 0], TRAIN[:, 1]] = -2
+    return cosines.numpy()
+
+
+@pytest.fixture(params=[1 << 24, 100], ids=["at once", "in parts"])
+def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LinkRanking:
+    monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", request.param)
+    return rank_links(ROWS, COLUMNS, TRAIN, TEST)
+
+
+def test_ranks_equal_sorting_each_row(ranking: LinkRanking) -> None:
+    scores = scores_without_training_columns()
+    expected = [1 + (scores[row] > scores[row, column]).sum() for row, column in TEST.tolist()]
+    assert ranking.pair_ranks.tolist() == expected
+    assert ranking.recall(7).mean() == np.mean(np.array(expected) <= 7)
+
+
+def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
+    chosen = TEST[:, 0].unique()
+    truth = np.zeros((20, 30))
+    truth[TEST[:, 0], TEST[:, 1]] = 1
+    expected = ndcg_score(truth[chosen], scores_without_training_columns()[chosen], k=10)
+    assert ranking.ndcg(10).mean() == pytest.approx(expected)
+
+
+def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:
+    assert np.array_equal(ranking.is_new_row, TEST[:, 0] == 3)
+
+
+def test_coverage_and_popularity(ranking: LinkRanking) -> None:
+    order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
+    counts = TRAIN[:, 1].bincount(minlength=30).numpy()
+    assert ranking.coverage(4) == len(np.unique(order)) / 30
+    assert ranking.popularity_ratio(4) == pytest.approx(counts[order].mean() / counts[TRAIN[:, 1]].mean())
+
+
+def test_a_ranking_by_popularity_has_a_large_popularity_ratio() -> None:
+    pairs = torch.tensor([(row, 0) for row in range(20)] + [(row, 1 + row % 5) for row in range(20)])
+    columns = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * 5)
+    ranking = rank_links(torch.tensor([[1.0, 0.1]]).repeat(30, 1), columns, pairs, torch.tensor([[25, 1]]))
+    assert ranking.popularity_ratio(1) > 1.5

@@ -13,9 +13,9 @@ from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
 from contraport.metrics import metric_by_key, select_metrics
 from contraport.metrics.intervals import Difference
 from contraport.reporting import report
-from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.page import build_report_title, render_report
 from contraport.reporting.report_run import load_runs
+from contraport.reporting.sections.results_table import build_metric_tables, list_evaluated_metrics
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from contraport._utils.files import write_arrays, write_json
 from contraport.auditing.pairs.noise_rate import estimate_fdr
-from contraport.plots.colors import class_colors
 from contraport.plots.curves import MAX_POINTS_PER_LINE
+from contraport.plots.figure_setup import class_colors
 from contraport.plots.plan_plots import LogScale
 from contraport.reporting import plotly_figures
 from contraport.reporting.html_page import PageBuilder, pack_thumbnails

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,18 @@ from contraport.auditing.pairs.online_audit import (
     format_memorization_warning,
 )
 from contraport.errors import check
-from contraport.options import matches_type, warn_renamed
+from contraport.options import keep_deprecated_attributes, matches_type
 
 _ROWS_SHOWN = 10
 
-_DEPRECATED_NAMES = {
-    "data": "data_name",
-    "mismatch_scores": "known_mismatch_scores",
-    "rows": "source_rows",
-    "statistic": "statistic_name",
-    "summary": "json_summary",
-}
-"""Current name of each deprecated attribute of `Audit`."""
 
-
+@keep_deprecated_attributes(
+    data="data_name",
+    mismatch_scores="known_mismatch_scores",
+    rows="source_rows",
+    statistic="statistic_name",
+    summary="json_summary",
+)
 @dataclass(frozen=True, eq=False)
 class Audit:
     """Result of an audit of `n` pairs; notebooks display its ten worst pairs as a table.
@@ -187,37 +185,21 @@ class Audit:
 
     def format_worst(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""
-        name: dict[int, dict[str, str]] = {}
-        worst = self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist()
-        if self.keys is not None:
-            name = {pair: {"name": self.keys[pair]} for pair in worst}
-        elif self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows))):
-            name = {pair: {"row": str(self.source_rows[pair])} for pair in worst}
-        return [
-            {
-                "pair": str(pair),
-                **name.get(pair, {}),
-                "score": f"{self.scores[pair]:z.3f}",
-                "better partner": "-" if self.partners[pair] < 0 else str(self.partners[pair]),
-                "score with it": f"{self.partner_scores[pair]:z.3f}",
-                **self._format_confidence(pair),
-            }
-            for pair in worst
-        ]
-
-    def _format_confidence(self, pair: int) -> dict[str, str]:
-        if self.partner_confidences is None:
-            return {}
-        return {"confidence": "-" if self.partners[pair] < 0 else f"{self.partner_confidences[pair]:.0%}"}
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Return the attribute of a deprecated name, with a warning."""
-            if name not in _DEPRECATED_NAMES:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            warn_renamed(f"Audit.{name}", f"Audit.{_DEPRECATED_NAMES[name]}", stacklevel=3)
-            return getattr(self, _DEPRECATED_NAMES[name])
+        own_rows = self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows)))
+        rows = []
+        for pair in self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist():
+            row, has_partner = {"pair": str(pair)}, self.partners[pair] >= 0
+            if self.keys is not None:
+                row["name"] = self.keys[pair]
+            elif self.source_rows is not None and own_rows:
+                row["row"] = str(self.source_rows[pair])
+            row["score"] = f"{self.scores[pair]:z.3f}"
+            row["better partner"] = str(self.partners[pair]) if has_partner else "-"
+            row["score with it"] = f"{self.partner_scores[pair]:z.3f}"
+            if self.partner_confidences is not None:
+                row["confidence"] = f"{self.partner_confidences[pair]:.0%}" if has_partner else "-"
+            rows.append(row)
+        return rows
 
     def _repr_html_(self) -> str:
         return format_html_rows(self.worst_title, self.format_worst(), self.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_record
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
-from contraport.metrics.intervals import Difference
 from contraport.options import keep_deprecated_attributes
 
 
@@ -24,7 +23,6 @@ class Comparison:
     """Result of a comparison of objectives: table entries, verdicts on claims, search trials and notes.
 
     Attributes:
-        folder: output folder of the comparison.
         baseline: name of the row that the others are compared with.
         rows: names of the rows (objectives).
         columns: names of the columns, each one data set with one setting.
@@ -172,7 +170,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     worse = [name for name, gain in verdict.gains.items() if gain.high < 0]
     largest = max(verdict.gains, key=lambda name: abs(verdict.gains[name].value))
     (metric,) = select_metrics_keeping_order([verdict.metric_key])
-    text = f"{largest}: {format_difference(metric, verdict.gains[largest])}."
+    text = f"{largest}: {metric.format_difference(verdict.gains[largest], signed=True)}."
     if len(verdict.gains) > 1:
         counts = [_count_significant(better, "better", largest), _count_significant(worse, "worse", largest)]
         text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
@@ -187,17 +185,6 @@ def _count_significant(names: Sequence[str], direction: str, largest: str) -> st
     """Return the number of significant differences as text, with their names if these are not many."""
     listed = f" ({'; '.join(names)})" if 0 < len(names) <= _MAX_NAMED and list(names) != [largest] else ""
     return f"{len(names)} significantly {direction}{listed}"
-
-
-def format_difference(metric: Metric, difference: Difference) -> str:
-    """Format a difference with its interval; differences of percentages are in percentage points.
-
-    >>> format_difference(select_metrics_keeping_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
-    '+1.2 points (+0.3 to +2.1)'
-    """
-    signed = replace(metric, value_format=metric.value_format.replace("{:", "{:+", 1))
-    value, low, high = (_without_percent(signed, number).replace("-", "−") for number in difference)
-    return f"{value}{' points' if metric.in_percent else ''} ({low} to {high})"
 
 
 def _without_percent(metric: Metric, value: float) -> str:
@@ -285,7 +272,8 @@ def _tables(comparison: Comparison) -> list[str]:
             if row != comparison.baseline:
                 entries = comparison.entries_by_column(row, metric).values()
                 differences = (None if one is None else one.difference for one in entries)
-                rows.append([row, *("—" if one is None else format_difference(metric, one) for one in differences)])
+                texts = ("—" if one is None else metric.format_difference(one, signed=True) for one in differences)
+                rows.append([row, *texts])
         if rows:
             parts.append(
                 f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
@@ -352,13 +340,9 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
         parts.append(f"{_shorten(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
-    rest = [name for name in differences if name not in above and name not in below]
-    if len(rest) == 1:
-        parts.append(f"{rest[0]} does not differ significantly from {baseline}")
-    elif rest and parts:
-        parts.append(f"the other {len(rest)} do not differ significantly from it")
-    elif rest:
-        parts.append(f"none of the other {len(rest)} differs significantly from {baseline}")
+    if rest := [name for name in differences if name not in above and name not in below]:
+        verb = "does" if len(rest) == 1 else "do"
+        parts.append(f"{_shorten(rest)} {verb} not differ significantly from {baseline}")
     unknown = [one.row_name for one in entries if one.row_name not in differences and one.row_name != baseline]
     return [*parts, f"no interval is known for {_shorten(unknown)}"] if unknown else parts
 

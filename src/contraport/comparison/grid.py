@@ -42,7 +42,6 @@ class Column(NamedTuple):
         data: name or path of the data.
         data_label: name of the data in the table: the last part of the path, or the whole path if that is ambiguous.
         setting_name: name of the setting (augmentation, corruption or other options of the column).
-        options: options of `contraport.train` that the setting stands for.
     """
 
     data: str
@@ -108,7 +107,6 @@ class Grid:
     """Grid of a comparison: rows, columns and seeds, with the options of all trainings.
 
     Attributes:
-        baseline: name of the baseline row, with which the others are compared.
         common_options: options of `contraport.train` that hold for all cells.
         claims: claims of the suite that the results are tested against.
         compare_options: options of `contraport.compare`, after the suite and the defaults were filled in.

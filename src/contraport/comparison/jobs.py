@@ -46,10 +46,8 @@ class CellJob:
     """Job that trains and evaluates one cell of a comparison.
 
     Attributes:
-        run_folder: run folder of the training.
         options: options of `contraport.train` that determine the training result.
         machine_options: options of `contraport.train` that select where the job runs, such as device and data folder.
-        metric_names: names of the metrics to evaluate.
         evaluates_references: whether the untrained encoder and the raw inputs are evaluated too.
     """
 

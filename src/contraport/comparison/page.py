@@ -11,13 +11,11 @@ from contraport.comparison.comparison_tables import (
     Comparison,
     epoch_tables,
     explain_verdict,
-    format_difference,
     format_mean_with_interval,
     significance_arrow,
 )
 from contraport.metrics.intervals import Interval
-from contraport.plots.colors import SERIES
-from contraport.plots.figure_setup import create_figure, encode_png, escape_dollars
+from contraport.plots.figure_setup import SERIES, create_figure, encode_png, escape_dollars
 from contraport.reporting.html_page import render_page
 
 if TYPE_CHECKING:
@@ -137,7 +135,6 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         "contraport.comparison",
         comparison=comparison,
         format_mean=format_mean_with_interval,
-        format_difference=format_difference,
         arrow=significance_arrow,
         epoch_tables=epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],

@@ -123,7 +123,6 @@ class ClaimVerdict(NamedTuple):
     """Verdict on a claim of a suite, with the differences that it is based on.
 
     Attributes:
-        claim: the claim as a sentence.
         outcome: held, held in part, did not hold, or not decided at this size.
         gains: difference in favor of the claim, by row and column.
         num_seeds_to_decide: number of seeds that would decide an undecided claim; None otherwise, or if unknown.

@@ -105,8 +105,6 @@ class PairedDifference:
     """Difference of two means over the same seeds, with its variances between seeds and between test items.
 
     Attributes:
-        value: difference of the two means.
-        num_seeds: number of seeds.
         seed_variance: variance of the difference between seeds; None if it cannot be estimated.
         item_variance: variance of the difference due to the choice of test items; None if it cannot be estimated.
         reducible_item_variance: part of `item_variance` that is independent between seeds and shrinks with more seeds.

@@ -18,13 +18,7 @@ from contraport.metrics import Metric
 
 
 class SearchRange(NamedTuple):
-    """Range of a hyperparameter, searched on a logarithmic scale.
-
-    Attributes:
-        low: smallest value.
-        high: largest value.
-        is_integer: whether the values are integers.
-    """
+    """Range of a hyperparameter, searched on a logarithmic scale."""
 
     low: float
     high: float

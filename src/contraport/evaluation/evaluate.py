@@ -108,8 +108,6 @@ class RunEvaluation(NamedTuple):
     """Evaluation of one run, with the contents of the files to save.
 
     Attributes:
-        run_folder: the run folder.
-        test_dataset: dataset of the test items.
         result: contents of `evaluation.json`.
         page_data: contents of `samples.npz`: 2-D points, cosines and losses of test items, for the report page.
         bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.

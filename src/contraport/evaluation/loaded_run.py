@@ -106,15 +106,7 @@ class LoadedRun:
     """Encoder, data, views and objective of one run, loaded for its evaluation.
 
     Attributes:
-        run_folder: the run folder.
-        evaluate_options: options of `contraport.evaluate`.
-        training_settings: training settings of the run.
-        model: the trained encoder.
         trained_epochs: number of epochs that the model was trained for, or None if unknown.
-        train: dataset of the training items.
-        test: dataset of the test items.
-        views: makes the random views of an item.
-        loader_config: batch size, device and workers for loading items.
         initial_objective: the objective at the start of training, or the reason why its plan cannot be drawn.
         final_objective: the objective at the end of training, or the reason why its plan cannot be drawn.
         data_notes: notes about the data for readers of the results, such as test items that were left out.

@@ -153,7 +153,7 @@ def write_verdict(trained: Iterable[str], differences: Differences) -> str | Non
             if gain.high < 0:
                 return (
                     f"Use {BASELINES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
-                    f"{metric.format_gain(-gain)}. {_ADVICE[row]}"
+                    f"{metric.format_difference(-gain)}. {_ADVICE[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
@@ -165,7 +165,7 @@ def write_verdict(trained: Iterable[str], differences: Differences) -> str | Non
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
-        f"than {BASELINES[row]} on {metric.title_in_sentence}, by {metric.format_gain(gain)}"
+        f"than {BASELINES[row]} on {metric.title_in_sentence}, by {metric.format_difference(gain)}"
         for row, (metric, gain) in smallest.items()
     ]
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."

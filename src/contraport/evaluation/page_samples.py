@@ -73,12 +73,9 @@ def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Ar
 
 
 def collect_item_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return nearest neighbors, labels, domains, thumbnails and texts of the chosen items of a dataset.
+    """Return neighbors, labels, domains, thumbnails and texts of the items at positions `chosen`, ``(m,)``.
 
-    Args:
-        dataset: the items.
-        features: features of the chosen items, ``(m, F)``.
-        chosen: their positions, ``(m,)``.
+    `features` are those of the chosen items, ``(m, F)``.
     """
     arrays: Arrays = {"neighbors": nearest_neighbors(features, min(NEIGHBORS, len(chosen) - 1)).numpy()}
     if dataset.labels is not None:

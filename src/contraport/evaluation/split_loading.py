@@ -197,7 +197,6 @@ class SplitLoader:
     """Loader of train and test splits with the data settings of a run and the image size of its model.
 
     Attributes:
-        training_settings: training settings of the run.
         model: encoder, whose image size the data are resized to.
         column_roles: roles of the columns of a table; None: as in the training, for the same data.
         data_root: folder of named datasets; None: as in the training.

@@ -18,9 +18,17 @@ from contraport.data.perturbations import corrupt
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
-from contraport.metrics.link_prediction import LinkRanking, rank_links
 from contraport.metrics.probes import fit_linear_probe
-from contraport.metrics.retrieval import TEMPLATES, class_embeddings, class_prompts, ordered_view_pairs, retrieval_ranks
+from contraport.metrics.retrieval import (
+    TEMPLATES,
+    LinkRanking,
+    class_embeddings,
+    class_prompts,
+    first_positions,
+    ordered_view_pairs,
+    rank_links,
+    retrieval_ranks,
+)
 from contraport.objectives import Loss, Objective
 
 
@@ -180,14 +188,17 @@ class EvalContext:
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:
         """Features of two random views of each test item, each `(m, F)`; every access gives the same views."""
-        first, second = embed_views(self.encoder, self.test, self.views, self.loader_config, self.name)
+        first, second = self._embed_views(self.test)
         return first, second
 
     @cached_property
     def random_view_projections(self) -> tuple[Tensor, Tensor]:
         """Projections of two random views of each test item, each `(m, d)`: the input of the objective."""
-        first, second = embed_views(self.encoder, self.test, self.views, self.loader_config, self.name, project=True)
+        first, second = self._embed_views(self.test, project=True)
         return first, second
+
+    def _embed_views(self, items: Dataset, **settings: bool) -> tuple[Tensor, ...]:
+        return embed_views(self.encoder, items, self.views, self.loader_config, self.name, **settings)
 
     @cached_property
     def retrieval_directions(self) -> tuple[str, ...]:
@@ -203,15 +214,8 @@ class EvalContext:
         """
         if not self.retrieval_directions and self.has_shared_encoder:
             return self.random_view_features
-        return embed_views(
-            self.encoder,
-            self.test,
-            self.views,
-            self.loader_config,
-            self.name,
-            project=not self.has_shared_encoder,
-            plain=len(self.retrieval_directions) > 0,
-        )
+        has_views = len(self.retrieval_directions) > 0
+        return self._embed_views(self.test, project=not self.has_shared_encoder, plain=has_views)
 
     @cached_property
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
@@ -239,19 +243,15 @@ class EvalContext:
         """
         train_ids, test_ids = (_available(part.entity_ids)[:, view] for part in (self.train, self.test))
         new = (~torch.isin(test_ids, train_ids)).nonzero()[:, 0]
+        project = not self.has_shared_encoder
         size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
-            distinct, index = ids[pairs].unique(return_inverse=True)
-            if len(distinct):
-                first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, pairs, "amin")
-                embedded = self._embed_pairs(dataset.subset(first))[view].cpu()
+            if len(pairs):
+                first = pairs[first_positions(ids[pairs])[0]]
+                embedded = self._embed_views(dataset.subset(first), project=project, plain=True)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
-                side[distinct] = embedded
+                side[ids[first]] = embedded
         return side
-
-    def _embed_pairs(self, pairs: Dataset) -> tuple[Tensor, ...]:
-        project = not self.has_shared_encoder
-        return embed_views(self.encoder, pairs, self.views, self.loader_config, self.name, project=project, plain=True)
 
     @cached_property
     def item_projections(self) -> Tensor:

@@ -96,11 +96,16 @@ class Metric:
         result = as_metric_result(self(context))
         return result if isinstance(result, float) else result.value
 
-    def format_gain(self, gain: tuple[float, float, float]) -> str:
-        """Format a difference with the ends of its confidence interval, in percentage points for shares."""
-        scale, digits, unit = (100, 1, " points") if self.in_percent else (1, 3, "")
-        value, low, high = (f"{scale * number:z.{digits}f}".replace("-", "−") for number in gain)  # z: no negative zero
-        return f"{value}{unit} ({low} to {high})"
+    def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
+        """Format a difference with the ends of its confidence interval, in percentage points for shares.
+
+        >>> from contraport.metrics import metric_by_key
+        >>> metric_by_key("knn").format_difference((0.012, 0.003, 0.021), signed=True)
+        '+1.2 points (+0.3 to +2.1)'
+        """
+        metric = replace(self, value_format=self.value_format.replace("{:", "{:+", 1)) if signed else self
+        value, low, high = (metric.format(number).removesuffix("%").replace("-", "−") for number in difference)
+        return f"{value}{' points' * self.in_percent} ({low} to {high})"
 
     @property
     def title_in_sentence(self) -> str:

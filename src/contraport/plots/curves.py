@@ -11,9 +11,9 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check
 from contraport.metrics import metric_by_key
-from contraport.plots.colors import SERIES
 from contraport.plots.figure_setup import (
     DASHES,
+    SERIES,
     RunFolder,
     add_legend_above,
     as_plot_array,

@@ -11,14 +11,18 @@ import torch
 from contraport.errors import check, import_optional
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank_from_spectrum
 from contraport.metrics.retrieval import nearest_neighbors
-from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.figure_setup import (
+    BLUE,
     DASHES,
+    GREY,
+    ORANGE,
+    SERIES,
     Array,
     RunFolder,
     Values,
     add_legend_above,
     as_plot_array,
+    class_colors,
     create_figure,
     create_panels,
     escape_dollars,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from contraport.errors import check
-from contraport.plots.colors import BLUE, GREY, ORANGE
 from contraport.plots.figure_setup import (
+    BLUE,
+    GREY,
+    ORANGE,
     Array,
     RunFolder,
     Values,
@@ -31,12 +33,7 @@ DECADES = 5
 
 
 class LogScale(NamedTuple):
-    """Logarithmic color scale of transport masses, given by its two ends.
-
-    Attributes:
-        log10_low: log10 of the mass at the low end.
-        log10_high: log10 of the mass at the high end.
-    """
+    """Logarithmic color scale of transport masses, given by log10 of the masses at its two ends."""
 
     log10_low: float
     log10_high: float

@@ -119,7 +119,6 @@ class PageBuilder:
     """Collects the figures, thumbnails and script data that the sections add to the report page.
 
     Attributes:
-        runs: runs that the page compares.
         plots: plotly figures, by the id of their HTML element.
         sheets: sprite sheets of thumbnails, by a hash of the image, so that runs on the same data share one.
         script_data: data that the page's JavaScript reads, by section.

@@ -14,7 +14,7 @@ from contraport._utils.files import write_text
 from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
-from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
+from contraport.plots.figure_setup import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
 from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json

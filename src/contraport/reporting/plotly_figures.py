@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.plots.colors import MASS_ON_LIGHT
+from contraport.plots.figure_setup import MASS_ON_LIGHT
 from contraport.reporting.report_run import ReportRun
 
 Figure = dict[str, Any]

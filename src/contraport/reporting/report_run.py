@@ -14,7 +14,7 @@ import numpy as np
 from contraport.errors import check
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
-from contraport.plots.colors import SERIES
+from contraport.plots.figure_setup import SERIES
 from contraport.runs import MetricsRow, Run
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -26,10 +26,8 @@ class ReportRun:
 
     Attributes:
         name: name of the run folder; the path if several runs have the same name.
-        path: path of the run folder.
         position: index of the run in the report, which determines its color.
         encoder: names of the encoders, joined by " + ".
-        config: settings of the training, by option name.
         metrics_rows: rows of `metrics.jsonl`, one per logged step; empty if nothing is logged yet.
         evaluation: content of `evaluation.json`; empty if the run is not evaluated.
         figure_arrays: arrays that the evaluation stored for figures; empty if the run is not evaluated.

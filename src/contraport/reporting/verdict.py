@@ -12,8 +12,8 @@ from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES, NUM_HEADLINES, choose_headline_metrics
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.metric_tables import compare_settings, list_evaluated_metrics
 from contraport.reporting.report_run import ReportRun
+from contraport.reporting.sections.results_table import compare_settings, list_evaluated_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
 MAX_LISTED = 6
@@ -106,7 +106,7 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
     if len(others) == 1:
         ((other, lead),) = leads.items()
-        size = metric.format_gain(lead)
+        size = metric.format_difference(lead)
         high, low = (_format_value(run, metric) for run in ranked)
         if lead.is_significant:
             return f"{best.name} is better than {other} on {name}, {high} against {low}: by {size}."
@@ -114,20 +114,12 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     level = [run for run, lead in leads.items() if not lead.is_significant]
     behind = [run for run, lead in leads.items() if lead.is_significant]
     if not level:
-        size = metric.format_gain(leads[others[0].name])
+        size = metric.format_difference(leads[others[0].name])
         return f"{best.name} is the best on {name}, ahead of the next by {size}."
     if not behind:
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."
     rest = join_names(behind) if len(behind) <= MAX_LISTED else f"{len(behind)} others"
-    all_ahead = all(
-        (gain := _difference_in_favor(metric, run, other)) is not None and gain.low > 0
-        for run in others
-        if run.name in level
-        for other in others
-        if other.name in behind
-    )
-    ahead = "they are" if all_ahead else f"{best.name} is"
-    return f"On {name} {join_names([best.name, *level])} do not differ significantly; {ahead} ahead of {rest}."
+    return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
 
 
 def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
@@ -177,11 +169,11 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
         if gain is None:
             continue
         if gain.low > 0:
-            better.append(f"than {title}, by {metric.format_gain(gain)}")
+            better.append(f"than {title}, by {metric.format_difference(gain)}")
         elif gain.high < 0:
-            worse.append(f"than {title}, by {metric.format_gain(-gain)}")
+            worse.append(f"than {title}, by {metric.format_difference(-gain)}")
         else:
-            neither.append(f"{title}, {metric.format_gain(gain)}")
+            neither.append(f"{title}, {metric.format_difference(gain)}")
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
@@ -190,38 +182,23 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
 
 
 def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
-    """Write sentences that compare several runs with the baselines in a metric.
-
-    Among the gains of several baselines the weakest statement is given: the smallest gain or loss of all, or the
-    largest gain if none is significant.
-    """
-    every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
-    name = metric.title_in_sentence
-    better, worse, neither = [], [], []
+    """Write sentences that compare several runs with the baselines in a metric."""
+    all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
+    name, smallest_gains = metric.title_in_sentence, dict[str, Difference]()
     for row, title in BASELINES.items():
         gains = {run.name: gain for run in runs if (gain := _difference_in_favor(metric, run, row)) is not None}
         if len(gains) < len(runs):
             continue
-        behind = [gain for gain in gains.values() if gain.high < 0]
         not_ahead = [run for run, gain in gains.items() if not gain.low > 0]
-        if not not_ahead:
-            better.append((title, min(gains.values())))
-        elif len(behind) == len(runs):
-            worse.append((title, min(-gain for gain in behind)))
-        elif len(not_ahead) == len(runs) and not behind:
-            neither.append((title, max(gains.values())))
+        if not_ahead:
+            which = none_is if len(not_ahead) == len(runs) else "not all runs are"
+            sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED]]
+            yield f"On {name} {which} significantly better than {title}: {'; '.join(sizes)}."
         else:
-            sizes = [f"{run} by {metric.format_gain(gains[run])}" for run in not_ahead[:MAX_LISTED]]
-            yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
-    for lead, kind, joint, end, entries in (
-        (f"{every} significantly better", "smallest gain", " and ", min, better),
-        (f"{every} significantly worse", "smallest loss", " and ", min, worse),
-        (f"{none} significantly better", "largest gain", " or ", max, neither),
-    ):
-        if entries:
-            titles = joint.join(title for title, _ in entries)
-            size = metric.format_gain(end(difference for _, difference in entries))
-            yield f"{lead} than {titles} on {name}; the {kind} is {size}."
+            smallest_gains[title] = min(gains.values())
+    if smallest_gains:
+        size, titles = metric.format_difference(min(smallest_gains.values())), " and ".join(smallest_gains)
+        yield f"{all_are} significantly better than {titles} on {name}; the smallest gain is {size}."
 
 
 def _describe_mismatch_rate(run: ReportRun) -> str:

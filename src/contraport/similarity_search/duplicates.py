@@ -70,7 +70,6 @@ class NearestPair(NamedTuple):
     Attributes:
         positions: positions of both items among the features, from 0.
         names: keys of both items, or else their splits and rows in the source.
-        similarity: cosine similarity of the two items.
     """
 
     positions: tuple[int, int]

@@ -33,7 +33,6 @@ class ItemCard(NamedTuple):
 
     Attributes:
         item: row of the item among the features, or the path of its file.
-        name: name of the item.
         caption: text below the picture, such as a similarity.
         class_name: name of the class of the item; "" if it has no class.
     """
@@ -48,8 +47,6 @@ class CardSection(NamedTuple):
     """Section of the page: cards of items under one heading.
 
     Attributes:
-        title: heading of the section.
-        cards: cards of the items shown.
         notes: short texts beside the heading.
         num_hidden: number of items that are not shown.
     """
@@ -71,15 +68,7 @@ def check_page(path: str | Path | None, *, overwrite: bool) -> None:
 def write_cards_page(
     path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]
 ) -> None:
-    """Write a page of search results atomically, with pictures of the items that have any.
-
-    Args:
-        path: the .html file.
-        features: the features of the items.
-        title: title of the page.
-        lead: sentence below the title.
-        sections: sections of item cards.
-    """
+    """Write a page of search results atomically, with pictures of the items that have any."""
     items = [card.item for section in sections for card in section.cards]
     pictures = _load_pictures(features, items)
     html = render_page(

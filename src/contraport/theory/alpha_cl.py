@@ -16,8 +16,7 @@ from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values, is_integer
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
-from contraport.plots.figure_setup import create_panels, draw_heatmap
+from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
 from contraport.theory.toy_problems import iterate_lbfgs
 

@@ -14,8 +14,7 @@ from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.colors import BLUE, ORANGE
-from contraport.plots.figure_setup import create_panels, draw_heatmap
+from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
 from contraport.theory.toy_problems import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, U
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
 from contraport.plots import arrow_maps, couplings
-from contraport.plots.colors import GREY, ORANGE
-from contraport.plots.figure_setup import create_panels, mass_colormap
+from contraport.plots.figure_setup import GREY, ORANGE, create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
 
 if TYPE_CHECKING:

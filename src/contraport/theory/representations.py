@@ -16,8 +16,7 @@ from contraport.errors import check, check_integer, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.colors import GREY, SERIES
-from contraport.plots.figure_setup import create_panels, draw_heatmap
+from contraport.plots.figure_setup import GREY, SERIES, create_panels, draw_heatmap
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from contraport.errors import check, check_integer, check_nonnegative
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
-from contraport.plots.figure_setup import create_panels, draw_heatmap, mass_colormap
+from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES, create_panels, draw_heatmap, mass_colormap
 from contraport.plots.plan_plots import LogScale, clipped_log10, share_on_target
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
 from contraport.theory.toy_problems import Mixture, gaussian_mixture, iterate_lbfgs

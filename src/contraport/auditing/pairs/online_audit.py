@@ -29,7 +29,7 @@ from contraport.auditing.pairs.noise_rate import (
     estimate_noise_rate,
     is_rate_reliable,
 )
-from contraport.auditing.pairs.pair_scoring import score_pairs, sum_standardized
+from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
     MAX_VECTOR_WIDTH,
     NUM_NEIGHBORS,
@@ -61,9 +61,6 @@ pair that is dropped early is not memorized."""
 MAX_DROPPED_SHARE = 2 / 3
 """Largest share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
 
-SCORED_BY = ("neighbors", "canonical")
-"""Statistics whose standardized sum scores a pair, as in `combined`."""
-
 MEMORIZATION_THRESHOLD = 0.75
 """Scores count as memorized if decoys that were trained on score above fresh ones more often than this."""
 
@@ -76,7 +73,6 @@ class AuditState(NamedTuple):
 
     Attributes:
         trained_epochs: number of epochs trained before the scoring.
-        num_scorings: number of scorings so far, this one included.
         mean_scores: score of each pair, averaged over all scorings, ``(n,)``.
         mean_decoy_scores: score of each decoy, averaged over all scorings, ``(d,)``.
         noise_rate: estimated share of wrong pairs, from the last scoring with decoys in training.
@@ -99,13 +95,6 @@ class AuditState(NamedTuple):
 
 class AuditCallback(Callback):
     """Training callback that scores the pairs between epochs and selects the pairs to train on next.
-
-    Args:
-        dataset: the pairs, with decoys.
-        pipeline: the pipeline that is trained.
-        order: the batch order, restricted to the selected positions.
-        epochs: epochs of the whole training.
-        loader_config: loads the pairs for a scoring.
 
     Attributes:
         last_state: state after the most recent scoring; None before the first.
@@ -241,8 +230,7 @@ class AuditCallback(Callback):
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(self._vectors.with_pool(paired.neighbor_candidates))
-        statistics = [score_pairs(source, pairs, name) for source in sources for name in SCORED_BY]
-        total = sum_standardized(statistics, len(paired))
+        total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 
     def _select(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:

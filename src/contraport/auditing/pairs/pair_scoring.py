@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,9 +41,7 @@ class Statistic:
     """Statistic that scores pairs, with its description and requirements.
 
     Attributes:
-        description: one-line description for listings.
         score_function: function from paired features and pairs to scores, ``(p,)``; higher is better.
-        needs_shared_space: whether the statistic needs embeddings of both views in one space.
     """
 
     description: str
@@ -227,22 +225,6 @@ def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
             of_data = values[:number] if starts_with_data else score(paired, paired.observed_pairs)
             paired.standardization[name] = torch.std_mean(of_data)
         spread, mean = paired.standardization[name]
-        if spread > 0:
-            total += (values - mean) / spread
-    return total
-
-
-def sum_standardized(statistics: Sequence[Tensor], number: int) -> Tensor:
-    """Sum statistics of the same pairs, ``(p,)``, each standardized to mean 0 and standard deviation 1.
-
-    Mean and standard deviation are those of the first `number` pairs. A constant statistic is left out.
-
-    >>> sum_standardized([torch.tensor([1.0, 3.0, 5.0]), torch.tensor([4.0, 4.0, 4.0])], number=2)
-    tensor([-0.7071,  0.7071,  2.1213])
-    """
-    total = torch.zeros_like(statistics[0])
-    for values in statistics:
-        spread, mean = torch.std_mean(values[:number])
         if spread > 0:
             total += (values - mean) / spread
     return total

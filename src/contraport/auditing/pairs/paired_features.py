@@ -38,26 +38,19 @@ NEGLIGIBLE_VARIANCE = 1e-4
 """Maximum share of dropped directions in the variance of the similarities in canonical space."""
 
 
-class LinearMapPair(NamedTuple):
-    """Linear maps of both views into one space: ``(F, r)`` for the first view and ``(G, r)`` for the second."""
-
-    first: Tensor
-    second: Tensor
-
-
 class CanonicalMaps(NamedTuple):
     """Cross-fitted canonical maps: a pair of linear maps for each fold, and the fold of each item.
 
     Attributes:
         feature_means: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
         item_folds: fold of each item, int64 ``(n,)``; the maps of an item are fitted to the other folds.
-        fold_maps: maps of both views to the canonical directions, for each fold.
+        fold_maps: linear maps of both views to the canonical directions, ``(F, r)`` and ``(G, r)``, for each fold.
         correlations: canonical correlations, ``(r,)`` for each fold.
     """
 
     feature_means: tuple[Tensor, Tensor]
     item_folds: Tensor
-    fold_maps: tuple[LinearMapPair, ...]
+    fold_maps: tuple[tuple[Tensor, Tensor], ...]
     correlations: tuple[Tensor, ...]
 
 
@@ -90,7 +83,9 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def _maps_from_moments(number: Any, first: Tensor, second: Tensor, across: Tensor) -> tuple[LinearMapPair, Tensor]:
+def _maps_from_moments(
+    number: Any, first: Tensor, second: Tensor, across: Tensor
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
     roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
     cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
@@ -103,7 +98,7 @@ def _maps_from_moments(number: Any, first: Tensor, second: Tensor, across: Tenso
     # The maps act on rows from the right: x L'^-1 whitens x.
     to_first = torch.linalg.solve_triangular(roots[0].T, u[:, :kept], upper=True)
     to_second = torch.linalg.solve_triangular(roots[1].T, v[:kept].T, upper=True)
-    return LinearMapPair(to_first, to_second), correlations[:kept]
+    return (to_first, to_second), correlations[:kept]
 
 
 def _add_ridge(covariance: Tensor) -> Tensor:

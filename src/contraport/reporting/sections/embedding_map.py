@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from contraport.plots.colors import class_colors
 from contraport.plots.feature_plots import place_class_names
+from contraport.plots.figure_setup import class_colors
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import INK, MUTED, Figure, build_figure, escape_tags, shorten_label
 from contraport.reporting.report_run import ReportRun

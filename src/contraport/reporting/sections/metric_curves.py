@@ -9,7 +9,6 @@ from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import BASELINES, BEFORE_TRAINING
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.metric_tables import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT,
     MUTED,
@@ -21,6 +20,7 @@ from contraport.reporting.plotly_figures import (
     build_titled_axis,
 )
 from contraport.reporting.report_run import ReportRun
+from contraport.reporting.sections.results_table import ROBUSTNESS, build_metric_tables, list_evaluated_metrics
 
 AXES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
 """Horizontal axes that the page offers."""
@@ -174,7 +174,6 @@ def _metric_by_epoch(run: ReportRun, metric: Metric) -> tuple[list[int], list[fl
     return x, y, high, low
 
 
-ROBUSTNESS = "robustness"
 HEIGHT = 210
 
 _BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}

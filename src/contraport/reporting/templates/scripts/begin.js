@@ -4,6 +4,11 @@ async function unpack(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
+// Sketches of the items in tables.
+function sketches() {
+  for (const box of document.querySelectorAll("[data-sketch]")) box.append(sketch(DATA.sketches[box.dataset.sketch], box.dataset.label));
+}
+
 function print(begins) {
   if (begins) document.documentElement.dataset.theme = "light";
   else delete document.documentElement.dataset.theme;
@@ -22,7 +27,7 @@ function next(waiting) {
 }
 
 plans();
-pairs();
+sketches();
 controls();
 maps();
 unpack(PACKED).then((source) => {

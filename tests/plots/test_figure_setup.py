@@ -1,4 +1,4 @@
-"""Contrast of the colors with the backbackground, and their distances under color blindness."""
+"""Contrast of the colors with the background, and their distances under color blindness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT, SERIES, class_colors
+from contraport.plots.figure_setup import MASS_ON_DARK, MASS_ON_LIGHT, SERIES, class_colors
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 COLOR_VISION = {
@@ -42,7 +42,7 @@ def oklab(rgb):
 
 @pytest.mark.parametrize("color", SERIES)
 @pytest.mark.parametrize("background", ["#ffffff", "#fdfdfb", "#121417", "#000000"])
-def test_series_contrast_with_light_and_dark_backbackgrounds(color, background):
+def test_series_contrast_with_light_and_dark_backgrounds(color, background):
     assert contrast(color, background) >= 3  # WCAG 2.2, 1.4.11
 
 
