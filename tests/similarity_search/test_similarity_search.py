@@ -214,7 +214,7 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
     for number, one in enumerate(found.clusters):
         inside = np.flatnonzero(found.labels == number)
         distances = -(unit[inside] @ unit[inside].mean(0))
-        assert one.typical[0] == given.item_name(int(inside[distances.argmin()]))
+        assert one.typical_names[0] == given.item_name(int(inside[distances.argmin()]))
     lines = out.read_text().splitlines()
     assert lines[0] == "position,name,cluster"
     assert lines[-1] == "119,train row 119,2"

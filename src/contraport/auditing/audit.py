@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from contraport._utils.files import leftover_files, read_json, write_json
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE, lock_folder
-from contraport._utils.progress import make_console
+from contraport._utils.progress import ProgressBars
 from contraport.auditing.config import AUDIT, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
@@ -163,8 +162,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         shape = options.rounds, options.repeats, len(dataset)
         saved = CrossFitScores(path, fixed, shape, fingerprint_dataset(dataset))
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
-    console = make_console(stderr=True, quiet=not (options.progress and make_console(stderr=True).is_terminal))
-    *_, (result, paired) = track(rounds, "rounds", total=options.rounds, console=console, transient=True)
+    *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     assert paired is not None
     free = select_free_items(torch.from_numpy(result.scores), result.noise.rate)
     proposals = propose_partners(paired, free, statistic, content_ids=get_second_content_ids(dataset))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
+from contraport.evaluation.config import check_metric_names
 from contraport.options import (
     EXTRA,
     TRAIN_AND_EVALUATE,
@@ -41,11 +41,6 @@ def parse_duration(budget: str) -> float:
 
 def _budget(name: str, value: Any) -> None:
     parse_duration(value)
-
-
-def _check_metric_names(name: str, value: Sequence[str]) -> None:
-    check(matches_type(value, Sequence[str]), f"{name}: must be a list of names, got {value!r}.")
-    import_object("contraport.metrics:select_metrics")(value)
 
 
 def _share(name: str, value: Any) -> None:
@@ -97,7 +92,7 @@ class EvaluationOptions(BaseOptions):
     metrics: Sequence[str] = option(
         ("linear_probe", "knn"),
         "Metrics (see `contraport list metrics`). The first one selects settings and is summarized in sentences.",
-        check=_check_metric_names,
+        check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",
     )

@@ -15,6 +15,7 @@ from contraport.options import (
     USE_ENCODER,
     Command,
     int_in_range,
+    matches_type,
     one_of,
     option,
     option_metadata,
@@ -27,7 +28,9 @@ else:
     Model = Any  # options are read without torch, and their types with them
 
 
-def _check_metric_names(name: str, value: Sequence[str]) -> None:
+def check_metric_names(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a list of names of metrics or groups."""
+    check(matches_type(value, Sequence[str]), f"{name}: must be a list of names, got {value!r}.")
     import_object("contraport.metrics:select_metrics")(value)
 
 
@@ -65,7 +68,7 @@ class EvaluateOptions(RunEncoderOptions):
     metrics: Sequence[str] = option(
         (),
         "Names of metrics or groups of metrics, or all (see `contraport list metrics`); default: the standard ones.",
-        check=_check_metric_names,
+        check=check_metric_names,
         deprecated_name="measures",
     )
     checkpoints: Literal["last", "all"] = option(

@@ -92,7 +92,13 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             evaluated.append(_evaluate_run(run, options))
             _save(evaluated[-1])  # at once: the runs that follow may take long, or fail
         for one in evaluated if len(evaluated) > 1 else ():
-            others = [other for other in evaluated if other is not one and _have_same_test_items(one, other)]
+            others = [
+                other
+                for other in evaluated
+                if other is not one
+                and other.result["data"] == one.result["data"]
+                and have_same_items(one.test_dataset, other.test_dataset)
+            ]
             # The intervals of a metric hold for all pairs of these runs at once.
             one.result["pairs_of_runs"] = pairs = math.comb(len(others) + 1, 2)
             for other in others:
@@ -120,11 +126,6 @@ class RunEvaluation(NamedTuple):
     page_data: Arrays
     bootstrap_draws: Draws
     item_values: Arrays
-
-
-def _have_same_test_items(one: RunEvaluation, other: RunEvaluation) -> bool:
-    same_data = one.result["data"] == other.result["data"]
-    return same_data and have_same_items(one.test_dataset, other.test_dataset)
 
 
 def _save(one: RunEvaluation) -> None:

@@ -205,16 +205,11 @@ def _describe_mismatch_rate(run: ReportRun) -> str:
     assert run.online_audit_arrays
     rate, low, high = (100 * float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
     scores, mismatched = run.online_audit_arrays["scores"], run.online_audit_arrays["mismatched"]
-    pairs = len(scores)
+    share = f"An estimated {rate:.1f}% ({low:.1f} to {high:.1f}) of"
     if not is_rate_reliable(scores, mismatched, low / 100):
-        return (
-            f"The views share too little to estimate how many of the {pairs:,} pairs of {run.name} are mismatched; "
-            "the audit below lists the 10 with the lowest scores."
-        )
-    return (
-        f"An estimated {rate:.1f}% ({low:.1f} to {high:.1f}) of the {pairs:,} pairs of {run.name} are mismatched; "
-        "the audit below lists the 10 with the lowest scores."
-    )
+        share = "The views share too little to estimate how many of"
+    what = f"{share} the {len(scores):,} pairs of {run.name} are mismatched"
+    return f"{what}; the audit below lists the 10 with the lowest scores."
 
 
 def _describe_differing_settings(runs: Sequence[ReportRun]) -> str:

@@ -16,6 +16,7 @@ from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
+from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, select_evenly_spaced
 from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
@@ -27,18 +28,19 @@ MAX_ITERATIONS = 100
 TYPICAL_ITEMS = 3
 
 
+@keep_deprecated_attributes(typical="typical_names")
 class Cluster(NamedTuple):
     """Summary of one cluster: number of items, typical items and most frequent class.
 
     Attributes:
         size: number of items in the cluster.
-        typical: names of the items nearest to the center of the cluster.
+        typical_names: names of the items nearest to the center of the cluster.
         class_name: most frequent class in the cluster; None if the items have no classes.
         majority_class_size: number of items of the most frequent class in the cluster.
     """
 
     size: int
-    typical: tuple[str, ...]
+    typical_names: tuple[str, ...]
     class_name: str | None
     majority_class_size: int = 0
 
@@ -68,7 +70,7 @@ class Clusters(NamedTuple):
         return [
             {"cluster": str(number), "items": str(one.size)}
             | ({"largest class": one.format_majority_class()} if with_class else {})
-            | {"nearest to the center": ", ".join(one.typical)}
+            | {"nearest to the center": ", ".join(one.typical_names)}
             for number, one in enumerate(self.clusters)
         ]
 

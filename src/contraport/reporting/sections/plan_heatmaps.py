@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contraport.plots.figure_setup import Array
-from contraport.plots.plan_plots import DECADES, LogScale, effective_partners, excludes_self_pairs, share_on_target
+from contraport.plots.plan_plots import (
+    DECADES,
+    LogScale,
+    clipped_log10,
+    effective_partners,
+    excludes_self_pairs,
+    share_on_target,
+)
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
@@ -166,9 +173,9 @@ def _build_run_plan(
 
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     """Map masses to bytes from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
-    logs = np.log10(np.maximum(mass, 10**scale.log10_low))
-    result: Array = (logs - scale.log10_low) / ((scale.log10_high - scale.log10_low) or 1) * 255
-    return result.round().clip(0, 255).astype(np.uint8)
+    span = (scale.log10_high - scale.log10_low) or 1
+    codes: Array = (clipped_log10(mass, scale) - scale.log10_low) / span * 255
+    return codes.round().clip(0, 255).astype(np.uint8)
 
 
 def compute_kept_target_mass(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
