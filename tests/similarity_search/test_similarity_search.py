@@ -264,7 +264,9 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
         ("20", "c (19 of 20)"),
         ("8", "b (4 of 8)"),
     ]
-    of_narrow, of_wide = ([int(name.removeprefix("train row ")) for name in one.typical] for one in found.clusters)
+    of_narrow, of_wide = (
+        [int(name.removeprefix("train row ")) for name in one.typical_names] for one in found.clusters
+    )
     assert (len(of_narrow), len(of_wide)) == (3, 3)
     assert min(of_narrow) >= 8 > max(of_wide)
     assert out.read_text().splitlines()[1::27] == ["0,train row 0,1", "27,train row 27,0"]

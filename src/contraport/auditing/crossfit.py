@@ -111,11 +111,11 @@ class CrossFitScores:
             self._load(path)
 
     def is_fold_scored(self, place: tuple[int, int], part: Tensor) -> bool:
-        """Return whether all pairs of `part` have scores for the round and the repeat that `place` gives."""
+        """Return whether all pairs `part` of a fold have scores for `place`, the numbers of a round and a repeat."""
         return bool(np.isfinite(self.scores_by_round[place][:, part.numpy()]).all())
 
     def store_fold_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
-        """Store the scores of the pairs `part` for one round and repeat, `place`, and save the file."""
+        """Store the scores of the pairs `part` of a fold for `place`, a round and a repeat, and save the file."""
         self.scores_by_round[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):

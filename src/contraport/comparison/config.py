@@ -87,7 +87,7 @@ class GridOptions(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(BaseOptions):
-    """Options for evaluation, search and computing: metrics, trials, device, processes, budget."""
+    """Options for metrics, hyperparameter search and computing resources: trials, device, processes, budget."""
 
     metrics: Sequence[str] = option(
         ("linear_probe", "knn"),

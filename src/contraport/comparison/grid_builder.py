@@ -47,7 +47,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     values = {**saved, **quick}
     options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
-    own_rows, own_columns = (collect_named_entries(key, saved, quick) for key in ("objectives", "settings"))
+    own_rows, own_columns = (index_saved_entries(key, saved, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries(options.objectives, own_rows))
     rows = expand_over(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
@@ -132,8 +132,8 @@ _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress"
 """Options of a training that the comparison sets itself."""
 
 
-def collect_named_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the rows or columns of saved grids, by the name under which they were saved."""
+def index_saved_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
+    """Return the rows or columns of saved grids by name, so that a name on the command line stands for the entry."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 

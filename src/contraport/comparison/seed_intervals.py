@@ -178,7 +178,7 @@ def paired_difference(
 def num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
-    """Return the number of seeds that would decide a question about differences, if the differences kept their values.
+    """Return the number of seeds that would decide a test, if differences and variances stayed as they are.
 
     It is `MAX_SEEDS` if no smaller number would: there are too few test items, or the differences contradict each
     other. It is None for a single seed, which cannot separate the variance of seeds from that of items.

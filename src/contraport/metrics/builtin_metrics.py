@@ -67,9 +67,11 @@ CLASSES_ACROSS_DOMAINS = Requirement(
     "domains share fewer than two classes",
     is_rarely_met=True,
 )
-IMAGES = Requirement(attrgetter("image_channels"), "the items are not images with pixels in [0, 1]", is_rarely_met=True)
+IMAGES = Requirement(
+    attrgetter("image_channel_counts"), "the items are not images with pixels in [0, 1]", is_rarely_met=True
+)
 GREY_OR_RGB = Requirement(
-    lambda context: context.image_channels <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+    lambda context: context.image_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
 )
 SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
 STORED_AUGMENTATION = Requirement(
@@ -201,7 +203,7 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 
 @link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
 def link_recall(context: EvalContext, number: int) -> ItemValues:
-    """Share of test pairs whose column is among the highest of its row, without the row's training columns."""
+    """Share of test pairs whose column is among this many nearest of its row, without the row's training columns."""
     return context.link_ranking.recall(number)
 
 
@@ -262,7 +264,7 @@ def median_rank(context: EvalContext) -> MetricResult:
 @share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
 def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
-    return retrieval.zero_shot_correctness(context.item_projections, context.test_y, context.class_text_embeddings)
+    return retrieval.zero_shot_correctness(context.non_text_projections, context.test_y, context.class_text_embeddings)
 
 
 @register_metric(

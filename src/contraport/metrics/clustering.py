@@ -32,7 +32,7 @@ def kmeans_clusters(z: Tensor, count: int) -> ItemValues:
 
 
 def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the contingency table of two codings: the total item weight for each pair of codes, `(r, c)`."""
+    """Return the contingency table `(r, c)` of two integer labelings: summed item weights per pair of labels."""
     r, c = (int(codes.max()) + 1 for codes in (rows, columns))
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 

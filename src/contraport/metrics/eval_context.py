@@ -109,7 +109,7 @@ class EvalContext:
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @property
-    def image_channels(self) -> set[int]:
+    def image_channel_counts(self) -> set[int]:
         """Distinct channel counts of the views; empty unless all views are images with pixels in [0, 1]."""
         shapes = self.test.shapes
         are_images = all(len(shape) == 3 for shape in shapes)
@@ -226,7 +226,7 @@ class EvalContext:
 
     @property
     def is_coupling(self) -> bool:
-        """True if the items are pairs between two different sets."""
+        """True if the items are pairs of a coupling: links between two sets, such as users and products."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @cached_property
@@ -254,7 +254,7 @@ class EvalContext:
         return side
 
     @cached_property
-    def item_projections(self) -> Tensor:
+    def non_text_projections(self) -> Tensor:
         """Projections of the first non-text view of each test item, `(m, d)`."""
         view = next(view for view, shape in enumerate(self.model.shapes) if not is_text_shape(shape))
         return self._view_projections(view, self.test.select_views([view]))

@@ -32,7 +32,7 @@ from contraport.metrics.retrieval import nearest_neighbors
 
 
 def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
-    """Return the influence of each item on a statistic, `(items,)`, by autograd; the influences have mean `value`.
+    """Return each item's influence on a statistic, `(items,)`, by autograd, shifted so that their mean is `value`.
 
     Args:
         value: the statistic with all weights 1.
@@ -50,7 +50,7 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
 
 
 def shift_mean_to(value: float, slopes: Tensor) -> ItemValues:
-    """Shift slopes `(n,)` so that their mean is `value`; if a slope is not finite, return the constant `value`."""
+    """Shift influences `(n,)` so that their mean is `value`; if one is not finite, return the constant `value`."""
     if not slopes.isfinite().all():
         return np.full(len(slopes), value)
     return np.asarray((value + slopes - slopes.mean()).cpu().numpy())

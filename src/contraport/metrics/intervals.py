@@ -44,7 +44,7 @@ def bonferroni_level(comparisons: int) -> float:
 
 
 def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the mean of item values `(n,)` or `(n, k)` on each bootstrap resample, given as item counts `(b, n)`.
+    """Return the mean of item values on each bootstrap resample; `counts` `(b, n)` is how often each has an item.
 
     >>> bootstrap_mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
@@ -54,7 +54,7 @@ def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def bootstrap_mean_below_one(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap means, `(b,)`, of item values `(n,)` for a metric that cannot exceed 1.
+    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, on the scale of log(1 - mean).
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 

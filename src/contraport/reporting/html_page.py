@@ -69,7 +69,7 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
 
 
 def convert_sketches_to_json(sketches: NDArray[Any]) -> list[SketchData]:
-    """Convert the stored sketches of items to the JSON data from which the page draws these items.
+    """Convert previews of items (text, image, vector or series) to the JSON from which the page draws them.
 
     `contraport.data.thumbnails` makes the sketches.
     """

@@ -84,7 +84,7 @@ def test_detects_memorized_decoys(audit: FilterWithGivenScores) -> None:
     audit.looks = [(scores, mismatched, fresh - 100)]
     audit.score_if_due(1)
     assert audit.last_state is not None
-    assert audit.last_state.memorization_rate == 1
+    assert audit.last_state.memorization_auc == 1
 
 
 def test_decoys_stay_if_they_score_like_pairs_that_stay(audit: FilterWithGivenScores) -> None:
@@ -125,10 +125,10 @@ def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> Non
     audit.score_if_due(6)
     assert before is not None
     assert audit.last_state is not None
-    assert (audit.last_state.num_scorings, audit.last_state.noise_rate, audit.last_state.memorization_rate) == (
+    assert (audit.last_state.num_scorings, audit.last_state.noise_rate, audit.last_state.memorization_auc) == (
         5,
         before.noise_rate,
-        before.memorization_rate,
+        before.memorization_auc,
     )
 
 

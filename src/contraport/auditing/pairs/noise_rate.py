@@ -111,7 +111,7 @@ def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArra
 
 
 def estimate_separation(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
-    """Estimate how often a right pair scores above a known mismatch, from pairs of which the share `rate` is wrong.
+    """Estimate the AUC of right pairs against known mismatches, from pairs of which the share `rate` is wrong.
 
     Wrong pairs do so half the time. With the lower end of the interval of the rate, the estimate is a cautious one.
 
@@ -126,7 +126,7 @@ def estimate_separation(scores: Scores, mismatch_scores: Scores, rate: float) ->
 
 
 def is_rate_reliable(scores: Scores, mismatch_scores: Scores, lowest_rate: float) -> bool:
-    """Return whether the two views share enough for the noise rate, with this lower end, to be believed."""
+    """Return whether right pairs score far enough above mismatches for the noise rate to be trusted."""
     return estimate_separation(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION
 
 

@@ -78,8 +78,8 @@ class AuditState(NamedTuple):
         noise_rate: estimated share of wrong pairs, from the last scoring with decoys in training.
         noise_rate_low: lower end of the 95 % interval of the noise rate.
         noise_rate_high: upper end of the 95 % interval of the noise rate.
-        memorization_rate: how often a decoy that was trained on scored above a fresh one; 0.5 without memorization.
-        training_positions: positions that are trained on after the scoring; decoys have positions from `n` on.
+        memorization_auc: AUC of decoys that were trained on against fresh decoys; 0.5 without memorization.
+        training_positions: positions of the pairs to train on next; positions from `n` on are decoys.
     """
 
     trained_epochs: int
@@ -89,7 +89,7 @@ class AuditState(NamedTuple):
     noise_rate: float
     noise_rate_low: float
     noise_rate_high: float
-    memorization_rate: float
+    memorization_auc: float
     training_positions: Tensor
 
 
@@ -144,8 +144,8 @@ class AuditCallback(Callback):
             wrong = "the views share too little to estimate how many pairs are wrong"
         kept, pairs = len(state.training_positions), len(state.mean_scores)
         write("Epoch %d: %s; training on %d of %d.", state.trained_epochs, wrong, kept, pairs)
-        if is_last and state.memorization_rate > MEMORIZATION_THRESHOLD:
-            log.warning(format_memorization_warning(state.memorization_rate))
+        if is_last and state.memorization_auc > MEMORIZATION_THRESHOLD:
+            log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_if_due(self, epoch: int) -> bool:
         """Score the pairs if a scoring is due after `epoch` epochs; return whether it was due."""
@@ -215,7 +215,7 @@ class AuditCallback(Callback):
             memorized = area_under_roc_curve(trained_scores.numpy(), fresh_scores.numpy())
         else:
             rate, low, high = last.noise_rate, last.noise_rate_low, last.noise_rate_high
-            memorized = last.memorization_rate
+            memorized = last.memorization_auc
         positions = self._select(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
         return AuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 

@@ -195,7 +195,7 @@ class PairedFeatures:
         return PairIndices(items, items)
 
     def with_pool(self, pool: Tensor) -> Self:
-        """Return the same features with another pool; values that do not depend on the pool are computed once for both.
+        """Return the same features with another pool of candidate neighbors; cached values are shared where possible.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
@@ -227,7 +227,7 @@ class PairedFeatures:
 
     @cached_property
     def reference_items(self) -> Tensor:
-        """Random sample of the items, sorted, ``(r,)``, among which ranks and crowding are measured.
+        """Sorted random sample of the items, ``(r,)``, against which ranks and hub corrections are computed.
 
         Items outside the pool count too: a wrong pair consists of two right members.
         """
@@ -237,8 +237,8 @@ class PairedFeatures:
         return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
 
     @cached_property
-    def nearest_items(self) -> tuple[Tensor, Tensor]:
-        """Nearest items of each item in each view, in or out of the pool, ``(n, k)``, with twice as many as needed."""
+    def unrestricted_neighbors(self) -> tuple[Tensor, Tensor]:
+        """Nearest items of each item in each view, regardless of the pool, ``(n, k)``; k is twice the number needed."""
         items, number = self.observed_pairs.first, min(2 * (self.neighbors + 2), len(self))
         first, second = (self.find_nearest(values, values, items, number) for values in self.features)
         return first, second
@@ -249,14 +249,14 @@ class PairedFeatures:
         # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
         number = self.neighbors + 2
         if self.pool is None:
-            return self.nearest_items[0][:, :number], self.nearest_items[1][:, :number]
+            return self.unrestricted_neighbors[0][:, :number], self.unrestricted_neighbors[1][:, :number]
         if self._parent is None:
             first, second = (self.find_nearest(values, values, self.pool, number) for values in self.features)
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.pool.device)
         in_pool[self.pool] = True
         found = []
-        for values, nearest in zip(self.features, self._parent.nearest_items, strict=True):
+        for values, nearest in zip(self.features, self._parent.unrestricted_neighbors, strict=True):
             outside = ~in_pool[nearest]
             order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
             chosen = nearest.gather(1, order)

@@ -140,7 +140,7 @@ def propose_partners(
         drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED]
         # There are as many candidates as free items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(free)), MIN_FITTED)))
-        slope, offset = fit_plan([
+        slope, offset = fit_plan_parameters([
             score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
             for known in samples
         ])  # fmt: skip
@@ -199,8 +199,8 @@ def _shortlist(paired: PairedFeatures, view: int, items: Tensor, others: Tensor)
     return paired.find_nearest(queries, values[others], places, min(SHORTLIST, len(others)))
 
 
-def fit_plan(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
-    """Fit slope and offset of the plan by maximum likelihood, to items whose right partner, if any, is their own.
+def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
+    """Fit slope and offset of the plan by maximum likelihood, to items whose own partner is right or no candidate.
 
     The mean log mass of the right partners, or of the slack, is maximized.
     """

@@ -97,7 +97,7 @@ ExchangeGroup = tuple[Tensor, ...]
 
 
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:
-    """Draw random groups, each of two sets of items of similar size; items within a set have equal content.
+    """Draw random groups of two item sets of similar size to exchange partners; equal contents are in one set.
 
     If the number of sets is odd, the last group has three.
 
