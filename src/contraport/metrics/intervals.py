@@ -44,7 +44,9 @@ def bonferroni_level(comparisons: int) -> float:
 
 
 def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the mean of item values on each bootstrap resample; `counts` `(b, n)` is how often each has an item.
+    """Return the mean of item values `(n,)` or `(n, k)` on each of b bootstrap resamples, `(b,)`.
+
+    Entry (i, j) of `counts`, `(b, n)`, is how often resample i has item j.
 
     >>> bootstrap_mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
