@@ -29,9 +29,6 @@ class ProgressBars:
 
     A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 
-    Args:
-        shown: whether to show the bars.
-
     >>> bars = ProgressBars()
     >>> with bars.track_steps(2) as step:
     ...     step("kNN")

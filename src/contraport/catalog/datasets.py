@@ -9,8 +9,6 @@ class DatasetEntry(NamedTuple):
     """Table entry of a named data set.
 
     Attributes:
-        name: Name of the data set.
-        description: Description of the data set in one line.
         location: Where the data set is searched for.
         reader_path: Location of the function that reads the data set, ``module:function``. It takes the split
             ("train" or "test") and the folder of named data or None, and returns a `contraport.data.Dataset`.

@@ -13,8 +13,6 @@ class EncoderEntry(NamedTuple):
     """Table entry of a named encoder.
 
     Attributes:
-        name: Name of the encoder.
-        description: Description of the encoder in one line.
         network_class_path: Location of the network class, ``module:class``; empty for encoders of other libraries.
             The class takes the shape of an item.
         is_fixed: Whether the encoder has no trainable weights.

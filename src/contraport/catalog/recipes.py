@@ -19,8 +19,6 @@ class Recipe(NamedTuple):
 
     Attributes:
         settings: Keyword arguments of `contraport.train` that the recipe sets.
-        summary: Description of the recipe in one sentence.
-        citation: Source of the recipe, such as a paper.
     """
 
     settings: Mapping[str, Any]

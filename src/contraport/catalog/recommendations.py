@@ -25,8 +25,6 @@ class ObjectiveRecommendation(NamedTuple):
     """Recommendation of objectives, in one or a few sentences.
 
     Attributes:
-        objectives: Names of the recommended objectives.
-        text: Sentences of the recommendation.
         evidence: Benchmark claims that support the recommendation; empty if nothing was measured.
     """
 

@@ -38,9 +38,7 @@ class CheckResult:
     """Result of one self-test.
 
     Attributes:
-        name: Name of the self-test.
         failure: Error message of the self-test; None if it passed.
-        seconds: Duration in seconds.
     """
 
     name: str
@@ -56,7 +54,6 @@ class Diagnosis:
         versions: Versions of contraport, Python, torch and numpy.
         machine: Hardware properties, such as the number of CPUs and the GPUs, by name.
         extra_versions: Version of each package by extra; None for a missing package.
-        checks: Results of the self-tests.
     """
 
     versions: Mapping[str, str]

@@ -52,7 +52,6 @@ class Loop:
     """Training loop with its state, which callbacks read as attributes.
 
     Args:
-        module: the module that computes the loss of a batch.
         batches: batches of an epoch.
         schedule: learning rate schedule, advanced after each step.
         start: progress of an earlier session; default: none.

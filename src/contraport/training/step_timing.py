@@ -67,7 +67,6 @@ class DryRun(NamedTuple):
         median_step_seconds: median seconds per optimizer step.
         feature_cache_seconds: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
         peak_memory: peak memory in bytes: of the GPU, or of the whole process on a CPU.
-        device: device on which the steps ran.
     """
 
     median_step_seconds: float

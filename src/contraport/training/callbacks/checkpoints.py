@@ -42,11 +42,7 @@ class TrainingStopped(Exception):  # noqa: N818 - control flow
 
 
 class StopRequest:
-    """Stop flag set by SIGINT (Ctrl-C) and SIGTERM; a second Ctrl-C interrupts without waiting for the step.
-
-    Attributes:
-        requested: whether a signal arrived.
-    """
+    """Stop flag set by SIGINT (Ctrl-C) and SIGTERM; a second Ctrl-C interrupts without waiting for the step."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -83,7 +79,6 @@ class Checkpoints(Callback):
     Checkpoints are written only between two optimizer steps, since accumulated gradients are not saved.
 
     Args:
-        minutes: minutes between two checkpoints within an epoch.
         keep_every: number of epochs between two checkpoints that are kept in addition to the last; None: none.
     """
 

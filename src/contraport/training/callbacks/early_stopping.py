@@ -108,7 +108,6 @@ class EarlyStopping(Callback):
 
     Args:
         spec: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
-        meter: source of the online metrics.
     """
 
     def __init__(self, spec: str | None, meter: Meter) -> None:

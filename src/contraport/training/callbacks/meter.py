@@ -26,11 +26,8 @@ class Meter(Callback):
     """Callback that writes a row of means to `metrics.jsonl` every few steps and at the end of each epoch.
 
     Args:
-        run: the run folder.
         objective: source of temperature, plan mass and mutual information bound, if it has them.
         batch_size: number of items per batch, over all processes.
-        every: number of steps between two rows.
-        loggers: receive the rows too.
 
     Attributes:
         last_row: last row written to `metrics.jsonl`; empty before the first.

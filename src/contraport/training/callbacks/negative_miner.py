@@ -31,8 +31,6 @@ class NegativeMiner(Callback):
 
     Args:
         spec: how the negatives are mined, or the file that has them.
-        dataset: training items.
-        seed: seed of the training.
         loader_config: loads the items for a mining.
 
     Raises:

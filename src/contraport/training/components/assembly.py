@@ -42,9 +42,6 @@ class Components(NamedTuple):
     """Components of a training: data, batches, training module and online audit.
 
     Attributes:
-        dataset: training items.
-        batches: loader of the training batches.
-        module: training module, which computes the loss of a batch.
         steps_per_epoch: number of optimizer steps per epoch.
         audit_callback: filter of the online audit, which drops suspected mismatches; None without `audit`.
         negative_miner: miner of hard negatives; None without mined negatives.

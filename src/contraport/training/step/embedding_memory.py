@@ -52,8 +52,6 @@ class Queue(EmbeddingMemory):
 
     Args:
         size: number of embeddings per view.
-        views: number of views.
-        dimensions: dimension of an embedding.
 
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 
@@ -96,9 +94,6 @@ class ItemBank(EmbeddingMemory):
     An entry is an exponential moving average of the item's embeddings, normalized after each update.
 
     Args:
-        items: number of items of the data.
-        views: number of views.
-        dimensions: dimension of an embedding.
         draws: number of negatives drawn per step, with replacement.
 
     Source: Wu, Xiong, Yu and Lin (2018), Unsupervised feature learning via non-parametric instance discrimination;

@@ -313,9 +313,6 @@ class PrototypeLoss(ObjectiveLoss):
 
     Args:
         objective: a single `Objective`.
-        prototypes: number of prototypes.
-        dimensions: dimension of an embedding.
-        views: number of views.
 
     Source: Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments (SwAV),
     eq. 2-5; assignments are taken from the views that have keys (section 3.2).
@@ -365,8 +362,6 @@ class DistillationLoss(ObjectiveLoss):
     Args:
         objective: a single `Objective`.
         teacher: features of a teacher per training item, ``(items, P)``, of the size of the projections.
-        queue_size: number of pseudo-classes.
-        views: number of views.
 
     Source: the method "distillationv1" of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good
     teacher is patient and consistent. There the teacher embeds the mixup view of the student; here it embeds the item.
@@ -434,8 +429,6 @@ class CrossViewReconstructionLoss(StepLoss):
     """Predictive learning baseline: reconstructs each normalized view from the features of each other view.
 
     Args:
-        model: the model whose features are decoded.
-        shapes: shapes of the views.
         error: ``"l1"``, mean absolute error, or ``"l2"``, mean squared error.
 
     Source: the baseline of Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.

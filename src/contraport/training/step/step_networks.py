@@ -44,7 +44,6 @@ class MomentumEncoder(nn.Module):
     It normalizes by batch statistics, as the model in training mode, and has its own running statistics.
 
     Args:
-        model: the model to follow.
         momentum: schedule of m.
 
     Source: He et al. (2020), Momentum contrast (MoCo), eq. 2.
@@ -72,7 +71,6 @@ class EncoderFreezer:
     """Freezes encoders: their parameters get no gradient, and their batch norm is in evaluation mode.
 
     Args:
-        encoders: the encoders to freeze.
         steps: number of first steps; None: the whole training. Then they are frozen at once, so that the optimizer
             does not include them.
         followers: momentum copies of the encoders, without gradients; their batch norm is frozen too.

@@ -79,10 +79,7 @@ class TrainingModule(nn.Module):
     processes. Torch's global random state is not restored.
 
     Args:
-        model: the model to train.
-        views: random views of items.
         comparison: computes the loss of embeddings.
-        seed: random seed.
         momentum_encoder: computes the keys; default: the model does.
         predictor: prediction head on the projections; keys of the model are then detached.
         schedules: schedules of the objective's properties.
