@@ -56,14 +56,12 @@ class MetricLearningLoss(nn.Module):
         message = "indices_tuple: must be None: a plan weights all pairs itself; PairList(pairs) lists the positives."
         check(indices_tuple is None, message)
         if ref_emb is None:
-            return self._evaluate(self.objective, embeddings, labels=labels)
+            own: Tensor = self.objective(embeddings, labels=labels)
+            return own
         same = ref_emb is embeddings
         ref_labels = labels if same and ref_labels is None else ref_labels
         complete = labels is not None and ref_labels is not None
         check(complete, "ref_labels: required with ref_emb, as are labels, got None.", "missing")
         ids = (torch.arange(len(embeddings)),) * 2 if same else None
-        return self._evaluate(self.reference, embeddings, ref_emb, labels=(labels, ref_labels), ids=ids)
-
-    def _evaluate(self, objective: nn.Module, *views: Tensor, **options: Any) -> Tensor:
-        loss: Tensor = objective(*views, **options)
+        loss: Tensor = self.reference(embeddings, ref_emb, labels=(labels, ref_labels), ids=ids)
         return loss

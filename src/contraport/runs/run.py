@@ -19,7 +19,12 @@ from contraport._utils.files import atomic_write_folder, write_arrays, write_tex
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, one_line_reason, report_write_errors
-from contraport.options import accept_deprecated, has_object_placeholder, replace_deprecated_names, warn_renamed
+from contraport.options import (
+    accept_deprecated,
+    has_object_placeholder,
+    keep_deprecated_attributes,
+    replace_deprecated_names,
+)
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
@@ -38,18 +43,6 @@ REEVALUATE = "; run `contraport evaluate` on the run again."
 _MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the notebook table shows even if they have their default values."""
 
-_DEPRECATED_METHODS = {
-    "items": "item_metric_values",
-    "item_values": "item_metric_values",
-    "model_epochs": "num_trained_epochs",
-    "model_warning": "earlier_epoch_warning",
-    "pairs": "pair_scores",
-    "partners": "mismatched_partners",
-    "samples": "page_arrays",
-    "split": "split_record",
-}
-"""Current name of each deprecated method of `Run`."""
-
 
 @dataclass
 class _Config:
@@ -60,6 +53,16 @@ class _Config:
     settings: Settings | None = None
 
 
+@keep_deprecated_attributes(
+    items="item_metric_values",
+    item_values="item_metric_values",
+    model_epochs="num_trained_epochs",
+    model_warning="earlier_epoch_warning",
+    pairs="pair_scores",
+    partners="mismatched_partners",
+    samples="page_arrays",
+    split="split_record",
+)
 class Run(RunFolder):
     """Run folder of one training, with methods that read and write its files.
 
@@ -318,15 +321,6 @@ class Run(RunFolder):
         The partner is the item itself if its pair is correct.
         """
         return self._load(self.mismatched_path, read_arrays)["partners"]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Return the method of a deprecated name, with a warning."""
-            if name not in _DEPRECATED_METHODS:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            warn_renamed(f"Run.{name}", f"Run.{_DEPRECATED_METHODS[name]}", stacklevel=3)
-            return getattr(self, _DEPRECATED_METHODS[name])
 
     def _load(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         self.check_is_run()

@@ -13,13 +13,14 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check
-from contraport.options import accept_deprecated, has_object_placeholder, warn_renamed
+from contraport.options import accept_deprecated, has_object_placeholder, keep_deprecated_attributes, warn_renamed
 from contraport.runs import Run, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
 from contraport.training.step.training_module import TrainingModule
 
 
+@keep_deprecated_attributes(part="micro_batch")
 class FailedStep(NamedTuple):
     """Training step that failed because its loss or gradient was not finite.
 
@@ -40,12 +41,6 @@ class FailedStep(NamedTuple):
         """Recompute the loss of the failed step, with the same random numbers."""
         loss: Tensor = self.module(self.batch, self.step, self.micro_batch)
         return loss
-
-    @property
-    def part(self) -> int:
-        """Deprecated name of `micro_batch`."""
-        warn_renamed("part", "micro_batch", stacklevel=3)
-        return self.micro_batch
 
 
 @accept_deprecated(trust_remote_code="trust")

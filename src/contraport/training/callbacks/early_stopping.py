@@ -120,7 +120,6 @@ class EarlyStopping(Callback):
         self._loss_count = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the best value, its epoch and the sum of the losses of the current epoch, for a checkpoint."""
         return {
             "name": self._rule.name,
             "best": self._best,
@@ -130,7 +129,6 @@ class EarlyStopping(Callback):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state from a checkpoint."""
         self._loss_sum, self._loss_count = state["loss_sum"], state["loss_count"]
         if state["name"] == self._rule.name:  # another metric may be watched from here on
             self._best, self._best_epoch = state["best"], state["best_epoch"]

@@ -74,7 +74,6 @@ class NegativeMiner(Callback):
         return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the negatives from a checkpoint."""
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
     def _mine_if_due(self, loop: Loop) -> None:
