@@ -75,11 +75,10 @@ class Features:
     def __len__(self) -> int:
         return len(self.features)
 
-    def slice(self, first: int, stop: int) -> Features:
-        """Return the features of the items from position `first` up to `stop`, exclusive."""
+    def take(self, positions: np.ndarray | slice) -> Features:
+        """Return the features of the items at some positions."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_ITEM_ARRAYS)}
-        sliced: dict[str, Any] = {name: None if array is None else array[first:stop] for name, array in arrays.items()}
-        return replace(self, **sliced)
+        return replace(self, **{name: array[positions] for name, array in arrays.items() if array is not None})
 
     def item_name(self, position: int) -> str:
         """Return the name of the item at a position: its key, or its split and row.
@@ -133,7 +132,7 @@ def write_feature_shards(path: Path, features: Features, items: int) -> list[Pat
     total = -(-len(features) // items)
     paths = [shard_path(path, number, total) for number in range(total)]
     for number, shard in enumerate(paths):
-        write_features(shard, features.slice(number * items, (number + 1) * items))
+        write_features(shard, features.take(slice(number * items, (number + 1) * items)))
     return paths
 
 
@@ -247,18 +246,12 @@ def _shards_of(path: Path) -> list[Path]:
     if not shards:
         return []
     totals = sorted({_total_of(shard) for shard in shards})
-    check(
-        len(totals) == 1,
-        f"features: {path} has shards of {' and of '.join(map(str, totals))} in all. Remove the outdated ones.",
-        "mixed_shards",
-    )
+    message = f"features: {path} has shards of {' and of '.join(map(str, totals))} in all. Remove the outdated ones."
+    check(len(totals) == 1, message, "mixed_shards")
     expected = [shard_path(path, number, totals[0]) for number in range(totals[0])]
     missing = [file.name for file in expected if file not in shards]
-    check(
-        not missing,
-        f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {missing[:1]}.",
-        "missing_shard",
-    )
+    message = f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {missing[:1]}."
+    check(not missing, message, "missing_shard")
     return expected
 
 
@@ -327,17 +320,14 @@ def _read_npy(path: Path) -> Features:
         return _without_columns(array)
     check_regular_file("features", items_table_path(path))
     table = _read_table(items_table_path(path))
-    check(
-        len(table) == len(array),
-        f"features: {items_table_path(path)} has {len(table)} rows, but {path} has {len(array)}.",
-        "shape",
-    )
+    message = f"features: {items_table_path(path)} has {len(table)} rows, but {path} has {len(array)}."
+    check(len(table) == len(array), message, "shape")
     return _from_table(array, table)
 
 
 def _write_parquet(path: Path, features: Features) -> None:
     rows = max(1, _GROUP_BYTES // (4 * features.features.shape[1]))
-    parts = (features.slice(first, first + rows) for first in range(0, len(features), rows))
+    parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (
         {f"f{number}": column for number, column in enumerate(part.features.T)} | _item_columns(part) for part in parts
     )

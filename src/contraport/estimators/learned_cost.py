@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +34,8 @@ log = logging.getLogger("contraport.estimators")
 
 MAX_CELLS = 25_000_000
 """Largest number of pairs of a coupling, rows times columns: the plan is a dense matrix."""
+
+SIDES = ("rows", "columns")
 
 
 class LearnedCost(NamedTuple):
@@ -91,11 +92,14 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     options = InverseOTOptions(**values)
     if options.out is not None:
         check_new_folder("out", Path(options.out))
-    observed, *sides = _load_coupling(options)
+    observed, features = _load_coupling(options)
     positions = [np.flatnonzero(observed.sum(axis) > 0) for axis in (1, 0)]
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
-    x, y = (_prepare_features(side, kept, options.components) for side, kept in zip(sides, positions, strict=True))
+    x, y = (
+        _prepare_features(side, features[side], kept, options.components)
+        for side, kept in zip(SIDES, positions, strict=True)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
         estimator = InverseOT(ridge=options.ridge, max_iter=options.iterations).fit(x, y, observed)
@@ -126,19 +130,10 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     return result
 
 
-@dataclass(frozen=True)
-class _Side:
-    """Features of the items of one side, ``(n, p)``; None for an indicator of each item."""
-
-    argument: str
-    features: np.ndarray | None
-    items: int
-
-
-def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, _Side, _Side]:
-    """Load the matrix of the coupling, ``(n, m)``, and the features of both sides."""
+def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
+    """Load the matrix of the coupling, ``(n, m)``, and the features of its rows and columns; None for indicators."""
     source = options.coupling
-    own: list[np.ndarray | None] = [None, None]
+    features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():
         dataset = load_unsplit(source)
         store = dataset.store
@@ -150,24 +145,23 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, _Side, _Side]
         observed = np.zeros(shape)
         weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
-        for place, (side, name) in enumerate(zip(store.sides, ("rows", "columns"), strict=True)):
+        for name, side in zip(SIDES, store.sides, strict=True):
             if getattr(options, name) is None:
-                dataset = Dataset(side, name=name, split="train")
-                own[place] = extract_raw_inputs(dataset, LoaderConfig()).numpy()
+                features[name] = extract_raw_inputs(Dataset(side, name=name, split="train"), LoaderConfig()).numpy()
     else:
         observed = _read_matrix(source)
     bad = np.argwhere(~(np.isfinite(observed) & (observed >= 0)))
     for row, column in bad[:1]:
         message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
         raise UsageError(f"{message}; {len(bad)} in all.")
-    sides = []
-    for argument, mine, items in zip(("rows", "columns"), own, observed.shape, strict=True):
-        given = getattr(options, argument)
-        features = mine if given is None else as_features(given).features
-        count = items if features is None else len(features)
-        check(count == items, f"{argument}: must have {items} items, as the coupling has, got {count}.", "shape")
-        sides.append(_Side(argument, features, items))
-    return observed, sides[0], sides[1]
+    for name, items in zip(SIDES, observed.shape, strict=True):
+        if (given := getattr(options, name)) is not None:
+            rows = as_features(given).features
+            check(
+                len(rows) == items, f"{name}: must have {items} items, as the coupling has, got {len(rows)}.", "shape"
+            )
+            features[name] = rows
+    return observed, features
 
 
 def _read_matrix(source: Any) -> np.ndarray:
@@ -194,16 +188,16 @@ def _check_cells(rows: int, columns: int) -> None:
     check(rows * columns <= MAX_CELLS, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _prepare_features(side: _Side, kept: np.ndarray, components: int) -> np.ndarray:
+def _prepare_features(argument: str, rows: np.ndarray | None, kept: np.ndarray, components: int) -> np.ndarray:
     """Return features of unit variance, ``(n, p)``: indicators, standardized columns or principal components."""
-    if side.features is None:
+    if rows is None:
         return np.eye(len(kept))
-    features = np.asarray(side.features[kept], dtype=np.float64)
-    check(bool(np.isfinite(features).all()), f"{side.argument}: features must be finite.", "not_finite")
+    features = np.asarray(rows[kept], dtype=np.float64)
+    check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
     deviations = features.std(0)
     varying = deviations > 1e-9 * (deviations.max() or 1.0)
-    check(bool(varying.any()), f"{side.argument}: all items have equal features.", "constant")
+    check(bool(varying.any()), f"{argument}: all items have equal features.", "constant")
     features = np.asarray(features[:, varying] / deviations[varying])
     if features.shape[1] <= components:
         return features

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,14 +74,6 @@ class Map(NamedTuple):
         return f"{self.method} of {len(self.points):,} items after {self.iterations:,} iterations: {quality}"
 
 
-@dataclass(frozen=True)
-class _Items:
-    """Features of the items to map, and the dataset that they are from, if any."""
-
-    features: Features
-    dataset: Dataset | None
-
-
 @MAP.with_option_parameters
 def map(values: dict[str, Any]) -> Map:
     """Map items to the plane by t-SNE or SNE, so that similar items are near.
@@ -97,8 +89,8 @@ def map(values: dict[str, Any]) -> Map:
     if options.out is not None:
         check_new_folder("out", Path(options.out))
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
-    items = _load_items(options, LoaderConfig(device=device, bars=bars))
-    rows = torch.from_numpy(np.array(items.features.features, dtype=np.float32))
+    features, dataset = _load_items(options, LoaderConfig(device=device, bars=bars))
+    rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
     check(len(rows) >= MIN_ITEMS, f"source: must have at least {MIN_ITEMS} items, got {len(rows)}.", "too_few")
     broken = int((~rows.isfinite().all(1)).sum())
     check(broken == 0, f"source: must be finite, got NaN or infinity in {broken} of {len(rows)} items.", "not_finite")
@@ -118,7 +110,7 @@ def map(values: dict[str, Any]) -> Map:
     trust = trustworthiness(rows, torch.from_numpy(points)) if len(rows) > 2 * MAP_NEIGHBORS else None
     result = Map(
         points,
-        items.features.source_rows,
+        features.source_rows,
         METHOD_TITLES[options.method],
         estimator.kl_divergence_,
         trust,
@@ -127,12 +119,12 @@ def map(values: dict[str, Any]) -> Map:
     )
     if result.folder is not None:
         with report_write_errors("out", result.folder), atomic_write_folder(result.folder) as folder:
-            _write_files(folder, result, items)
+            _write_files(folder, result, features, dataset)
     return result
 
 
-def _load_items(options: MapOptions, loader_config: LoaderConfig) -> _Items:
-    """Load the features of the items: those of a run, of a feature file or an array, or the raw inputs of data."""
+def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
+    """Load the features of a run, a feature file or an array, or the raw inputs of data; and the dataset, if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_items_of_run(source if isinstance(source, Run) else Run(source), options, loader_config)
@@ -142,10 +134,7 @@ def _load_items(options: MapOptions, loader_config: LoaderConfig) -> _Items:
     message = "cannot be combined with features, which are of one split and view."
     for name in ("split", "view"):
         check(getattr(options, name) is None, f"{name}: {message}", "conflict")
-    chosen = _choose_items(len(features), options).numpy()
-    arrays = {name: getattr(features, name) for name in ("features", "source_rows", "splits", "keys", "labels")}
-    parts: dict[str, Any] = {name: None if array is None else array[chosen] for name, array in arrays.items()}
-    return _Items(replace(features, **parts), None)
+    return features.take(_choose_items(len(features), options).numpy()), None
 
 
 def _as_features_or_none(source: Any) -> Features | None:
@@ -162,7 +151,7 @@ def _as_features_or_none(source: Any) -> Features | None:
         raise
 
 
-def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConfig) -> _Items:
+def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.select_view(options.view)
     splits = load_train_and_test(run, SplitLoader(settings, model), None, leave_out=False)
@@ -171,16 +160,16 @@ def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConf
         dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_items(len(dataset), options))
     features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
-    return _collect_items(dataset, features, str(run.path))
+    return _describe_items(dataset, features, str(run.path)), dataset
 
 
-def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> _Items:
+def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
     split = options.split
     dataset = load_unsplit(options.source) if split is None else load(options.source, split)
     if options.view is not None:
         dataset = dataset.select_views([resolve_view("view", options.view, dataset.view_names, dataset.shapes)])
     dataset = dataset.subset(_choose_items(len(dataset), options))
-    return _collect_items(dataset, extract_raw_inputs(dataset, loader_config), None)
+    return _describe_items(dataset, extract_raw_inputs(dataset, loader_config), None), dataset
 
 
 def _choose_items(items: int, options: MapOptions) -> Tensor:
@@ -191,25 +180,21 @@ def _choose_items(items: int, options: MapOptions) -> Tensor:
     return torch.randperm(items, generator=generator)[: options.max_items].sort().values
 
 
-def _collect_items(dataset: Dataset, features: Tensor, run: str | None) -> _Items:
+def _describe_items(dataset: Dataset, features: Tensor, run: str | None) -> Features:
     names = dataset.class_names if dataset.labels is not None else None
-    return _Items(
-        Features(
-            features.cpu().numpy(),
-            dataset.rows.numpy(),
-            np.full(len(dataset), dataset.split),
-            None if dataset.keys is None else np.array(dataset.keys, dtype=np.str_),
-            None if dataset.labels is None else dataset.labels.numpy(),
-            None if names is None else np.array(names, dtype=np.str_),
-            run,
-            data_name=dataset.name,
-        ),
-        dataset,
+    return Features(
+        features.cpu().numpy(),
+        dataset.rows.numpy(),
+        np.full(len(dataset), dataset.split),
+        None if dataset.keys is None else np.array(dataset.keys, dtype=np.str_),
+        None if dataset.labels is None else dataset.labels.numpy(),
+        None if names is None else np.array(names, dtype=np.str_),
+        run,
+        data_name=dataset.name,
     )
 
 
-def _write_files(folder: Path, result: Map, items: _Items) -> None:
-    features = items.features
+def _write_files(folder: Path, result: Map, features: Features, dataset: Dataset | None) -> None:
     mapped = replace(features, features=result.points, run=None, view=None)
     write_features(folder / "map.npz", mapped)
     rows = (
@@ -222,17 +207,16 @@ def _write_files(folder: Path, result: Map, items: _Items) -> None:
         class_names = [str(features.class_names[label]) for label in np.unique(features.labels)]
     figure = draw_embedding(result.points, features.labels, class_names=class_names, width=5.0)
     figure.savefig(folder / "map.png", dpi=200)
-    write_text(folder / "map.html", _render_page(result, items))
+    write_text(folder / "map.html", _render_page(result, features, dataset))
 
 
-def _render_page(result: Map, items: _Items) -> str:
+def _render_page(result: Map, features: Features, dataset: Dataset | None) -> str:
     """Render the map as a page in the form of the report's section of embeddings."""
-    features = items.features
     chosen = choose_fixed_subsample(len(result.points), PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: Arrays = {"neighbors": nearest_neighbors(rows, min(MAP_NEIGHBORS, len(rows) - 1)).numpy()}
-    if items.dataset is not None:
-        arrays = collect_item_data(items.dataset, rows, chosen)
+    if dataset is not None:
+        arrays = collect_item_data(dataset, rows, chosen)
     elif features.labels is not None:
         arrays["labels"] = features.labels[chosen]
         if features.class_names is not None:
