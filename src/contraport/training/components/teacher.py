@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,29 +20,15 @@ from contraport.training.step.target_spec import read_teacher_features
 log = logging.getLogger("contraport.training")
 
 
-class Teacher(NamedTuple):
-    """Frozen encoder that computes features of the views of items.
-
-    Attributes:
-        model: the encoder.
-        image_size: side to which images are resized before they are encoded; None: they stay as they are.
-    """
-
-    model: Model
-    image_size: int | None = None
-
-
-def load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool = False) -> Teacher:
+def _load_encoder(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
     """Load the encoder of a run, of `Model.save_pretrained`, of timm or of transformers for the views of some data.
 
-    An encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
-
-    Raises:
-        UsageError: the folder has no encoder, or one for other views.
+    Also returns the side to which images are resized before they are encoded; None: they stay as they are. An encoder
+    of timm takes images of its own size, and any number of channels as in a training that starts from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
         run = folder if isinstance(folder, Run) else Run(folder)
-        return Teacher(run.model(trust_remote_code=trust_remote_code))
+        return run.model(trust_remote_code=trust_remote_code), None
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
     names = weights.encoder_names
     size = None if not dataset.is_image else weights.image_size
@@ -65,7 +50,7 @@ def load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: boo
         )  # fmt: skip
     weights.load_into(model)
     own = [shape for shape in dataset.shapes if len(shape) == 3]
-    return Teacher(model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None)
+    return model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None
 
 
 def compute_teacher_features(
@@ -84,7 +69,7 @@ def compute_teacher_features(
 
     Args:
         argument: name of the option, for error messages.
-        source: a folder, see `load_teacher`; or a file, see `read_teacher_features`.
+        source: a folder of a run, of `Model.save_pretrained`, of timm or of transformers; or a file, see `read_teacher_features`.
         dataset: the items.
         loader_config: loads the items.
         views: number of views, if a file may have features per view.
@@ -100,12 +85,12 @@ def compute_teacher_features(
         has_model = any((folder / name).is_file() for name in ("config.yaml", "config.json", "model/config.json"))
         message = f"{argument}: {folder} must be a run folder or a model folder; it has no config.json."
         check(has_model, message, "no_model")
-    teacher = load_teacher(folder, dataset, trust_remote_code=trust_remote_code)
-    plain, size = Views(dataset, augment="none"), teacher.image_size
+    model, size = _load_encoder(folder, dataset, trust_remote_code=trust_remote_code)
+    plain = Views(dataset, augment="none")
     if size is None:
-        check_view_shapes(teacher.model, dataset, plain)
+        check_view_shapes(model, dataset, plain)
     number = len(dataset.shapes)
-    encoder = _ViewEncoder(teacher.model, project=number > 1)
+    encoder = _ViewEncoder(model, project=number > 1)
 
     def prepare(stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         standard = plain.make_unaugmented(stored)
