@@ -69,7 +69,8 @@ def compute_teacher_features(
 
     Args:
         argument: name of the option, for error messages.
-        source: a folder of a run, of `Model.save_pretrained`, of timm or of transformers; or a file, see `read_teacher_features`.
+        source: a folder of a run, of `Model.save_pretrained`, of timm or of transformers; or a file, see
+            `read_teacher_features`.
         dataset: the items.
         loader_config: loads the items.
         views: number of views, if a file may have features per view.
