@@ -73,10 +73,15 @@ def problem(n, m, d, device="cpu"):
     return x, y, (LabelMask((rows % 4, columns % 4), exception_labels=(rows, columns)), LabelMask((rows, columns)))
 
 
-@pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
+CASES = [*((kernel, "sinkhorn 2") for kernel in KERNELS), ("powered", "rows"), ("powered", "both directions")]
+
+
 @pytest.mark.parametrize(
-    ("kernel", "chain"),
-    [*((kernel, "sinkhorn 2") for kernel in KERNELS), ("powered", "rows"), ("powered", "both directions")],
+    ("kernel", "chain", "dimensions"),  # embeddings whole or, from 17 dimensions on, in pieces
+    [
+        *(pytest.param(*case, 5, marks=pytest.mark.slow if case[1] == "rows" else ()) for case in CASES),
+        *(pytest.param(*case, 40, marks=() if case[0] == "student" else pytest.mark.slow) for case in CASES),
+    ],
 )
 def test_single_precision(kernel, chain, dimensions):
     x, y, masks = problem(17, 23, dimensions)

@@ -1,14 +1,13 @@
 """Link functions h with log K = h(T), applied to each pair, and their derivatives.
 
-T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance. The derivative is written
-out as the passes apply it to tiles, where autograd records nothing.
+T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,18 +16,21 @@ from torch import Tensor
 from contraport.engine.autograd import vjp
 
 
-class Link(Protocol):
+class Link(ABC):
     """Base class of link functions: an elementwise function h(T) and its derivative."""
 
+    @abstractmethod
     def value(self, t: Tensor) -> Tensor:
         """Apply the link function h to each element of T; differentiable."""
 
     def derivative(self, t: Tensor) -> Tensor:
         """Return h'(T), and 0 where h(T) is minus infinity."""
+        (slope,) = vjp(self.value, [t], torch.ones_like(t))
+        return torch.zeros_like(t) if slope is None else slope
 
 
 @dataclass(frozen=True)
-class PolynomialTail:
+class PolynomialTail(Link):
     """Link of kernels with polynomial tails: h(T) = -power log(1 - T)."""
 
     power: float
@@ -36,12 +38,9 @@ class PolynomialTail:
     def value(self, t: Tensor) -> Tensor:
         return -self.power * torch.log1p((-t).clamp_min(0))
 
-    def derivative(self, t: Tensor) -> Tensor:
-        return self.power / (1 + (-t).clamp_min(0))
-
 
 @dataclass(frozen=True)
-class PoweredCost:
+class PoweredCost(Link):
     """Link that raises the cost -T to a power: h(T) = -(-T)^power."""
 
     power: float
@@ -50,12 +49,9 @@ class PoweredCost:
         # A power below one has an infinite derivative at zero, so the cost is kept above the smallest normal number.
         return -((-t).clamp_min(torch.finfo(t.dtype).tiny) ** self.power)
 
-    def derivative(self, t: Tensor) -> Tensor:
-        return self.power * (-t).clamp_min(torch.finfo(t.dtype).tiny) ** (self.power - 1)
-
 
 @dataclass(frozen=True)
-class SquaredKernelLink:
+class SquaredKernelLink(Link):
     """Link of the squared kernel: h(T) = 2 inner(T)."""
 
     inner: Link
@@ -63,12 +59,9 @@ class SquaredKernelLink:
     def value(self, t: Tensor) -> Tensor:
         return 2 * self.inner.value(t)
 
-    def derivative(self, t: Tensor) -> Tensor:
-        return 2 * self.inner.derivative(t)
-
 
 @dataclass(frozen=True)
-class CostWeightedLink:
+class CostWeightedLink(Link):
     """Link that multiplies the inner kernel by the cost: h(T) = inner(T) + log(level - T), with cost level - T >= 0.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
@@ -83,13 +76,9 @@ class CostWeightedLink:
         log_cost = torch.where(raised > 0, torch.where(raised > 0, raised, 1).log(), -torch.inf)
         return log_cost + (t if self.inner is None else self.inner.value(t))
 
-    def derivative(self, t: Tensor) -> Tensor:
-        inner, raised = 1 if self.inner is None else self.inner.derivative(t), self.level - t
-        return torch.where(raised > 0, inner - 1 / torch.where(raised > 0, raised, 1), 0)
-
 
 @dataclass(frozen=True)
-class LogSoftplus:
+class LogSoftplus(Link):
     """Link of the logistic loss of negative pairs: h(T) = log log(1 + e^T)."""
 
     def value(self, t: Tensor) -> Tensor:
@@ -97,18 +86,13 @@ class LogSoftplus:
         linear = t < _LINEAR
         return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_LINEAR).log())
 
-    def derivative(self, t: Tensor) -> Tensor:
-        linear = t < _LINEAR
-        safe = torch.where(linear, 0, t)
-        return torch.where(linear, 1, safe.sigmoid() / F.softplus(safe, threshold=-_LINEAR))
-
 
 _LINEAR = -37.0
 """e^-37 = 8.5e-17 is less than half a unit in the last place of 1 in double precision, 1.1e-16."""
 
 
 @dataclass(frozen=True)
-class LogOfFunction:
+class LogOfFunction(Link):
     """Link of a nonnegative function psi: h(T) = log psi(T); minus infinity, without gradient, where psi is 0."""
 
     psi: Callable[[Tensor], Tensor]
@@ -119,13 +103,12 @@ class LogOfFunction:
         return torch.where(is_zero, -torch.inf, torch.where(is_zero, 1, psi).log())
 
     def derivative(self, t: Tensor) -> Tensor:
-        finite = self.value(t) != -torch.inf
-        (slope,) = vjp(lambda t: torch.where(finite, self.value(t), 0), [t], torch.ones_like(t))
-        return torch.zeros_like(t) if slope is None else torch.where(finite, slope, 0)
+        # Where psi is 0 its own derivative may be infinite.
+        return torch.where(self.value(t) == -torch.inf, 0, super().derivative(t))
 
 
 @dataclass(frozen=True)
-class LogPower:
+class LogPower(Link):
     """Link of a power: h(T) = power log T; pairs with T <= 0 have no weight and no gradient."""
 
     power: float = 1.0
@@ -133,18 +116,12 @@ class LogPower:
     def value(self, t: Tensor) -> Tensor:
         return torch.where(t <= 0, -torch.inf, self.power * torch.where(t <= 0, 1, t).log())
 
-    def derivative(self, t: Tensor) -> Tensor:
-        return torch.where(t <= 0, 0, self.power / torch.where(t <= 0, 1, t))
-
 
 @dataclass(frozen=True)
-class LogHinge:
+class LogHinge(Link):
     """Link of a powered hinge: h(T) = power log(1 + T); pairs with T <= -1 have no weight and no gradient."""
 
     power: float = 1.0
 
     def value(self, t: Tensor) -> Tensor:
         return torch.where(t <= -1, -torch.inf, self.power * torch.where(t <= -1, 0, t).log1p())
-
-    def derivative(self, t: Tensor) -> Tensor:
-        return torch.where(t <= -1, 0, self.power / (1 + torch.where(t <= -1, 0, t)))

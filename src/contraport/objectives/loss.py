@@ -218,11 +218,7 @@ class Loss(nn.Module, ABC):
                 raise error
             total: Tensor | None = None
             for value in self.compute_terms(*views, **options, reduction=reduction).values():
-                if total is not None and total.shape != value.shape:
-                    sizes = {tuple(total.shape), tuple(value.shape)}
-                    message = f"reduction: must be 'mean', as the terms have different numbers of rows, {sizes}."
-                    raise UsageError(message, kind="rows_differ")
-                total = value if total is None else total + value
+                total = add_terms(total, value)
         except (UsageError, FloatingPointError) as failure:
             add_hint(failure, "contraport docs calls")
             raise
@@ -284,3 +280,17 @@ class Loss(nn.Module, ABC):
         if self.catalog_origin is not None:
             lines = [self.catalog_origin.call, *lines, f"Source: {self.catalog_origin.citation}"]
         return "\n".join(lines)
+
+
+def add_terms(total: Tensor | None, value: Tensor) -> Tensor:
+    """Add a term, or the value of a direction, to the total; None is no total yet.
+
+    Raises:
+        UsageError: they are values of different numbers of rows.
+    """
+    if total is None:
+        return value
+    if total.shape != value.shape:
+        message = f"reduction: must be 'mean', as terms have different numbers of rows, {len(total)} and {len(value)}."
+        raise UsageError(message, kind="rows_differ")
+    return total + value

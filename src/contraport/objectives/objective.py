@@ -17,7 +17,7 @@ from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
 from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
-from contraport.objectives.loss import CallOption, Loss
+from contraport.objectives.loss import CallOption, Loss, add_terms
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import MatchingProblem, convert_target, read_problem, report_failure
 from contraport.objectives.targets import Pairs, Target
@@ -218,7 +218,8 @@ class Objective(Loss):
                             value = _scale_row_values(value, result.row_weights, term)
                         elif value.ndim > 0:
                             value = value.sum() if result.row_weights is None else result.row_weights @ value
-                        _add_to_term(totals, type(term).__name__, value if weight == 1 else weight * value)
+                        name = type(term).__name__
+                        totals[name] = add_terms(totals.get(name), value if weight == 1 else weight * value)
         # New lists: torch.compile would guard on the content of the old ones, and recompile at the second call.
         self._log_masses, self._unweighted_patterns = log_masses, patterns
         if not totals:
@@ -268,7 +269,8 @@ class Objective(Loss):
         marginals: Marginals | None = None
         if self.constraint.marginals == "weights":
             marginals = self._marginals(forward, attributes.get("weights"))
-        if problem.directions_share_pairs:
+        same_pairs = problem.negatives is None and not problem.traits.requires_features
+        if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
             geometry = forward.build_geometry(self.kernel, problem.temperature)
             request = PlanRequest(marginals, bidirectional=len(directions) == 2, pattern=forward.pattern, ids=ids)
@@ -399,7 +401,7 @@ class SumLoss(Loss):
         totals: dict[str, Tensor] = {}
         for objective, factor in self.weighted_objectives():
             for name, value in objective.compute_terms(*views, **options).items():
-                _add_to_term(totals, name, factor * value)
+                totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
     def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
@@ -473,12 +475,3 @@ def _scale_row_values(values: Tensor, row_weights: Tensor | None, term: Divergen
     check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
     values = len(values) * values
     return values if row_weights is None else row_weights * values
-
-
-def _add_to_term(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
-    """Add a value to the term with a given name."""
-    if name in totals and totals[name].shape != value.shape:
-        sizes = len(totals[name]), len(value)
-        message = f"reduction: must be 'mean', as the directions have different numbers of rows, {sizes}."
-        raise UsageError(message, kind="rows_differ")
-    totals[name] = totals[name] + value if name in totals else value

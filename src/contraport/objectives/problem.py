@@ -107,13 +107,6 @@ class MatchingProblem:
         )
 
     @property
-    def directions_share_pairs(self) -> bool:
-        """True if both directions of a block compare the same pairs."""
-        if self.negatives is not None or "column_weights" in self.inputs.attributes:
-            return False
-        return not self.traits.requires_features
-
-    @property
     def is_unweighted_view_matching(self) -> bool:
         """True if positives are the views of an item, and all items weigh the same."""
         return self.target.positives_from_views and not self.inputs.attributes.keys() & {"weights", "column_weights"}
@@ -171,9 +164,9 @@ class MatchingProblem:
             sides.append((block.T, target.transpose()))
         unweighted = weights is None and target.fills_all_rows
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
-        directions, selected_by_features = [], self.traits.requires_features
+        directions = []
         for k, (side, rule) in enumerate(sides):
-            if selected_by_features:
+            if self.traits.requires_features:
                 side = self.layout.mask_by_features(side, select_block_features(attributes, side, backward=k > 0))
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _row_weights(side, target_plan, weights)

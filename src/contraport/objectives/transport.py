@@ -26,9 +26,10 @@ from contraport.objectives.constraints import (
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan, RoundedPlan
-from contraport.options import accept_deprecated, warn_renamed
+from contraport.options import accept_deprecated, keep_deprecated_attributes
 
 
+@keep_deprecated_attributes(error="marginal_error")
 @dataclass(frozen=True, eq=False)
 class Transport:
     """Solution of a transport problem: the plan, its cost, the dual potentials and the value of the problem.
@@ -106,12 +107,6 @@ class Transport:
             is_sinkhorn, f"rounded: requires a plan of Sinkhorn iterations, got one of {self.constraint!r}.", "conflict"
         )
         return self.plan.round_to_marginals()
-
-    @property
-    def error(self) -> float:
-        """Deprecated name of `marginal_error`."""
-        warn_renamed("error", "marginal_error", stacklevel=3)
-        return self.marginal_error
 
     def __repr__(self) -> str:
         n, m = self.plan.shape
