@@ -81,12 +81,9 @@ class Kernel(nn.Module, ABC):
         # In a tuple: a module would register a bare parameter as its own.
         self._external: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
-            check(
-                temperature.is_leaf,
-                "temperature: must not be computed from other tensors, as it is read again in each call. Pass the "
-                "parameter itself, or temperature= in the call.",
-                "not_leaf",
-            )
+            message = "temperature: must not be computed from other tensors, as it is read again in each call."
+            remedy = "Pass the parameter itself, or temperature= in the call."
+            check(temperature.is_leaf, f"{message} {remedy}", "not_leaf")
         learned = self._external is None and (learnable or isinstance(temperature, InitialTemperature))
         if learned:
             _check_learned(self._value)
@@ -112,39 +109,36 @@ class Kernel(nn.Module, ABC):
     @temperature.setter
     def temperature(self, value: float) -> None:
         check_positive("temperature", value)
-        check(
-            self._external is None,
-            "temperature: is a tensor of the caller; change the value of the tensor.",
-            "external",
-        )
+        message = "temperature: is a tensor of the caller; change the value of the tensor."
+        check(self._external is None, message, "external")
         if self.log_temperature is not None:
             _check_learned(value)
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
         self._value = float(value)
 
-    def _temperature(self) -> float | Tensor:
-        """Return the temperature used in the computation: a number, or a tensor with a gradient if it is learned."""
-        if self._external is not None:
-            return current_processes().with_averaged_gradient(_check_tensor(self._external[0]).reshape(()))
-        if self.log_temperature is None:
-            return self._value
-        lowest = math.log(MIN_LEARNED_TEMPERATURE)
-        # The bound is a projection of the parameter, not a clamp in the graph: a clamp would have no gradient beyond
-        # the bound, and the temperature could never rise again.
-        if is_in_torch_func():  # which allows no write in place: the same value and gradient without one
-            log_temperature = self.log_temperature.reshape(())
-            return (log_temperature + (log_temperature.clamp_min(lowest) - log_temperature).detach()).exp()
-        with torch.no_grad():
-            self.log_temperature.clamp_(min=lowest)
-        return current_processes().with_averaged_gradient(self.log_temperature.reshape(()).exp())
-
     def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        if override is None:
-            temperature = self._temperature()
-        else:
-            temperature = _check_tensor(override) if isinstance(override, Tensor) else override
+        """Return the temperature of a call: a number, or a tensor if it has a gradient."""
+        temperature: float | Tensor = self._value if override is None else override
+        if isinstance(override, Tensor):
+            temperature = _check_tensor(override)
+        elif override is None and self._external is not None:
+            temperature = current_processes().with_averaged_gradient(_check_tensor(self._external[0]).reshape(()))
+        elif override is None and self.log_temperature is not None:
+            temperature = current_processes().with_averaged_gradient(self._project(self.log_temperature).exp())
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
+
+    def _project(self, log_temperature: nn.Parameter) -> Tensor:
+        """Project the learned log-temperature to its lower bound, and return it without dimensions."""
+        # Not a clamp in the graph, which would have no gradient beyond the bound: the temperature could never rise
+        # again.
+        lowest = math.log(MIN_LEARNED_TEMPERATURE)
+        if is_in_torch_func():  # which allows no write in place: the same value and gradient without one
+            value = log_temperature.reshape(())
+            return value + (value.clamp_min(lowest) - value).detach()
+        with torch.no_grad():
+            log_temperature.clamp_(min=lowest)
+        return log_temperature.reshape(())
 
     def forward(
         self,
@@ -271,25 +265,18 @@ def _add_dimension(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any
 
 
 def _as_number(temperature: TemperatureLike) -> float:
-    """Convert a temperature to a number.
-
-    Raises:
-        UsageError: it is not positive, or a tensor of more than one element.
-    """
+    """Convert a temperature to a number, or raise `UsageError` if it is not positive or of several elements."""
     if isinstance(temperature, str):
-        valid = temperature == "learn"
-        check(
-            valid, f"temperature: must be a number, 'learn' or a tensor of one element, got {temperature!r}.", "unknown"
-        )
+        expected = "temperature: must be a number, 'learn' or a tensor of one element"
+        check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
         return INITIAL_TEMPERATURE
-    if not isinstance(temperature, Tensor):
-        check_positive("temperature", temperature)
-        return float(temperature)
-    valid = temperature.numel() == 1 and temperature.is_floating_point()
-    got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
-    check(valid, f"temperature: must be a number or a floating point tensor of one element, got {got}.", "shape")
-    check_positive("temperature", temperature.item())
-    return temperature.item()
+    if isinstance(temperature, Tensor):
+        valid = temperature.numel() == 1 and temperature.is_floating_point()
+        got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
+        check(valid, f"temperature: must be a number or a floating point tensor of one element, got {got}.", "shape")
+        temperature = temperature.item()
+    check_positive("temperature", temperature)
+    return float(temperature)
 
 
 def _check_learned(temperature: float) -> None:
@@ -298,13 +285,9 @@ def _check_learned(temperature: float) -> None:
 
 
 def _check_tensor(temperature: Tensor) -> Tensor:
-    """Return the caller's temperature tensor; its value is checked only if the tensor is on the CPU.
+    """Return a temperature tensor of the caller, or raise `UsageError` if it is on the CPU and not positive.
 
-    On other devices there is no check, as reading the value would wait for the device: a temperature that is not
-    positive gives NaN there.
-
-    Raises:
-        UsageError: it is not positive.
+    On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
     """
     if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not is_in_torch_func():
         check_positive("temperature", temperature.item())
