@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,11 +15,13 @@ from contraport.engine import (
     CostWeightedLink,
     Geometry,
     LogKernel,
+    MatrixLogKernel,
     SquaredKernelLink,
     log_of_size,
     log_sums,
     map_row_blocks,
     row_transport_costs,
+    without_autocast,
 )
 from contraport.errors import check, describe_value, is_integer
 from contraport.objectives.layouts import Block
@@ -295,6 +298,51 @@ class Plan:
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, for inspection."""
         return self.log_dense().exp()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DensePlan(Plan):
+    """Plan given as a matrix, beside the kernel that its costs follow from.
+
+    Attributes:
+        masses: Plan P, (N, M).
+        kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of log P.
+    """
+
+    masses: Tensor
+    kernel_geometry: Geometry
+
+    @classmethod
+    def from_masses(
+        cls, masses: Tensor, kernel_geometry: Geometry, log_marginals: tuple[Tensor, Tensor] | None, **fields: Any
+    ) -> Self:
+        """Build the plan from a matrix of masses; pairs without mass have no gradient."""
+        present = masses > 0
+        log_masses = torch.where(present, torch.where(present, masses, 1).log(), -torch.inf)
+        return cls(
+            geometry=Geometry(MatrixLogKernel(log_masses.to(kernel_geometry.log_kernel.inputs[0].dtype))),
+            row_potential=None,
+            column_potential=None,
+            log_marginals=log_marginals,
+            masses=masses,
+            kernel_geometry=kernel_geometry,
+            **fields,
+        )
+
+    @property
+    def T(self) -> DensePlan:
+        log_marginals = None if self.log_marginals is None else self.log_marginals[::-1]
+        return DensePlan.from_masses(self.masses.T, self.kernel_geometry.T, log_marginals)
+
+    @property
+    def log_kernel_without_link(self) -> LogKernel:
+        return self.kernel_geometry.log_kernel.with_link(None)
+
+    def row_cost(self, *, detach_plan: bool) -> Tensor:
+        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.log_kernel_without_link
+        with without_autocast(plan):
+            costs: Tensor = -kernel.cost_scale * kernel.dense()
+            return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
 
 
 @dataclass(frozen=True, eq=False)

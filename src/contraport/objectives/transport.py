@@ -51,7 +51,7 @@ class Transport:
 
     @property
     def _temperature(self) -> float | Tensor:
-        return self.plan.geometry.log_kernel.temperature
+        return self.plan.log_kernel_without_link.temperature
 
     @cached_property
     def value(self) -> Tensor:
@@ -103,9 +103,8 @@ class Transport:
         and balanced ones of `Tsallis` meet both marginals without it.
         """
         is_sinkhorn = isinstance(self.constraint, SinkhornConstraint)
-        check(
-            is_sinkhorn, f"rounded: requires a plan of Sinkhorn iterations, got one of {self.constraint!r}.", "conflict"
-        )
+        message = f"rounded: requires a plan of Sinkhorn iterations, got one of {self.constraint!r}."
+        check(is_sinkhorn, message, "conflict")
         return self.plan.round_to_marginals()
 
     def __repr__(self) -> str:
@@ -113,24 +112,12 @@ class Transport:
         return f"Transport({n} x {m}, {self.constraint!r}, value={self.value.item():.6g}, iterations={self.iterations})"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExactTransport(Transport):
     """Solution of an unregularized transport problem: the value is the cost, whose gradient holds the plan fixed.
 
     That is the gradient of the value itself wherever the optimal plan is unique. There are no dual potentials.
-
-    Attributes:
-        geometry: Points under the kernel.
     """
-
-    geometry: Geometry
-
-    @cached_property
-    def cost(self) -> Tensor:
-        log_kernel = self.geometry.log_kernel
-        with without_autocast(log_kernel.inputs[0]):
-            cost: Tensor = -log_kernel.cost_scale * log_kernel.with_link(None).dense()
-            return (self.plan.dense().detach() * cost).sum()
 
     @cached_property
     def value(self) -> Tensor:
@@ -141,35 +128,28 @@ class ExactTransport(Transport):
         raise UsageError("potentials: not computed for Exact; use Balanced with a small temperature.", kind="exact")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TsallisTransport(Transport):
     """Solution of a transport problem with a Tsallis regularizer of order q, which is the quadratic one for q = 2.
 
     The value is <C, P> + temperature sum P^q / (q (q - 1)). Its gradient in the costs is the plan, and in the masses
     the dual potentials. Plan and cost are differentiable where the set of pairs with mass does not change.
-
-    Attributes:
-        dense_plan: Plan with its matrix and potentials.
     """
 
-    dense_plan: DenseTsallisPlan
+    plan: DenseTsallisPlan
 
     @cached_property
     def value(self) -> Tensor:
         order = cast(Tsallis, self.constraint).order
-        masses = self.dense_plan.masses
+        masses = self.plan.masses
         present = masses > 0
         powers = torch.where(present, torch.where(present, masses, 1) ** order, 0).sum() / (order * (order - 1))
         return self.cost + (self._temperature * powers).to(self.cost)
 
     @property
-    def _temperature(self) -> float | Tensor:
-        return self.dense_plan.logits.log_kernel.temperature
-
-    @property
     def potentials(self) -> tuple[Tensor, Tensor]:
         """Dual potentials, (N,) and (M,), in units of the cost: P = [(q-1)(f + g - C)/temperature]_+^(1/(q-1))."""
-        return self.dense_plan.dual_potentials
+        return self.plan.dual_potentials
 
 
 def transport(
@@ -248,12 +228,12 @@ def transport(
             message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."
             check(close, message, "total")
         if isinstance(constraint, Tsallis):
-            dense_plan = solve_dense_tsallis(geometry, constraint.order, constraint.over, log_a, log_b)
-            return TsallisTransport(dense_plan, constraint, (log_a, log_b), kernel, dense_plan=dense_plan)
+            tsallis = solve_dense_tsallis(geometry, constraint.order, constraint.over, log_a, log_b)
+            return TsallisTransport(tsallis, constraint, (log_a, log_b), kernel)
         is_uniform = isinstance(constraint, Exact) and a is None and b is None
         (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))
     if isinstance(constraint, Exact):
-        return ExactTransport(plan, constraint, (log_a, log_b), kernel, geometry=geometry)
+        return ExactTransport(plan, constraint, (log_a, log_b), kernel)
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 

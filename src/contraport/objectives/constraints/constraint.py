@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from contraport._utils.html_repr import ReprMixin
-from contraport.engine import Geometry, MatrixLogKernel, log_of_size, log_sums
+from contraport.engine import Geometry, log_of_size, log_sums
 from contraport.errors import check, import_optional
 from contraport.objectives.layouts import PairPattern
-from contraport.objectives.plan import Plan
+from contraport.objectives.plan import DensePlan, Plan
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
 """Target marginals log a, (N,), and log b, (M,), of rows and columns; each sums to 1."""
@@ -179,8 +179,7 @@ class Exact(Constraint):
         else:
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
             masses = torch.as_tensor(_solve_transport(cost, a, b)).to(s)
-        matrix = masses.log().to(log_a)
-        plan = Plan(Geometry(MatrixLogKernel(matrix)), None, None, log_marginals=(log_a, log_b))
+        plan = DensePlan.from_masses(masses, geometry, (log_a, log_b))
         return [plan, plan.T] if request.bidirectional else [plan]
 
 

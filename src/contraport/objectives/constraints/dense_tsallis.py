@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, MatrixLogKernel
+from contraport.engine import Geometry
 from contraport.errors import UsageError, check
-from contraport.objectives.plan import Plan
+from contraport.objectives.plan import DensePlan
 
 _BISECTIONS = 60
 _ROUNDS = 5
@@ -36,24 +36,26 @@ _NULL_SPACE = 1e-11
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DenseTsallisPlan(Plan):
-    """Tsallis plan that is a matrix with its dual potentials.
+class DenseTsallisPlan(DensePlan):
+    """Tsallis plan that is a matrix, differentiable with respect to costs and marginals, with its dual potentials.
 
     Attributes:
-        masses: Plan P, (N, M), differentiable with respect to costs and marginals.
         dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost.
-        logits: Logits -C / temperature of the compared pairs.
     """
 
-    masses: Tensor
     dual_potentials: tuple[Tensor, Tensor]
-    logits: Geometry
     has_row_potentials: bool = False
+
+    @property
+    def logits(self) -> Geometry:
+        """Logits -C / temperature of the compared pairs."""
+        return self.kernel_geometry
 
     @property
     def T(self) -> DenseTsallisPlan:
         log_marginals = None if self.log_marginals is None else self.log_marginals[::-1]
-        return build_dense_plan(self.masses.T, self.dual_potentials[::-1], self.logits.T, log_marginals)
+        potentials = self.dual_potentials[::-1]
+        return self.from_masses(self.masses.T, self.logits.T, log_marginals, dual_potentials=potentials)
 
     def conjugate_at_potentials(self) -> Tensor:
         """Return the maximum of <theta, P> - |P|^2 / 2 over the allowed plans, theta the logits, a scalar tensor.
@@ -62,29 +64,6 @@ class DenseTsallisPlan(Plan):
         """
         plan, theta = self.masses.detach(), self.logits.dense().to(self.masses)
         return (plan * theta.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
-
-    def row_cost(self, *, detach_plan: bool) -> Tensor:
-        plan = self.masses.detach() if detach_plan else self.masses
-        costs = -self.logits.log_kernel.cost_scale * self.logits.log_kernel.dense()
-        return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
-
-
-def build_dense_plan(
-    masses: Tensor, potentials: tuple[Tensor, Tensor], logits: Geometry, log_marginals: tuple[Tensor, Tensor] | None
-) -> DenseTsallisPlan:
-    """Build the plan object of a matrix of masses; pairs without mass have no gradient."""
-    present = masses > 0
-    like = logits.log_kernel.inputs[0]
-    log_masses = torch.where(present, torch.where(present, masses, 1).log(), -torch.inf).to(like.dtype)
-    return DenseTsallisPlan(
-        geometry=Geometry(MatrixLogKernel(log_masses)),
-        row_potential=None,
-        column_potential=None,
-        log_marginals=log_marginals,
-        masses=masses,
-        dual_potentials=potentials,
-        logits=logits,
-    )
 
 
 def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tensor, log_b: Tensor) -> DenseTsallisPlan:
@@ -122,7 +101,8 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     if over == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
     scale = logits.log_kernel.cost_scale
-    return build_dense_plan(masses, (scale * f, scale * g), logits, (log_a, log_b))
+    potentials = scale * f, scale * g
+    return DenseTsallisPlan.from_masses(masses, logits, (log_a, log_b), dual_potentials=potentials)
 
 
 def _power(s: Tensor, order: float) -> Tensor:
