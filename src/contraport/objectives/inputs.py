@@ -345,8 +345,9 @@ def _check_whole(name: str, numbers: Tensor) -> None:
 def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return all views in the widest of their floating-point types."""
     dtype = views[0].dtype
-    for view in views[1:]:
-        dtype = torch.promote_types(dtype, view.dtype)
+    for view in views:
+        if view.dtype != dtype:  # promote_types is an operation, which most calls do without
+            dtype = torch.promote_types(dtype, view.dtype)
     return tuple([view.to(dtype) for view in views])
 
 
