@@ -116,11 +116,9 @@ class DenseOperation(Operation):
 
     def outputs(self) -> list[Tensor]:
         """Return the differentiable outputs, computed by the chosen backend."""
-        return (
-            self.dense_outputs()
-            if self.backend_config.passes_class.by_autograd
-            else apply_operation(self)[: self.output_counts[1]]
-        )
+        if self.backend_config.passes_class.by_autograd:
+            return self.dense_outputs()
+        return apply_operation(self)[: self.output_counts[1]]
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs

@@ -185,10 +185,7 @@ def _implicit_gradient(
 def _solve_densely(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve the adjoint system on the whole matrix, and return its solution (u, v) and the potentials (f, g).
-
-    f and g are outputs of the operation, so that a gradient in them reaches the operation again.
-    """
+    """Solve the adjoint system on the whole matrix, and return its solution (u, v) and the potentials (f, g)."""
     (f, g), *_ = point
     f_bar, g_bar = cotangents
     s = geometry.dense()

@@ -313,10 +313,8 @@ class HalfStepsOperation(DenseOperation):
                     # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
                     # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
-                    filled, log_sum = (
-                        log_sum.masked_fill(weightless, self.empty_value),
-                        log_sum.masked_fill(weightless, 0),
-                    )
+                    filled = log_sum.masked_fill(weightless, self.empty_value)
+                    log_sum = log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
                 potentials.append(self.relaxation.potential(k, axis, self.log_marginals[side], filled))
         return [*potentials[len(self.initial) :], *log_sums]

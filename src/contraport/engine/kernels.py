@@ -328,10 +328,10 @@ class Gibbs(Kernel):
     ) -> None:
         super().__init__(cost, temperature, learnable=learnable)
         check_positive("power", power)
-        valid, costs = power == 1 or cost in _DISTANCES, ", ".join(_DISTANCES)
-        check(
-            valid, f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {costs}.", "conflict"
+        message = (
+            f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {', '.join(_DISTANCES)}."
         )
+        check(power == 1 or cost in _DISTANCES, message, "conflict")
         self.power = power
 
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:

@@ -69,12 +69,8 @@ class PairPasses(ABC):
         saved: Sequence[Tensor] = (),
         operand_precision: torch.dtype = torch.float32,
     ) -> None:
-        self.geometry, self.processes, self.saved, self.operand_precision = (
-            geometry,
-            processes,
-            tuple(saved),
-            operand_precision,
-        )
+        self.geometry, self.processes, self.saved = geometry, processes, tuple(saved)
+        self.operand_precision = operand_precision
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
         self.precompute()

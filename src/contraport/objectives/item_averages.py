@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine import check_not_in_torch_func
-from contraport.errors import check, check_integer, is_number
+from contraport.errors import UsageError, check, check_integer, is_number
 from contraport.objectives.inputs import check_values
 from contraport.objectives.pair_sets import group_indices, log_mean_exp_by_group
 
@@ -38,12 +38,9 @@ class ItemAverages(nn.Module):
     def check_ids(self, ids: Tensor | None) -> Tensor:
         """Return the ids of the items, (n,), or raise `UsageError` if they are missing or out of range."""
         total = self.log_average.shape[-1]
-        check(
-            ids is not None,
-            "ids: required, got none. Pass ids= in the call, one per item; each item has a moving average.",
-            "missing",
-        )
-        assert ids is not None
+        if ids is None:
+            message = "ids: required, got none. Pass ids= in the call, one per item; each item has a moving average."
+            raise UsageError(message, kind="missing")
         check(not ids.is_floating_point(), f"ids: must be integers, got {ids.dtype}.", "type")
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
         return ids
@@ -71,16 +68,13 @@ class ItemAverages(nn.Module):
 
     @torch.no_grad()
     def _update(self, keys: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Return the log averages of some keys, (k,), updated with their means in training; NaN if both are missing.
-
-        A key that occurs several times has the same mean each time, so that the order of writes does not matter.
-        """
+        """Return the log averages of some keys, (k,), updated with their means in training; NaN if both are missing."""
         stored = self.log_average.view(-1)
         past = stored[keys].to(means)
         if training:
             updated = torch.where(means.isnan(), past, log_moving_average(past, means, self.momentum))
             past = torch.where(past.isnan(), means, updated)
-            stored[keys] = past.to(stored)
+            stored[keys] = past.to(stored)  # in any order: a key that occurs several times has one mean
         return torch.where(past.isnan(), means, past)
 
     def __repr__(self) -> str:

@@ -198,9 +198,8 @@ class NestedCoordinates(LayoutWrapper):
 
     def __call__(self, *views: Tensor) -> list[Block]:
         d = views[0].shape[-1]
-        check(
-            max(self.dims) <= d, f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}.", "range"
-        )
+        message = f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}."
+        check(max(self.dims) <= d, message, "range")
         return self._weigh([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
 
     def arrange(self, *values: Tensor) -> list[Block]:
@@ -282,11 +281,8 @@ class GuidedNegatives(LayoutWrapper):
     def __post_init__(self) -> None:
         good = is_number(self.margin) and math.isfinite(self.margin)
         check(good, f"margin: must be a finite number, got {self.margin!r}.")
-        traits = self.layout.traits
-        check(
-            traits.compares_items and not traits.shared_columns,
-            f"layout: must compare items with items, got {self.layout!r}.",
-        )
+        good = self.layout.traits.compares_items and not self.layout.traits.shared_columns
+        check(good, f"layout: must compare items with items, got {self.layout!r}.")
 
     @property
     def traits(self) -> LayoutTraits:
@@ -357,10 +353,7 @@ class Coordinates(LayoutWrapper):
 
 
 def _center(z: Tensor) -> Tensor:
-    """Subtract the mean of each coordinate.
-
-    Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
-    """
     centered = z - z.mean(0)
+    # Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
     rounding = 8 * torch.finfo(z.dtype).eps * z.detach().abs().amax(0)
     return torch.where(centered.detach().abs().amax(0) <= rounding, 0, centered)

@@ -74,7 +74,7 @@ class Plan:
             self.iterations,
         )
 
-    # Zeros are made when they are read, as most losses never do.
+    # Zeros are created when they are read, as most losses never do.
     @property
     def f(self) -> Tensor:
         """Log potential f of each row, (N,), as in log P_ij = log K_ij + f_i + g_j."""

@@ -307,12 +307,7 @@ def _describe_options(problem: MatchingProblem) -> dict[str, str]:
 
 
 def _agree_on_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Check that all processes give the same options, and return the sizes of their tensors.
-
-    Returns:
-        The numbers of items and of negatives of each process, and the largest number of vectors of a set, 0 if items
-        are vectors.
-    """
+    """Return the numbers of items and of negatives of each process, and the longest set, if all give like options."""
     forms, views = _describe_options(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTIONS}
@@ -392,10 +387,7 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the weight of each row, (N,), such that the weighted sum of per-row values is their weighted mean.
-
-    Rows without target mass get 0; the others share the mass.
-    """
+    """Return the weights of the rows, (N,), that turn a sum into a weighted mean; 0 for rows without target mass."""
     mass = target.row_mass()
     nonempty = mass > 0
     row_weights = nonempty.to(mass.dtype)

@@ -37,7 +37,6 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-
 EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
 """Names of the ways in which processes exchange embeddings."""
 
@@ -191,11 +190,8 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
 def _choose_ring_backend(ring: RingLogKernel, geometry: Geometry) -> BackendName:
     forced, visit = _forced.get(), replace(geometry, log_kernel=ring.own)
     supported = unsupported_reason(visit) is None
-    check(
-        forced is None or forced in RING_BACKENDS,
-        f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {' or '.join(RING_BACKENDS)}.",
-        "exchange",
-    )
+    message = f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {' or '.join(RING_BACKENDS)}."
+    check(forced is None or forced in RING_BACKENDS, message, "exchange")
     if forced == "streamed" or not supported:
         return "streamed"
     return "cuda" if forced == "cuda" or (ring.inputs[0].is_cuda and TRITON) else "streamed"

@@ -207,10 +207,8 @@ def _iterate_newton(dual: _Dual, f: Tensor, g: Tensor, tolerance: float) -> tupl
         (f, g), value, residual = trial, new, remaining
     error = residual.abs().sum()
     if not bool(error <= max(tolerance, 1e-6) * total):
-        message = (
-            f"constraint: the plan of Tsallis did not converge, marginal error {error:.2g}. Raise the temperature."
-        )
-        raise UsageError(message, kind="not_converged")
+        message = f"constraint: the plan of Tsallis did not converge, marginal error {error:.2g}."
+        raise UsageError(f"{message} Raise the temperature.", kind="not_converged")
     return f, g
 
 

@@ -214,11 +214,7 @@ def _cached_uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.d
 
 @cached
 def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
-    """Build the Sinkhorn half-steps of all directions, in alternating order.
-
-    Each reads the previous half-step of its direction. The first ones read the initial potentials,
-    one of each direction, or else zero.
-    """
+    """Build alternating half-steps of all directions; each reads the previous one of its own, the first the initial."""
     offset = 0 if has_initial else -1
     return tuple(
         HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)

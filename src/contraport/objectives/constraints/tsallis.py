@@ -306,9 +306,5 @@ def _check_range(order: float, count: int, dtype: torch.dtype) -> None:
     """Raise `UsageError` if thresholds, up to count^(1 - order), would overflow the floating-point type."""
     limit = 0.9 * math.log(torch.finfo(dtype).max)
     minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
-    check(
-        order >= minimum,
-        f"order: must be at least {minimum:.3g} for {count} pairs that share a mass in {name}, got {order!r}; "
-        "use double precision.",
-        "range",
-    )
+    expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"
+    check(order >= minimum, f"order: must be {expected}, got {order!r}; use double precision.", "range")

@@ -154,10 +154,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
 
 
 def _cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
-    """Return the binary cross-entropy of each row, (N,), with logits s = log K + bias.
-
-    It is a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij, a the row mass of the target plan t.
-    """
+    """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, (N,), with logits s = log K + bias."""
     geometry, target = result.plan.geometry, result.target
     good = geometry.log_kernel.link is None
     check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")

@@ -79,10 +79,10 @@ class PairList(Target):
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> PairList:
         z = inputs.views[0]
         offset = torch.tensor([0, inputs.num_first_items or 0], device=z.device) + processes.row_offset(z)
-        shares = (
-            None if self.shares is None else processes.gather(to_numeric_tensor("shares", self.shares).to(z.device))
-        )
-        return PairList(processes.gather(self._indices.to(z.device) + offset), shares)
+        pairs, shares = processes.gather(self._indices.to(z.device) + offset), self.shares
+        if shares is not None:
+            shares = processes.gather(to_numeric_tensor("shares", shares).to(z.device))
+        return PairList(pairs, shares)
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         pattern, pairs, same = block.pattern, self._indices, block.x is block.y

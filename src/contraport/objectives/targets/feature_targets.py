@@ -204,11 +204,8 @@ class KernelTargetPlan(TargetPlan):
         """Return a function of the rows of the plan, computed a few rows at a time."""
 
         def evaluate(rows: slice) -> Tensor:
-            return function(
-                torch.exp(
-                    self.geometry.take_rows(rows).dense() + self.row_potential[rows, None] + self.column_potential
-                )
-            )
+            log_kernel = self.geometry.take_rows(rows).dense()
+            return function(torch.exp(log_kernel + self.row_potential[rows, None] + self.column_potential))
 
         with torch.no_grad(), without_autocast(self.row_potential):
             return torch.cat(map_row_blocks(evaluate, self.geometry.shape))
