@@ -93,14 +93,14 @@ def work(rank, report, sizes, cases):
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_ring_is_exact(processes):
     cases = [*CASES, *OWN_CASES]
-    if processes > 2:
-        cases = [case for case in cases if case[0] in (by_objective, by_plan)]
+    if processes > 2:  # the plans alone find a wrong visit of a longer ring
+        cases = [case for case in cases if case[0] is by_plan or (case[0] is by_objective and processes == 3)]
     found = reports_of(work, processes, SIZES[processes], cases)
     assert not [report for report in found if report[1] == "wrong"]
     expected = {(make.__name__, name) for make, name in cases if make.__name__ in REFUSED or name in REFUSED_OBJECTIVES}
     for rank in range(processes):
         assert {case for at, _, case, _ in found if at == rank} == expected, "all processes refuse, and nothing else"
-    assert {code.split(".")[-1] for *_, code in found} == {"exchange"}
+    assert {code.split(".")[-1] for *_, code in found} <= {"exchange"}
 
 
 def refuse(rank, report):
