@@ -169,15 +169,11 @@ def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], m
 
 def _check_settings(plan: Iterable[Cell]) -> None:
     """Raise `UsageError` for invalid settings before any training starts."""
-    checked = set()
-    for cell in plan:
-        place = (cell.row.name, cell.column.name)
-        if place not in checked:
-            checked.add(place)
-            try:
-                resolve_settings(cell.options)
-            except UsageError as error:
-                raise UsageError(f"{cell.row.name} on {cell.column.name}: {error}", kind="settings") from error
+    for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in plan}.items():
+        try:
+            resolve_settings(cell.options)
+        except UsageError as error:
+            raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
 def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:

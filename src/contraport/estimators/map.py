@@ -31,7 +31,7 @@ from contraport.reporting.html_page import PageBuilder
 from contraport.reporting.page import render_sections
 from contraport.reporting.report_run import ReportRun, short_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.runs import Run
+from contraport.runs import Run, as_run
 from contraport.seeding import torch_generator
 from contraport.training.components import build_unaugmented_views
 
@@ -127,7 +127,7 @@ def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Featu
     """Load the features of a run, a feature file or an array, or the raw inputs of data; and the dataset, if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
-        return _embed_items_of_run(source if isinstance(source, Run) else Run(source), options, loader_config)
+        return _embed_items_of_run(as_run(source), options, loader_config)
     features = _as_features_or_none(source)
     if features is None:
         return _load_raw_inputs(options, loader_config)

@@ -42,7 +42,7 @@ from contraport.features import (
     write_feature_shards,
     write_features,
 )
-from contraport.runs import Run
+from contraport.runs import as_run
 from contraport.training.components import build_unaugmented_views
 
 log = logging.getLogger("contraport.evaluation")
@@ -84,7 +84,7 @@ def _write_embedding(options: EmbedOptions, out: Path) -> Path:
     older = find_conflicting_files(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
-    run = options.run if isinstance(options.run, Run) else Run(options.run)
+    run = as_run(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     if warning := run.earlier_epoch_warning():
         log.warning("%s", warning)

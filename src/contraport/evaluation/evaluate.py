@@ -53,7 +53,7 @@ from contraport.metrics.intervals import (
     percentile_interval,
 )
 from contraport.metrics.probes import check_enough_neighbors
-from contraport.runs import Run
+from contraport.runs import Run, as_run
 
 Draws = Mapping[str, tuple[float, ItemValues]]
 """Value and bootstrap draws of one encoder, by metric key."""
@@ -73,7 +73,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     is_single = isinstance(options.run, str | Path | Run)
     paths = [options.run] if isinstance(options.run, str | Path | Run) else options.run
     check(len(paths) > 0, "run: must name at least one run folder, got none.", "missing")
-    runs = [run if isinstance(run, Run) else Run(run) for run in paths]
+    runs = [as_run(run) for run in paths]
     counts = Counter(run.path.resolve() for run in runs)
     repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
     check(not repeated, f"run: names the same run twice: {', '.join(repeated)}.", "repeated")

@@ -20,7 +20,7 @@ from contraport.encoders import FeatureExtractor, Model, is_user_module_descript
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, import_optional, report_write_errors
 from contraport.evaluation.config import EXPORT, ExportOptions
-from contraport.runs import Run
+from contraport.runs import as_run
 from contraport.seeding import torch_generator
 
 log = logging.getLogger("contraport.exporting")
@@ -72,7 +72,7 @@ def export(given: dict[str, Any]) -> Path:
     if isinstance(options.run, Model):
         model = options.run
     else:
-        run = options.run if isinstance(options.run, Run) else Run(options.run)
+        run = as_run(options.run)
         model = run.model(trust_remote_code=options.trust_remote_code)
         if warning := run.earlier_epoch_warning():
             log.warning("%s", warning)

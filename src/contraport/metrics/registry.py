@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from contraport._utils.formatting import format_options, lower_first_letter
+from contraport._utils.formatting import format_options, join_names, lower_first_letter
 from contraport.errors import check, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 
@@ -271,13 +271,8 @@ def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
     for entry in metrics:
         name, _, number = entry.key.partition(_AT)
         numbers.setdefault(name, []).append(number)
-    return {name: METRICS[name].title.replace(_NUMBER, _enumerated(values)) for name, values in numbers.items()}
-
-
-def _enumerated(numbers: Sequence[str]) -> str:
-    if len(numbers) > 3:
-        return f"{numbers[0]} to {numbers[-1]}"
-    return " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
+    texts = {name: join_names(of) if len(of) <= 3 else f"{of[0]} to {of[-1]}" for name, of in numbers.items()}
+    return {name: METRICS[name].title.replace(_NUMBER, text) for name, text in texts.items()}
 
 
 def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> list[Metric]:

@@ -191,12 +191,12 @@ def is_run_folder(value: object) -> bool:
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
-def load_run(folder: object) -> Run:
-    """Return the `Run` of a run folder; a `Run` is returned as it is."""
+def load_run(folder: Any) -> Run:
+    """Return the `Run` of a run folder, which needs the extra `report`."""
     with report_missing_extra("report", "To read a run"):
-        from contraport.runs import Run
+        from contraport.runs import as_run
 
-        return folder if isinstance(folder, Run) else Run(str(folder))
+        return as_run(folder)
 
 
 def sources_by_name(source: object) -> dict[str, Any]:

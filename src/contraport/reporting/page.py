@@ -31,7 +31,6 @@ from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import build_plans_section
 from contraport.reporting.sections.results_table import build_results_section, build_settings_section
 from contraport.reporting.verdict import build_verdict_section
-from contraport.runs import Run
 
 SECTIONS: tuple[Callable[[PageBuilder], Section | None], ...] = (
     build_verdict_section,
@@ -62,8 +61,6 @@ def report(arguments: dict[str, Any]) -> Path:
             and `overwrite` is false.
     """
     options = ReportOptions(**arguments)
-    for run in options.runs:
-        (run if isinstance(run, Run) else Run(run)).check_is_run()
     path = Path(options.out)
     check(path.suffix.lower() in (".html", ".htm"), f"out: must end in .html, got {path.name!r}.")
     check_new_file("out", path, overwrite=options.overwrite)

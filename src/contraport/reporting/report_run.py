@@ -15,7 +15,7 @@ from contraport.errors import check
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
 from contraport.plots.figure_setup import SERIES
-from contraport.runs import MetricsRow, Run
+from contraport.runs import MetricsRow, Run, as_run
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -121,7 +121,9 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
         UsageError: there is no run, or a folder is no run or holds a corrupt file.
     """
     check(len(runs) > 0, "runs: must have at least one run folder, got none.", "missing")
-    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
+    opened = [as_run(run) for run in runs]
+    for run in opened:
+        run.check_is_run()
     repeated = Counter(run.name for run in opened)
     return [
         ReportRun(

@@ -335,6 +335,11 @@ class Run(RunFolder):
         ).eval()
 
 
+def as_run(folder: str | Path | Run) -> Run:
+    """Return the `Run` of a run folder; a `Run` is returned as it is."""
+    return folder if isinstance(folder, Run) else Run(folder)
+
+
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
     """Read a file of a run folder with a reader; errors become a `UsageError`.
 

@@ -23,7 +23,7 @@ from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, check_existing_file, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
-from contraport.runs import Run
+from contraport.runs import Run, as_run
 from contraport.similarity_search.config import MINE, MiningOptions
 from contraport.training.components.teacher import compute_teacher_features
 
@@ -100,7 +100,7 @@ def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
     """Load the items to mine: for a table (`whole`) all but those of a test split of their own, else training items."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
-        run = options.encoder if isinstance(options.encoder, Run) else Run(folder)
+        run = as_run(options.encoder)
         model = run.model(trust_remote_code=options.trust_remote_code)
         loader = SplitLoader(run.settings(), model, options.columns, options.root)
         dataset = loader.load(data, "train", undivided=whole and data is not None)

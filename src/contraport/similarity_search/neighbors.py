@@ -25,7 +25,7 @@ from contraport.evaluation.embed import embed
 from contraport.evaluation.split_loading import infer_model_image_size, resolve_device
 from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
-from contraport.runs import Run
+from contraport.runs import Run, as_run
 from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
 from contraport.similarity_search.nearest_rows import (
     find_most_similar,
@@ -208,7 +208,7 @@ def _resolve_run(options: _Options, features: Features) -> Run:
     if folder is None:
         message = f"run: required to embed the query, as the features name no run; pass {format_options(run=...)}."
         raise UsageError(message, kind="missing")
-    return folder if isinstance(folder, Run) else Run(folder)
+    return as_run(folder)
 
 
 def _embed_query(
@@ -264,7 +264,7 @@ def _load_run_and_features(options: ItemSearchOptions) -> tuple[Run, Features | 
     """Return the run whose encoders embed items and query, and the features if they come from a file."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
-        run = source if isinstance(source, Run) else Run(source)
+        run = as_run(source)
         check(options.run is None, f"run: excluded by features, which is the run {run.path}.", "conflict")
         return run, None
     check(options.view is None, "view: excluded by features in a file, which are of one view.", "conflict")

@@ -14,7 +14,7 @@ from contraport.embedding import LoaderConfig, check_view_shapes, extract_featur
 from contraport.encoders import Model, read_initial_weights
 from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
-from contraport.runs import Run
+from contraport.runs import Run, as_run
 from contraport.training.step.target_spec import read_teacher_features
 
 log = logging.getLogger("contraport.training")
@@ -27,8 +27,7 @@ def _load_encoder(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     of timm takes images of its own size, and any number of channels as in a training that starts from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
-        run = folder if isinstance(folder, Run) else Run(folder)
-        return run.model(trust_remote_code=trust_remote_code), None
+        return as_run(folder).model(trust_remote_code=trust_remote_code), None
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
     names = weights.encoder_names
     size = None if not dataset.is_image else weights.image_size
