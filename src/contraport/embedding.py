@@ -91,10 +91,7 @@ class LoaderConfig(NamedTuple):
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
         """Apply a function to the views of all items of a dataset batch by batch; return the outputs on the CPU."""
-        outputs = []
-        for output, _ in self.iterate_outputs(function, model, views, dataset, description):
-            outputs.append(output)
-        return torch.cat(outputs)
+        return torch.cat([output for output, _ in self.iterate_outputs(function, model, views, dataset, description)])
 
     def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
@@ -331,20 +328,14 @@ def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:
         missing = int((~dataset.present[:, list(model.representation_views)].all(1)).sum())
-        check(
-            missing == 0,
-            f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation needs. "
-            "Leave these items out, or choose another --representation.",
-            "missing_view",
-        )
+        message = f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation "
+        message += "needs. Leave these items out, or choose another --representation."
+        check(missing == 0, message, "missing_view")
 
 
 def check_finite(features: Tensor) -> None:
     """Raise `UsageError` unless every feature is finite."""
     bad = (~features.isfinite().all(dim=1)).nonzero().flatten().tolist()
-    check(
-        not bad,
-        f"features: must be finite, got NaN or infinity for {len(bad)} of {len(features)} items, first for item "
-        f"{bad[0] if bad else None}. Did the training diverge, or does the data contain NaN?",
-        "not_finite",
-    )
+    message = f"features: must be finite, got NaN or infinity for {len(bad)} of {len(features)} items, first for item "
+    message += f"{bad[:1]}. Did the training diverge, or does the data contain NaN?"
+    check(not bad, message, "not_finite")

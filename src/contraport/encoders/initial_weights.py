@@ -266,11 +266,8 @@ def _load_text(name: str, source: str) -> InitialWeights:
 
 def _load_timm(name: str) -> InitialWeights:
     hub = _timm_config(name).get("hf_hub_id")
-    check(
-        bool(hub),
-        f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init.",
-        "no_weights",
-    )
+    message = f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init."
+    check(bool(hub), message, "no_weights")
     try:
         folder = Path(snapshot_download(str(hub), allow_patterns=[CONFIG_FILE, *_TIMM_FILES]))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors

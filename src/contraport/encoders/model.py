@@ -434,11 +434,8 @@ def _local_folder(name: str, download: dict[str, Any]) -> Path:
     """Return the folder of a saved model; download it from the hub if the name is no folder."""
     if Path(name).is_dir():
         return Path(name)
-    check(
-        _HUB_NAME.fullmatch(name) is not None,
-        f"model: must be an existing folder or user/name on the hub, got {name!r}.",
-        "not_found",
-    )
+    message = f"model: must be an existing folder or user/name on the hub, got {name!r}."
+    check(_HUB_NAME.fullmatch(name) is not None, message, "not_found")
     try:
         return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*", "encoder*/*"], **download))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors

@@ -46,11 +46,8 @@ def resolve_view(
         if text in candidates:
             return candidates.index(text)
     matches = [name for name, kind in zip(names, kinds, strict=True) if kind == text]
-    check(
-        len(matches) < 2,
-        f"{argument}: {text!r} is the kind of {len(matches)} views; name one of {matches}.",
-        "ambiguous",
-    )
+    message = f"{argument}: {text!r} is the kind of {len(matches)} views; name one of {matches}."
+    check(len(matches) < 2, message, "ambiguous")
     if not matches:
         raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]), "view")
     return kinds.index(text)

@@ -65,7 +65,8 @@ def data_format(
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
     """Register the decorated reader as a format; see `Format` for the arguments.
 
-    By default a format is recognized by the suffixes of its files.
+    By default a format is recognized by the suffixes of its files. If the data have no test split, a reader holds out
+    `test_fraction` of each class, by default 0.2. It raises `UsageError` for corrupt or inconsistent data.
 
     >>> import tempfile, numpy as np
     >>> from contraport.data import from_arrays, load

@@ -27,23 +27,14 @@ def load_npz(path: str, split: str, test_fraction: float | None = None) -> Datas
 
     Keys: ``x``, or for several views ``view0``, ``view1``, ... or two or more other names, which become their names;
     optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test`` appended
-    are the test split; without them `test_fraction` of each class is held out, by default 0.2.
-
-    Raises:
-        UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not match.
+    are the test split.
     """
     return dataset_from_arrays(read_npz("data", path), path, split, test_fraction)
 
 
 @data_format("an array", suffixes=[".npy"])
 def load_npy(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npy` file, which holds one view without labels.
-
-    `test_fraction` of its rows is held out, by default 0.2.
-
-    Raises:
-        UsageError: the file is corrupt or pickled, or no array of `from_arrays`.
-    """
+    """Load one split of an `.npy` file, which holds one view without labels."""
     return dataset_from_arrays({"x": read_npy("data", path)}, path, split, test_fraction)
 
 

@@ -32,24 +32,17 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     """Load one split of a folder with the tables `rows`, `columns` and `pairs` (`.csv`, `.jsonl` or `.parquet`).
 
     The tables of rows and columns have a column of keys (such as ``id``) and one view. The table of pairs has the
-    columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. Without splits
-    `test_fraction` of the pairs is held out, by default 0.2. See `from_coupling`.
-
-    Raises:
-        UsageError: a table is corrupt or lacks a column, or a pair names a key that does not exist.
+    columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
     files = {}
     for part in PARTS:
         tables = _list_tables(path, part)
-        check(
-            len(tables) > 0, f"data: {path} is a coupling without a table {part!r} ({', '.join(SUFFIXES)}).", "no_table"
-        )
+        message = f"data: {path} is a coupling without a table {part!r} ({', '.join(SUFFIXES)})."
+        check(len(tables) > 0, message, "no_table")
         names = ", ".join(file.name for file in tables)
         check(len(tables) == 1, f"data: {path} must have one table {part!r}, got {names}.", "tables")
         files[part] = tables[0]
-    sides = {}
-    for part in PARTS[:2]:
-        sides[part] = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
+    sides = {part: load_table(str(files[part]), "train", image_size=image_size, test_fraction=0) for part in PARTS[:2]}
     table = read_table(str(files["pairs"]))
     check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")
     for column in ("row", "column"):

@@ -43,16 +43,12 @@ def load_image_or_text_folder(
 
     ``folder/class/*.png`` is labeled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
     read so if each of several domains has the same several classes; in other deeper folders the outermost folder is the
-    class. Each layout may be below ``train/`` and ``test/`` (or ``val/``); without these a fraction of each class is
-    held out. Hidden files, and files without the suffix of an image, are ignored. Images that cannot be decoded are
-    left out, logged, and listed in ``unreadable_files``.
+    class. Each layout may be below ``train/`` and ``test/`` (or ``val/``). Hidden files, and files without the suffix
+    of an image, are ignored. Images that cannot be decoded are left out, logged, and listed in ``unreadable_files``.
 
     If at least half of the images have a text beside them, ``photo.txt`` beside ``photo.jpg``, the texts are a second
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
-    texts. Texts are UTF-8 and held in memory. The options are those of `contraport.data.load`.
-
-    Raises:
-        UsageError: no images or texts in the folder, no readable image, an invalid text, or an ambiguous layout.
+    texts. Texts are UTF-8 and held in memory.
     """
     parents, files, texts, is_test = _scan(Path(folder))
     items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
@@ -73,13 +69,7 @@ def load_image_or_text_folder(
 
 @data_format("texts", suffixes=[".txt"])
 def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of a UTF-8 `.txt` file with one item per line; empty lines are skipped.
-
-    `test_fraction` of the lines is held out, by default 0.2.
-
-    Raises:
-        UsageError: the file is not text, or has no line.
-    """
+    """Load one split of a UTF-8 `.txt` file with one item per line; empty lines are skipped."""
     lines = [line.strip() for line in read_text_file(path).split("\n")]
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.", "empty")
@@ -90,11 +80,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
 
 
 def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
-    """Return the folder of the training items, and the folder of the test items if there is one.
-
-    Raises:
-        UsageError: there are test items but no folder train/, or the folder train/ may be a class.
-    """
+    """Return the folder of the training items, and the folder of the test items if there is one."""
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
     by_name = {name.lower(): folder / name for name in below}  # of Test and test, the latter
     train = by_name.get("train", folder)
@@ -153,11 +139,7 @@ def read_stripped_text(file: str) -> str:
 
 
 def read_text_file(file: str) -> str:
-    """Read a UTF-8 file.
-
-    Raises:
-        UsageError: the file is not UTF-8, or not a regular file.
-    """
+    """Read a regular file of UTF-8 text."""
     check_regular_file("data", file)
     try:
         return Path(file).read_text("utf-8-sig")

@@ -65,14 +65,11 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     Several images, arrays or texts, such as ``.jpg`` and ``.txt``, or ``.left.jpg`` and ``.right.jpg``, are several
     views. Other fields, empty texts, and samples that lack a view are left out and counted in the log.
 
-    Shards whose file or folder begins with ``test`` (or ``val``) are the test split if there are others; without them a
-    fraction of each class is held out. If there are shards of both names, those of ``val`` are not used.
+    Shards whose file or folder begins with ``test`` (or ``val``) are the test split if there are others. If there are
+    shards of both names, those of ``val`` are not used.
+
     The headers are read once; a batch then reads only its own bytes, in any order, and only the index is in memory.
     The path may be that of an archive, have braces as in ``train-{000..003}.tar``, or be that of a folder of archives.
-    The options are those of `contraport.data.load`.
-
-    Raises:
-        UsageError: a missing, compressed, corrupt or truncated archive, or samples that do not match.
     """
     archives, held_out = _select_archives(_find_archives(data), data)
     samples: list[_Sample] = []

@@ -386,11 +386,7 @@ def is_huggingface_folder(folder: str) -> bool:
     options=["image_size", "columns", "test_fraction"],
 )
 def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
-    """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`.
-
-    Raises:
-        UsageError: the package `datasets` is missing, the folder is corrupt, or a column is invalid.
-    """
+    """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`."""
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
         _validate(Path(folder))
@@ -411,12 +407,8 @@ def dataset_from_huggingface(
 ) -> Dataset:
     """Build one split of a `datasets.Dataset` or `DatasetDict`.
 
-    A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). Of a `Dataset`, `test_fraction`
-    of each class is held out, by default 0.2. A `ClassLabel` keeps its names. The arguments are those of
-    `dataset_from_rows`.
-
-    Raises:
-        UsageError: a column is invalid.
+    A `DatasetDict` has splits of its own, ``train`` and ``test`` (or ``validation``). A `ClassLabel` keeps its names.
+    The arguments are those of `dataset_from_rows`.
     """
     datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
     train, test = _select_splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)

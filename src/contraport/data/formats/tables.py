@@ -52,12 +52,9 @@ def load_table(
 ) -> Dataset:
     """Load one split of a `.csv`, `.jsonl` or `.parquet` file.
 
-    `contraport.data.formats.column_roles.infer_roles` describes the roles of its columns. Without a column of splits
-    `test_fraction` of each class is held out, by default 0.2. Columns may name image files, relative to the folder of
-    the table; those that cannot be decoded are left out, logged, and listed in ``unreadable_files``.
-
-    Raises:
-        UsageError: the file is corrupt, or a column or its values are invalid.
+    `contraport.data.formats.column_roles.infer_roles` describes the roles of its columns. Columns may name image files,
+    relative to the folder of the table; those that cannot be decoded are left out, logged, and listed in
+    ``unreadable_files``.
     """
     rows = TableRows(read_table(path, columns))
     return dataset_from_rows(
@@ -80,10 +77,8 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     try:
         if file.suffix == ".csv":
             table = _read_csv(file, columns or {})
-        elif file.suffix == ".jsonl":
-            table = _read_json_lines(file)
         else:
-            table = _map_parquet(file)
+            table = _read_json_lines(file) if file.suffix == ".jsonl" else _map_parquet(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
     except UsageError:
         raise
@@ -167,11 +162,8 @@ def replace_view_columns(
         there: future path of the table.
     """
     roles = resolve_roles(TableRows(table), columns, where)
-    check(
-        roles.by_role["sequence"] is None,
-        f"data: {where}: must have one item per row, got sequences of rows.",
-        "sequences",
-    )
+    message = f"data: {where}: must have one item per row, got sequences of rows."
+    check(roles.by_role["sequence"] is None, message, "sequences")
     for name in roles.views[view]:
         place = written.schema.get_field_index(name)
         written = written.set_column(place, written.schema.field(place), written.column(name).take(pa.array(partners)))
