@@ -3,7 +3,7 @@
     apt install fonts-noto-color-emoji && pip install emoji
     python examples/emoji_table.py --out emoji --wrong 0.2
 
-    contraport audit --data emoji/emoji.csv --views image en --out audits/emoji    # finds the wrong names
+    contraport audit --data emoji/emoji.csv --given_views image en --out audits/emoji    # finds the wrong names
     contraport train --data emoji/emoji.csv --recipe clip --out runs/emoji
     contraport search runs/emoji "a smiling cat" --page cats.html
 

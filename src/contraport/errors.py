@@ -269,19 +269,24 @@ def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> N
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` if a file cannot be written: its folder is missing, or it exists and `overwrite` is false."""
+    """Raise `UsageError` if a file cannot be written: it is a folder, or it exists and `overwrite` is false."""
     check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
-    check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.", "not_found")
+    check_parent_folder(argument, path)
 
 
 def check_new_folder(argument: str, folder: Path) -> None:
-    """Raise `UsageError` unless a folder is new or empty, in an existing folder."""
+    """Raise `UsageError` unless a folder is new or empty."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     check(is_free, f"{argument}: {folder} must be new or an empty folder. Choose another.", "exists")
-    parent = folder.absolute().parent
-    check(parent.is_dir(), f"{argument}: the folder {parent} does not exist.", "not_found")
+    check_parent_folder(argument, folder)
+
+
+def check_parent_folder(argument: str, path: Path) -> None:
+    """Raise `UsageError` if the missing folders of a path cannot be made, as one of its parents is a file."""
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    check(nearest.is_dir(), f"{argument}: {nearest} is a file, not a folder.", "not_a_folder")
 
 
 def check_regular_file(argument: str, path: str | Path) -> None:

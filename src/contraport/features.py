@@ -218,6 +218,8 @@ def read_features(path: str | Path) -> Features:
         UsageError: the file does not exist, is damaged or has no features.
     """
     file = Path(path)
+    found = bool(file.suffix) or file.exists()
+    check(found, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
     check(file.suffix in _FORMATS, f"features: must end in {', '.join(_FORMATS)}, got {str(path)!r}.", "suffix")
     if not file.exists() and (shards := _shards_of(file)):
         return _joined([read_features(shard) for shard in shards])

@@ -240,7 +240,7 @@ def test_selects_views_by_name_or_number(
     views: tuple[np.ndarray, np.ndarray], frozen: Audit, chosen: tuple[int | str, ...]
 ) -> None:
     three = {"ear": views[0], "hand": np.zeros((ITEMS, 2)) + np.arange(ITEMS)[:, None], "eye": views[1]}
-    assert (contraport.audit(data=three, views=chosen, method="frozen").scores == frozen.scores).all()
+    assert (contraport.audit(data=three, given_views=chosen, method="frozen").scores == frozen.scores).all()
 
 
 def test_views_of_a_table_are_named_by_its_columns(tmp_path: Path) -> None:
@@ -362,10 +362,10 @@ TWO_EQUAL_VIEWS = {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}
         ({"data": (np.ones((49, 2)), np.ones((49, 2)))}, "data.too_few_pairs", [50, 49]),
         ({"data": np.ones((60, 2))}, "data.views", ["arrays", 1]),
         ({"data": "digits"}, "data.views", ["digits", 1]),
-        ({"data": (np.ones((60, 2)),) * 3, "views": (0, 3)}, "views.unknown", ["arrays", 3]),
-        ({"data": TWO_EQUAL_VIEWS, "views": ("ear", "ey")}, "views.unknown", ["'eye'"]),
-        ({"data": TWO_EQUAL_VIEWS, "views": ("ear", 0)}, "views.same", ["ear", 0]),
-        ({"views": (1, 1)}, "views.invalid", [(1, 1)]),
+        ({"data": (np.ones((60, 2)),) * 3, "given_views": (0, 3)}, "given_views.unknown", [3]),
+        ({"data": TWO_EQUAL_VIEWS, "given_views": ("ear", "ey")}, "given_views.unknown", ["'eye'"]),
+        ({"data": TWO_EQUAL_VIEWS, "given_views": ("ear", 0)}, "given_views.same", ["ear", 0]),
+        ({"given_views": (1, 1)}, "given_views.invalid", [(1, 1)]),
         ({"method": "offline"}, "method.unknown", ["'online'"]),
         (
             {"method": "frozen", "data": (np.ones((60, 2)), np.arange(180.0).reshape(60, 3))},
@@ -438,7 +438,7 @@ def test_rejects_streams(views: tuple[int, ...]) -> None:
     pairs = [(random.normal(size=4).astype(np.float32), random.normal(size=3).astype(np.float32)) for _ in range(60)]
     stream = from_stream(pairs, name="pairs")
     with pytest.raises(UsageError, match=r"^data: .*stream"):
-        contraport.audit(data=stream, method="frozen", views=views)
+        contraport.audit(data=stream, method="frozen", given_views=views)
 
 
 def test_names_are_escaped_for_spreadsheets_and_the_console(

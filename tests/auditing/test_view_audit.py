@@ -56,7 +56,7 @@ def test_flags_items_with_their_views(found: ViewAudit) -> None:
 
 
 def test_two_of_the_views_are_audited_as_a_pair(views: dict[str, np.ndarray], found: ViewAudit) -> None:
-    pair = contraport.audit(data=views, views=("a", "c"), method="frozen")
+    pair = contraport.audit(data=views, given_views=("a", "c"), method="frozen")
     assert np.array_equal(pair.scores, found.pair_audits["a", "c"].scores)
 
 
@@ -87,7 +87,7 @@ def test_rejects_exports_of_pairs(views: dict[str, np.ndarray], tmp_path: Path) 
 
 def test_resumes_only_with_the_same_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     out, options = tmp_path / "audit", {"epochs": 1, "progress": False}
-    contraport.audit(data=views, views=("a", "b", "c"), out=out, **options)
+    contraport.audit(data=views, given_views=("a", "b", "c"), out=out, **options)
     with raises_usage_error("resume.other_options"):
         contraport.audit(data=views, out=out, resume=True, **options)
 

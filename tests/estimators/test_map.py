@@ -109,8 +109,8 @@ def test_does_not_overwrite_other_files(tmp_path, features):
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with raises_usage_error("out.exists"):
         contraport.map(features, out=tmp_path / "full", **QUICK)
-    with raises_usage_error("out.not_found"):
-        contraport.map(features, out=tmp_path / "a" / "b", **QUICK)
+    with raises_usage_error("out.not_a_folder"):
+        contraport.map(features, out=tmp_path / "full" / "mine.txt" / "b", **QUICK)
     with raises_usage_error("perplexity.invalid"):
         contraport.map(features, out=tmp_path / "new", **{**QUICK, "perplexity": 60})
     assert [path.name for path in tmp_path.iterdir()] == ["full"]

@@ -523,8 +523,10 @@ def test_damaged_index_is_rejected_or_rebuilt(
     monkeypatch.setattr(faiss, "__version__", "0")
     assert len(neighbors(some(), query=1, index=tmp_path / "a.faiss")) == 10
     assert "Rebuilding" in caplog.text
-    with raises_usage_error("index.not_found", tmp_path / "none"):
-        neighbors(some(), query=1, index=tmp_path / "none" / "a.faiss")
+    with raises_usage_error("index.not_a_folder", tmp_path / "a.faiss"):
+        neighbors(some(), query=1, index=tmp_path / "a.faiss" / "b.faiss")
+    neighbors(some(), query=1, index=tmp_path / "new" / "a.faiss")
+    assert (tmp_path / "new" / "a.faiss").is_file()
 
 
 def test_partly_written_index_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,10 @@ _NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNO
 def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
     """Context manager: yield a temporary path, which replaces `path` if the block succeeds and is removed otherwise.
 
-    A reader sees the old file or the new one, never a part. The temporary name keeps the suffix of `path`. With
-    `checksum`, a checksum file is written too.
+    A reader sees the old file or the new one, never a part. The temporary name keeps the suffix of `path`. Missing
+    folders are made. With `checksum`, a checksum file is written too.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
     try:
         yield temporary
@@ -59,8 +60,9 @@ def leftover_files(folder: Path) -> Iterator[Path]:
 def atomic_write_folder(folder: Path) -> Iterator[Path]:
     """Context manager: yield a temporary folder; if the block succeeds, its files are moved to `folder` one by one.
 
-    The files in subfolders are moved first.
+    The files in subfolders are moved first. Missing folders are made.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
         yield Path(temporary)
         folder.mkdir(exist_ok=True)

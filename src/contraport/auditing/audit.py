@@ -32,7 +32,8 @@ from contraport.auditing.view_audit import ViewAudit
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint_dataset
 from contraport.data.streams import check_no_stream
-from contraport.errors import UsageError, check, report_write_errors, unknown_name_error
+from contraport.encoders import resolve_view
+from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import get_declared_options
 from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
@@ -70,9 +71,10 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     """
     options = AuditOptions(**values)
     full = _load_dataset(options)
-    views = tuple(_find_view_index(full, view) for view in options.views or range(len(full.shapes)))
-    check(len(set(views)) == len(views), f"views: expected two different views, got {list(options.views)}.", "same")
-    dataset = full.select_views(views) if options.views else full
+    chosen, names = options.given_views, full.view_names
+    views = tuple(resolve_view("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
+    check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
+    dataset = full.select_views(views) if chosen else full
     try:
         return _audit_pair(options, full, views) if len(views) <= 2 else _audit_all_views(options, dataset)
     except KeyboardInterrupt as interrupt:
@@ -85,7 +87,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
 
 def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) -> Audit:
     """Audit two views of a dataset."""
-    dataset = full.select_views(views) if options.views else full
+    dataset = full.select_views(views) if options.given_views else full
     check_paired_dataset(dataset)
     with _open_output_folder(options) as folder:
         if options.method == "online":
@@ -114,7 +116,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
     """Audit each pair of views, each in its own folder, and combine the scores."""
     unsupported = [form for form in options.requested_exports if form != "drop"]
     if unsupported:
-        message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with views."
+        message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
         raise UsageError(message, kind="views")
     audits, names = {}, dataset.view_names
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
@@ -133,7 +135,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
             log.info("audit of %s and %s", first, second)
             out = None if options.out is None else folder / f"{first}-{second}"
             resume = options.resume and out is not None and out.exists()
-            own = replace(options, data=dataset, views=pair, out=out, resume=resume, drop=False)
+            own = replace(options, data=dataset, given_views=pair, out=out, resume=resume, drop=False)
             audits[first, second] = _audit_pair(own, dataset, pair)
         result = ViewAudit.from_pair_audits(dataset, audits)
         if options.out is not None:
@@ -224,15 +226,3 @@ def _load_dataset(options: AuditOptions) -> Dataset:
         dataset = load_unsplit(data, root=options.root, image_size=options.image_size, columns=options.columns)
     check_no_stream(dataset)
     return dataset
-
-
-def _find_view_index(dataset: Dataset, view: int | str) -> int:
-    """Return the index of a view given by its name or by its number, counted from 0."""
-    names = dataset.view_names
-    if str(view).isdigit() and str(view) not in names:
-        views = f"{dataset.name!r} has {len(names)} views, numbered from 0: {', '.join(names)}"
-        check(int(view) < len(names), f"views: {views}; got {view}.", "unknown")
-        return int(view)
-    if view not in names:
-        raise unknown_name_error(f"views: view of {dataset.name!r}", str(view), names)
-    return names.index(str(view))

@@ -60,11 +60,12 @@ class AuditOptions(BaseOptions):
             is_cli_flag=True,
         ),
     )
-    views: Sequence[int | str] = option(
+    given_views: Sequence[int | str] = option(
         (),
         "Views to audit: names (columns of a table, `view0` of an .npz) or numbers from 0. With three or more, each "
         "pair is audited, and the view of each item that does not belong to it is named; default: all views.",
         check=_check_views,
+        deprecated_name="views",
     )
     columns: dict[str, Any] | None = option(
         None, "Roles of the columns of a table, as in `contraport train`; default: by their names and types."
@@ -187,16 +188,16 @@ AUDIT = Command(
     """,
     examples=(
         "contraport audit --data pairs.npz --out audits/pairs",
-        "contraport audit --data views.npz --views 0 2 --method crossfit --repeats 2 --out audits/views",
+        "contraport audit --data views.npz --given_views 0 2 --method crossfit --repeats 2 --out audits/views",
         "contraport audit --data languages.npz --drop --out audits/languages",
-        "contraport audit --data table.parquet --views photo caption --drop --weigh --out audits/table",
+        "contraport audit --data table.parquet --given_views photo caption --drop --weigh --out audits/table",
     ),
     printer_path="contraport.cli.console:print_audit",
     required_extra=EXTRA,
     group=PAIRS,
     short_help_options=(
         "data",
-        "views",
+        "given_views",
         "method",
         "encoder",
         "epochs",

@@ -18,7 +18,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_user_module_description
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
-from contraport.errors import UsageError, check, import_optional, report_write_errors
+from contraport.errors import UsageError, check, check_parent_folder, import_optional, report_write_errors
 from contraport.evaluation.config import EXPORT, ExportOptions
 from contraport.runs import as_run
 from contraport.seeding import torch_generator
@@ -65,7 +65,7 @@ def export(given: dict[str, Any]) -> Path:
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
     kind = "folder" if is_folder else "file"
-    check(path.absolute().parent.is_dir(), f"out: folder {path.parent} does not exist.", "not_found")
+    check_parent_folder("out", path)
     check(not path.exists() or path.is_dir() == is_folder, f"out: {path} exists and is not a {kind}.", "type")
     hint = f"Pass {format_options(overwrite=True)} to replace it."
     check(options.overwrite or not path.exists(), f"out: {path} exists. {hint}", "exists")

@@ -20,6 +20,7 @@ from contraport.embedding import check_finite
 from contraport.errors import (
     UsageError,
     check,
+    check_parent_folder,
     check_regular_file,
     import_optional,
     one_line_reason,
@@ -165,7 +166,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
         log.warning("Rebuilding the index in %s: it was built from other features or by another faiss.", path)
     else:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
-    check(path.absolute().parent.is_dir(), f"index: the folder {path.parent} does not exist.", "not_found")
+    check_parent_folder("index", path)
     faiss_index = _build_index(faiss, features)
     with report_write_errors("index", path):
         with atomic_write(path) as temporary:

@@ -30,7 +30,7 @@ from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
 from contraport.data.views.views import COLOR
-from contraport.encoders.tower import mapping_to_view_list
+from contraport.encoders.tower import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint
 from contraport.options import has_object_placeholder
@@ -175,7 +175,9 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.imbalance is not None and dataset.split == "train":
         dataset = make_imbalanced(dataset, parse_imbalance_ratio(settings.imbalance))
     if settings.given_views:
-        dataset = dataset.select_views(settings.given_views, "given_views")
+        names, shapes = dataset.view_names, dataset.shapes
+        views = [resolve_view("given_views", view, names, shapes) for view in settings.given_views]
+        dataset = dataset.select_views(views, "given_views")
     if settings.domains is not None:
         dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:

@@ -49,8 +49,8 @@ def _check_sample_weight(name: str, value: Any) -> None:
     )
 
 
-def _check_view_numbers(name: str, value: Any) -> None:
-    check(matches_type(value, Sequence[int]), f"{name}: must be a list of view numbers, got {value!r}.")
+def _check_given_views(name: str, value: Any) -> None:
+    check(matches_type(value, Sequence[int | str]), f"{name}: must be a list of view names or numbers, got {value!r}.")
     check(len(set(value)) == len(value), f"{name}: must name each view once, got {list(value)}.", "duplicate")
 
 
@@ -150,8 +150,10 @@ class DataPreparationSettings(BaseOptions):
         "default: `max_items`.",
         check=int_in_range(4),
     )
-    given_views: Sequence[int] = option(
-        (), "Numbers (from 0) of the views of the data to use; default: all.", check=_check_view_numbers
+    given_views: Sequence[int | str] = option(
+        (),
+        "Views of the data to use: names (columns of a table, `view0` of an .npz) or numbers from 0; default: all.",
+        check=_check_given_views,
     )
     root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", lifetime="machine")
     num_workers: int | None = num_workers_option()
