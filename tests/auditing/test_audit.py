@@ -459,6 +459,17 @@ def test_names_are_escaped_for_spreadsheets_and_the_console(
     assert all(found.keys[pair] in shown for pair in found.flagged(count=10))
 
 
+def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, np.ndarray]) -> None:
+    found = contraport.audit(data=views, method="frozen")
+    assert found.is_rate_reliable
+    assert f"{len(found.flagged()):,}" in found.advice
+    assert "drop=True" in found.advice
+    assert "drop" not in replace(found, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
+    unknown = replace(found, scores=found.known_mismatch_scores[np.arange(ITEMS) % len(found.known_mismatch_scores)])
+    assert not unknown.is_rate_reliable
+    assert "drop" not in unknown.advice
+
+
 @pytest.mark.parametrize(
     ("method", "resume"),
     [("crossfit", False), ("crossfit", True), ("frozen", False), ("online", False), ("online", True)],

@@ -179,6 +179,17 @@ class Audit:
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     @property
+    def advice(self) -> str:
+        """What to do about the wrong pairs, in a sentence."""
+        if not self.is_rate_reliable:
+            return "Look at the worst pairs before any is removed: the share of wrong pairs is unknown."
+        flagged = len(self.flagged())
+        if flagged == 0:
+            return "Train on all pairs: none looks wrong."
+        audit, drop = format_options(audit=True), format_options(drop=True)
+        return f"Train with {audit}, or write the data without the {flagged:,} flagged pairs by {drop}."
+
+    @property
     def worst_title(self) -> str:
         """Title of the table of the worst pairs."""
         return f"{self}; worst pairs"

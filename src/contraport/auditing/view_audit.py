@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import gaussian_kde
 
 from contraport._utils.files import write_arrays, write_json
+from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.result import Audit, write_csv_columns
 from contraport.data import Dataset
@@ -127,6 +128,17 @@ class ViewAudit:
     def notes(self) -> tuple[str, ...]:
         """Warnings of the pairs' audits, each with the names of the views."""
         return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
+
+    @property
+    def advice(self) -> str:
+        """What to do about the wrong views, in a sentence."""
+        flagged = len(self.flagged())
+        drop = format_options(drop=True)
+        return (
+            f"Write the data without {flagged:,} views by {drop}."
+            if flagged
+            else "Train on all views: none looks wrong."
+        )
 
     @property
     def worst_title(self) -> str:

@@ -162,7 +162,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_audit(audit: Audit | ViewAudit) -> None:
-    """Print the result of an audit: the share of suspected mismatches, and the worst pairs or views."""
+    """Print the result of an audit: the share of suspected mismatches, the worst pairs or views, and advice."""
     print_table(audit.worst_title, audit.format_worst())
-    for note in audit.notes:
-        print(note)
+    for sentence in (*audit.notes, audit.advice):
+        print(sentence)
