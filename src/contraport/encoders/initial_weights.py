@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from contraport._utils.files import check_checksum
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
+from contraport.encoders import lite0
 from contraport.encoders.factory import Shape, is_user_module_description, list_custom_code_encoders
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
 from contraport.encoders.tower import mapping_to_view_list
@@ -231,7 +232,7 @@ _LOW_RESOLUTION_KERNEL = 3
 def load_pretrained(encoder: Encoders) -> InitialWeights:
     """Load the pretrained weights of timm or transformers encoders, from the hub or the download cache.
 
-    Built-in and user encoders among several keep random weights.
+    Those of ``lite0`` are in a package. Other built-in and user encoders among several keep random weights.
 
     Raises:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
@@ -247,14 +248,18 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
 
 
 def _is_external(encoder: object) -> bool:
-    """Return whether an encoder is from timm or transformers."""
-    return isinstance(encoder, str) and encoder not in ENCODERS and not list_custom_code_encoders(encoder)
+    """Return whether an encoder has weights that others trained: lite0, or a name of timm or transformers."""
+    if encoder in ENCODERS:
+        return ENCODERS[encoder].has_own_weights
+    return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
 def _load_one(encoder: Any) -> InitialWeights:
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
     check(_is_external(encoder), message, "no_weights")
+    if encoder in ENCODERS:
+        return _from_timm_state(encoder, lite0.read_lite0_weights(), _timm_config(lite0.ARCHITECTURE), lite0.PACKAGE)
     return _load_timm(encoder) if timm.is_model(encoder) else _load_text(encoder, encoder)
 
 

@@ -227,7 +227,7 @@ def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= FEW_IMAGES or not dataset.is_image or settings.freezes_some_encoder or is_named:
         return None
-    if _are_image_weights(settings.pretrained, dataset) or _are_image_weights(settings.init, dataset):
+    if _are_image_weights(settings.pretrained_encoders, dataset) or _are_image_weights(settings.init, dataset):
         if settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None:
             return None
         return (

@@ -35,7 +35,7 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
 
     The folder of a resumed `run` stores them.
     """
-    pretrained_views, init = settings.pretrained, settings.init
+    pretrained_views, init = settings.pretrained_encoders, settings.init
     if not pretrained_views and init is None:
         return None
     if run is not None and (run.initial_path / CONFIG_FILE).exists():

@@ -49,6 +49,10 @@ def _is_custom_encoder(encoder: Any) -> bool:
     )
 
 
+def _has_own_weights(encoder: Any) -> bool:
+    return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].has_own_weights
+
+
 def _check_per_view(each: Check) -> Check:
     """Return an option check that applies a given check to a single value or to each view's value in a mapping."""
 
@@ -88,7 +92,7 @@ class NetworkSettings(BaseOptions):
         False,
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
         "cache. Images are normalized, and resized unless `image_size` is given, as in pretraining. For some views "
-        "only: --pretrained.text.",
+        "only: --pretrained.text. Not needed for lite0, which always starts from its weights.",
         check=_check_per_view(_check_type(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
@@ -195,9 +199,23 @@ class NetworkSettings(BaseOptions):
         return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].is_fixed for name in names]
 
     @property
+    def pretrained_encoders(self) -> bool | dict[str, Any]:
+        """Option `pretrained`, and true also for encoders with weights of their own (lite0) that get no `init`."""
+        if self.pretrained is True or isinstance(self.init, str | Path):
+            return self.pretrained
+        if self.encoder is None or isinstance(self.encoder, str):
+            return self.pretrained or (self.init is None and _has_own_weights(self.encoder))
+        if not isinstance(self.encoder, Mapping | list | tuple):
+            return self.pretrained
+        by_view = self.encoder if isinstance(self.encoder, Mapping) else dict(enumerate(self.encoder))
+        own = {str(view): True for view, name in by_view.items() if _has_own_weights(name)}
+        return {view: True for view in own if view not in (self.init or {})} | (self.pretrained or {}) or False
+
+    @property
     def has_initial_weights(self) -> bool:
         """True if at least one encoder starts, or may start, from trained weights."""
-        pretrained = any(self.pretrained.values()) if isinstance(self.pretrained, Mapping) else self.pretrained
+        pretrained = self.pretrained_encoders
+        pretrained = any(pretrained.values()) if isinstance(pretrained, Mapping) else pretrained
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
     @property

