@@ -55,6 +55,18 @@ def test_lists_alternatives_for_labels_and_domains() -> None:
     assert options == ["--objective sup-con", "--sample_weight classes", "--target domains:alpha=0.1,beta=0"]
 
 
+@pytest.mark.parametrize(("installed", "encoder"), [(True, "lite0"), (False, "resnet18")])
+def test_recommends_fixed_weights_for_few_photos(
+    installed: bool, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contraport.training.advise.is_lite0_installed", lambda: installed)
+    advice = contraport.advise(dataset({"a": np.zeros((40, 3, 8, 8), np.uint8)}))
+    assert f"--encoder {encoder} " in advice.command
+    assert "--freeze true" in advice.command
+    assert ("contraport[weights]" in str(advice)) != installed
+    assert parse(find_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
+
+
 def test_rejects_use_of_missing_labels() -> None:
     with raises_usage_error("use_labels.no_labels"):
         contraport.advise(dataset({"a": VECTORS}), use_labels=True)

