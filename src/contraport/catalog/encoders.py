@@ -13,8 +13,8 @@ class EncoderEntry(NamedTuple):
     """Table entry of a named encoder.
 
     Attributes:
-        network_class_path: Location of the network class, or of a function that builds it, ``module:name``; empty for encoders of other libraries.
-            The class takes the shape of an item.
+        network_class_path: Location of the network class, or of a function that builds it, ``module:name``; empty for
+            encoders of other libraries. It takes the shape of an item.
         is_fixed: Whether the encoder has no trainable weights.
         has_own_weights: Whether training starts from the encoder's own trained weights unless `init` gives others.
     """
