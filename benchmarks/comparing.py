@@ -2,7 +2,7 @@
 
 Other options are passed to `contraport compare`: `--quick`, `--data fashion-mnist`, `--budget 30m`.
 `benchmarks/results/suites/NAME-DATA.json` is the `results.json` of the comparison, from which `make docs` writes
-docs/results.md and docs/choosing.md; with `--tune` it is `NAME-DATA-tuned.json`, and of a suite's full number of items
+docs/accuracy.md and docs/choosing.md; with `--tune` it is `NAME-DATA-tuned.json`, and of a suite's full number of items
 `NAME-DATA-10000.json`, so that neither writes over its small form. A suite that was stopped, or that the budget was too
 short for, goes on.
 """

