@@ -2,10 +2,19 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
+import contraport
 from contraport._utils.text_bytes import concatenate_batches, texts_to_tensor
 from contraport.encoders import Model
 from contraport.encoders.factory import build_encoder
-from contraport.encoders.networks import BUCKETS, NGRAM_SIZES, NgramHasher, SmallText, vectorize_texts
+from contraport.encoders.networks import (
+    BUCKETS,
+    LOG_WEIGHT_SCALE,
+    NGRAM_SIZES,
+    NgramHasher,
+    SmallText,
+    WeightedNgrams,
+    vectorize_texts,
+)
 
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
@@ -78,6 +87,38 @@ def test_numeric_encoders_reject_texts(name):
         build_encoder(name, ())
 
 
-def test_text_encoder_rejects_images():
-    with raises_usage_error("encoder.shape", "small-text", (3, 8, 8)):
-        build_encoder("small-text", (3, 8, 8))
+@pytest.mark.parametrize("name", ["small-text", "weighted-ngrams"])
+def test_text_encoder_rejects_images(name):
+    with raises_usage_error("encoder.shape", name, (3, 8, 8)):
+        build_encoder(name, (3, 8, 8))
+
+
+@torch.no_grad()
+def test_weighted_ngrams_start_at_the_raw_counts_and_weigh_each_hash():
+    encoder = WeightedNgrams(()).eval()
+    batch = texts_to_tensor([*TEXTS, ""])
+    assert torch.equal(encoder(batch), vectorize_texts(batch, encoder.num_features))
+    torch.nn.init.normal_(encoder.log_weights.weight, std=0.03)
+    weights = torch.exp(LOG_WEIGHT_SCALE * encoder.log_weights.weight.double().flatten())
+    for text, features in zip(TEXTS, encoder(batch), strict=False):
+        expected = torch.zeros(encoder.num_features, dtype=torch.double)
+        for number in [*hashes(text)[0], *hashes(text)[1]]:
+            expected[number % encoder.num_features] += weights[number]
+        assert torch.allclose(features.double(), expected / expected.norm(), atol=1e-6)
+    assert encoder.forward_vectors(texts_to_tensor(["a red bag"])).shape == (1, 3, encoder.num_features)
+
+
+def test_weighted_ngrams_learn_which_words_tell_texts_apart():
+    rare = [f"w{number * 7919}" for number in range(64)]
+    one, other = (texts_to_tensor([f"{start} {word} library" for word in rare]) for start in ("the", "my"))
+    torch.manual_seed(0)
+    encoder = WeightedNgrams(())
+    optimizer = torch.optim.Adam(encoder.parameters(), lr=1e-3)
+    for _ in range(30):
+        optimizer.zero_grad()
+        contraport.info_nce(temperature=0.1)(encoder(one), encoder(other)).backward()
+        optimizer.step()
+    weights = encoder.log_weights.weight.detach().flatten()
+    of_rare = weights[[hashes(word)[0][0] for word in rare]]
+    assert weights[hashes("library")[0][0]] < of_rare.min()
+    assert of_rare.mean() > 0

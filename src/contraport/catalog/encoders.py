@@ -61,6 +61,12 @@ ENCODERS = {
             "hashed words and character n-grams, for texts in any language; no vocabulary",
             "contraport.encoders.networks:SmallText",
         ),
+        EncoderEntry(
+            "weighted-ngrams",
+            "counts of words and n-grams with learned weights, for pairs of texts that share words; starts at the raw "
+            "counts",
+            "contraport.encoders.networks:WeightedNgrams",
+        ),
     )
 }
 """The encoders of this package, by name."""
