@@ -67,6 +67,11 @@ def test_recommends_fixed_weights_for_few_photos(
     assert parse(find_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
 
 
+def test_lists_weighted_ngrams_for_pairs_of_texts() -> None:
+    alternatives = contraport.advise(CASES["pairs of texts"][0]).alternatives
+    assert [alternative.options for alternative in alternatives] == ["--encoder weighted-ngrams"]
+
+
 def test_rejects_use_of_missing_labels() -> None:
     with raises_usage_error("use_labels.no_labels"):
         contraport.advise(dataset({"a": VECTORS}), use_labels=True)

@@ -168,6 +168,9 @@ def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
 def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
     """Return options that the labels and domains of the data suggest."""
     alternatives: list[Suggestion] = []
+    if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
+        text = "starts at the counts of words and learns their weights, for pairs that share words."
+        alternatives.append(Suggestion("--encoder weighted-ngrams", text))
     if dataset.labels is not None and not use_labels:
         text = f"trains on the labels ({pluralize(len(dataset.class_names or ()), 'class', 'classes')})."
         alternatives.append(Suggestion("--objective sup-con", text, "labels"))
