@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,10 +244,11 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
 
 def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
     """Write named columns as a `.csv` file."""
-    write_csv(path, table, (map(_format_cell, row) for row in zip(*table.values(), strict=True)))
+    write_csv(path, table, zip(*map(_format_column, table.values()), strict=True))
 
 
-def _format_cell(value: np.generic) -> str:
-    if isinstance(value, np.str_):
-        return str(value)
-    return f"{value:.6g}" if isinstance(value, np.floating) else str(value.item()).lower()
+def _format_column(values: NDArray[np.generic]) -> Iterable[object]:
+    """Format the cells of a column: six significant digits, "true" and "false"; texts and integers are unchanged."""
+    if np.issubdtype(values.dtype, np.floating):
+        return map("{:.6g}".format, values.tolist())
+    return np.where(values, "true", "false").tolist() if values.dtype == np.bool_ else values.tolist()

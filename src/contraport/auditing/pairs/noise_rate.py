@@ -63,9 +63,13 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
     rates = _noise_rate_by_part(_share_below(pairs, _score_thresholds(mismatches)), mismatches)
-    draws = np.empty((BOOTSTRAP_DRAWS, len(LOWER_PARTS)))
+    draws, number = np.empty((BOOTSTRAP_DRAWS, len(LOWER_PARTS))), len(mismatches)
+    position = np.empty(number, dtype=np.int64)
+    position[np.argsort(mismatch_scores)] = np.arange(number)
     for draw in range(BOOTSTRAP_DRAWS):
-        drawn = np.sort(mismatch_scores[random.integers(0, len(mismatches), len(mismatches))])
+        # Repeating the sorted scores by their counts gives the resample in order, without another sort.
+        counts = np.bincount(position[random.integers(0, number, number)], minlength=number)
+        drawn = np.repeat(mismatches, counts)
         # The numbers of resampled pairs between marks are multinomial, so the pairs need not be resampled one by one.
         between = np.diff(_share_below(pairs, _score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)

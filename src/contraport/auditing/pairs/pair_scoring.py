@@ -33,6 +33,9 @@ RELAXATION = 0.1
 ITERATIONS = 200
 """Sinkhorn iterations of the plans."""
 
+PAIRS_AT_ONCE = 2**16
+"""Pairs that `neighbors` scores at a time: each has indices and thresholds of some hundred bytes per neighbor."""
+
 _Function = Callable[[PairedFeatures, PairIndices], Tensor]
 
 
@@ -97,10 +100,13 @@ def _neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     Counting shared neighbors instead carries less information, and none among many equal items: of a thousand equal
     captions the fifteen nearest are arbitrary.
     """
-    near_first, near_second = paired.find_pair_neighbors(pairs)
-    in_second = paired.compute_neg_log_ranks(1, pairs.second, near_first)
-    in_first = paired.compute_neg_log_ranks(0, pairs.first, near_second)
-    return (in_second.mean(dim=1) + in_first.mean(dim=1)) / 2
+    scores = []
+    for first, second in zip(*(members.split(PAIRS_AT_ONCE) for members in pairs), strict=True):
+        near_first, near_second = paired.find_pair_neighbors(PairIndices(first, second))
+        in_second = paired.compute_neg_log_ranks(1, second, near_first)
+        in_first = paired.compute_neg_log_ranks(0, first, near_second)
+        scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
+    return torch.cat(scores)
 
 
 @_register("csls in a common space that is learned from the other pairs", shared_space=False)
@@ -216,15 +222,15 @@ def _log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: Sinkh
 @_register("the sum of neighbors and canonical, each standardized", shared_space=False)
 def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
-    total = torch.zeros(len(pairs.first), device=pairs.first.device)
+    total, number = torch.zeros(len(pairs.first), device=pairs.first.device), len(paired)
+    starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pairs, strict=True))
     for name in ("neighbors", "canonical"):
-        score, number = STATISTICS[name].score_function, len(paired)
-        starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pairs, strict=True))
-        values = score(paired, pairs)
-        if name not in paired.standardization:
-            of_data = values[:number] if starts_with_data else score(paired, paired.observed_pairs)
-            paired.standardization[name] = torch.std_mean(of_data)
-        spread, mean = paired.standardization[name]
+        score, observed = STATISTICS[name].score_function, paired.observed_scores
+        if name not in observed and not starts_with_data:
+            observed[name] = score(paired, paired.observed_pairs)
+        is_known = name in observed and starts_with_data and len(total) == number
+        values = observed[name] if is_known else score(paired, pairs)
+        spread, mean = torch.std_mean(observed.setdefault(name, values[:number]))
         if spread > 0:
             total += (values - mean) / spread
     return total

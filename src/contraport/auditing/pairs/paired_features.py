@@ -204,7 +204,7 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        for name in ("nearest_neighbors", "canonical_maps", "standardization"):
+        for name in ("nearest_neighbors", "canonical_maps", "observed_scores"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "pool", pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -221,8 +221,8 @@ class PairedFeatures:
         return self.observed_pairs.first if self.pool is None else self.pool
 
     @cached_property
-    def standardization(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Standard deviation and mean of the scores of the observed pairs, by statistic, as far as computed."""
+    def observed_scores(self) -> dict[str, Tensor]:
+        """Scores of the observed pairs, ``(n,)``, by statistic, as far as computed."""
         return {}
 
     @cached_property

@@ -109,17 +109,18 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids
     largest = max_held_out_group_size(len(dataset), None)
     set_of = np.arange(len(dataset)) if ids is None else group_by_content(ids, largest).group_ids
-    sets = np.split(np.argsort(set_of, kind="stable"), np.bincount(set_of).cumsum()[:-1])
+    sizes, members = np.bincount(set_of), np.argsort(set_of, kind="stable")
+    sets = torch.from_numpy(members).split(sizes.tolist())
     order = random.permutation(len(sets))
-    order = order[np.argsort([len(sets[number]) for number in order], kind="stable")]
+    order = order[np.argsort(sizes[order], kind="stable")]
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
-        content = ids.numpy()[[members[0] for members in sets]]
+        content = ids.numpy()[members[sizes.cumsum() - sizes]]
         break_same_content_pairs(first, second, content, random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))
-    return tuple(tuple(torch.from_numpy(sets[number]) for number in group) for group in groups)
+    return tuple(tuple(sets[number] for number in group) for group in groups)
 
 
 def rotate_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
@@ -128,9 +129,15 @@ def rotate_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
     >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]
     """
-    partners = torch.empty(sum(len(items) for group in groups for items in group), dtype=torch.int64)
-    for group in groups:
-        for place, items in enumerate(group):
-            others = group[place - 1]
-            partners[items] = others[torch.arange(len(items)) % len(others)]
+    sets = [items for group in groups for items in group]
+    sizes = torch.tensor([items.numel() for items in sets])
+    preceding = torch.arange(len(sets)) - 1  # the first set of a group is preceded by its last
+    lengths = torch.tensor([len(group) for group in groups])
+    ends = lengths.cumsum(0)
+    preceding[ends - lengths] = ends - 1
+    # All sets at once: a loop over half a million groups takes minutes.
+    items, starts, set_of = torch.cat(sets), sizes.cumsum(0) - sizes, torch.arange(len(sets)).repeat_interleave(sizes)
+    others = preceding[set_of]
+    partners = torch.empty_like(items)
+    partners[items] = items[starts[others] + (torch.arange(len(items)) - starts[set_of]) % sizes[others]]
     return partners
