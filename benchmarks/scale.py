@@ -1,9 +1,10 @@
 """Time and peak memory of commands by the number of rows.
 
-Each measurement has a process of its own, with one thread. Rows are vectors of random clusters in a latent space of 24
-dimensions, with noise; the second view of a fifth of the pairs is shuffled. Seconds are CPU seconds of the process, as
-the machine is shared; the peak is of all its memory, data and libraries included. The exponent is that of the growth
-since the size before.
+Each measurement has a process of its own, with one thread and limits on CPU seconds and memory; a case that reaches one
+of them is recorded as such, and larger sizes are left out. Rows are vectors of random clusters in a latent space of 24
+dimensions, with noise; the second view of a fifth of the pairs is shuffled. The machine may be shared, so CPU seconds
+count; wall seconds are recorded too. The peak is that of all memory of the process, data and libraries included, from
+the start of the command. The exponent is that of the growth since the size before.
 
     python -m benchmarks.scale [--cases audit ...] [--rows 10000 100000] [--widths 64]
         [--out benchmarks/results/scale.json]
@@ -12,9 +13,13 @@ since the size before.
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import json
 import math
+import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,12 +36,21 @@ from sklearn.metrics import roc_auc_score
 
 import contraport
 from benchmarks.engine import machine
-from contraport.auditing.crossfit import score_frozen_vectors
+from contraport.auditing import crossfit, result
 from contraport.auditing.pairs import paired_features
-from contraport.data import load_unsplit
 
 LATENT, SHUFFLED = 24, 0.2
-SECONDS_LIMIT = 900
+SECONDS_LIMIT, GIGABYTES_LIMIT = 900, 8
+
+_audit = importlib.import_module("contraport.auditing.audit")  # the package has a function of this name
+AUDIT_PARTS = {
+    "scores": (crossfit, "score_pairs"),
+    "share": (crossfit, "estimate_noise_rate"),
+    "partners": (_audit, "propose_partners"),
+    "files": (result.Audit, "save"),
+    "page": (_audit, "write_audit_page"),
+}
+"""Functions whose CPU seconds are counted apart."""
 
 
 def write_pairs(path: Path, items: int, width: int) -> np.ndarray:
@@ -60,15 +74,32 @@ def write_pairs(path: Path, items: int, width: int) -> np.ndarray:
 
 
 def measure_audit(folder: Path, items: int, width: int) -> Callable[[], dict[str, float]]:
-    """Prepare an audit of frozen vectors: scores and noise rate, without better partners and the page."""
+    """Prepare an audit of frozen vectors with better partners, files and page; its parts are measured apart."""
     is_wrong = write_pairs(folder / "pairs.npz", items, width)
+    parts = dict.fromkeys(AUDIT_PARTS, 0.0)
+    for part, (holder, name) in AUDIT_PARTS.items():
+        setattr(holder, name, count_seconds(getattr(holder, name), parts, part))
 
-    def run() -> dict[str, float]:
-        pairs = load_unsplit(folder / "pairs.npz")
-        *_, (result, _) = score_frozen_vectors(pairs, statistic="combined", rounds=2, seed=0)
-        return {"auroc": float(roc_auc_score(~is_wrong, result.scores)), "rate": result.noise.rate}
+    def run() -> dict[str, Any]:
+        audit = contraport.audit(data=folder / "pairs.npz", method="frozen", out=folder / "audit", progress=False)
+        auroc = float(roc_auc_score(~is_wrong, audit.scores))
+        return {"auroc": auroc, "rate": audit.noise_rate, "parts": parts}
 
     return run
+
+
+def count_seconds(function: Callable[..., Any], parts: dict[str, float], part: str) -> Callable[..., Any]:
+    """Return a function that adds the CPU seconds of its calls to a part."""
+
+    @functools.wraps(function)
+    def counted(*arguments: Any, **options: Any) -> Any:
+        started = time.process_time()
+        try:
+            return function(*arguments, **options)
+        finally:
+            parts[part] += time.process_time() - started
+
+    return counted
 
 
 def measure_exact_audit(folder: Path, items: int, width: int) -> Callable[[], dict[str, float]]:
@@ -101,37 +132,70 @@ def measure_run(call: Callable[[Any, Path, Path], Any]) -> Callable[[Path, int, 
     return prepare
 
 
+def measure_evaluation(*metrics: str) -> Callable[[Path, int, int], Callable[[], Any]]:
+    """Return a case that evaluates a run by some metrics on a fifth of the rows, with the others for training."""
+    return measure_run(
+        lambda run, data, folder: contraport.evaluate(
+            run, data=data, metrics=metrics, alone=True, progress=False, device="cpu"
+        )
+    )
+
+
 CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
     "audit": measure_audit,
     "audit, exact neighbors": measure_exact_audit,
     "neighbors": measure_features(contraport.neighbors, query=0),
+    "neighbors, new index": measure_features(contraport.neighbors, query=0, index="features.faiss"),
     "cluster": measure_features(contraport.cluster, k=100),
     "duplicates": measure_features(contraport.duplicates),
-    "duplicates, index": measure_features(contraport.duplicates, index="features.faiss"),
+    "duplicates, new index": measure_features(contraport.duplicates, index="features.faiss"),
     "embed": measure_run(
         lambda run, data, folder: contraport.embed(run, data=data, out=folder / "features.npz", progress=False)
     ),
-    "evaluate": measure_run(
-        lambda run, data, folder: contraport.evaluate(run, data=data, test_data=data, progress=False, device="cpu")
-    ),
+    "evaluate, linear probe": measure_evaluation("linear_probe"),
+    "evaluate, kNN": measure_evaluation("knn"),
+    "evaluate, retrieval": measure_evaluation("recall@1"),
+    "evaluate, clusters": measure_evaluation("nmi"),
 }
 
 
 def measure(name: str, items: int, width: int) -> dict[str, float]:
-    """Measure a case in this process: CPU seconds, wall seconds, peak gigabytes, and what the case returns."""
+    """Measure a case in this process: CPU seconds, wall seconds, peak gigabytes, and what an audit returns."""
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES_LIMIT * 10**9,) * 2)
     with tempfile.TemporaryDirectory() as folder:
         run = CASES[name](Path(folder), items, width)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: that of the preparation does not count
         started, wall = time.process_time(), time.perf_counter()
+        resource.setrlimit(resource.RLIMIT_CPU, (round(started) + SECONDS_LIMIT, resource.RLIM_INFINITY))
         found = run()
         seconds = {"seconds": time.process_time() - started, "wall": time.perf_counter() - wall}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        peak = int(status["VmHWM"].split()[0]) * 1024 / 1e9
         return seconds | {"gigabytes": peak} | (found if "audit" in name else {})
+
+
+def measure_apart(name: str, items: int, width: int) -> dict[str, Any]:
+    """Measure a case in a process of its own; return its row, with a note instead of numbers if it hit a limit."""
+    command = [sys.executable, "-m", "benchmarks.scale", "--measure", "--cases", name]
+    command += ["--rows", str(items), "--widths", str(width)]
+    row = {"case": name, "width": width, "rows": items}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    if done.returncode == 0:
+        return row | json.loads(done.stdout.splitlines()[-1])
+    if done.returncode == -signal.SIGXCPU:
+        return row | {"note": f"over {SECONDS_LIMIT} s"}
+    if "MemoryError" in done.stderr or "can't allocate memory" in done.stderr:
+        return row | {"note": f"over {GIGABYTES_LIMIT} GB"}
+    raise RuntimeError(f"{name}, {items} rows: {done.stderr[-2_000:]}")
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
     table = Table("case", "width", "rows", "CPU s", "exponent", "peak GB", "AUROC")
     for row in results:
+        if "note" in row:
+            table.add_row(row["case"], str(row["width"]), f"{row['rows']:,}", row["note"])
+            continue
         table.add_row(
             row["case"], str(row["width"]), f"{row['rows']:,}", f"{row['seconds']:.1f}",
             "" if (exponent := growth_exponent(results, row)) is None else f"{exponent:.2f}",
@@ -160,25 +224,18 @@ def main(arguments: list[str] | None = None) -> None:
     if options.measure:
         print(json.dumps(measure(options.cases[0], options.rows[0], options.widths[0])))
         return
+    torch.set_num_threads(1)
     results = json.loads(options.out.read_text())["results"] if options.out.exists() else []
     for name in options.cases:
         for width in options.widths:
             for items in options.rows:
-                command = [sys.executable, "-m", "benchmarks.scale", "--measure", "--cases", name]
-                command += ["--rows", str(items), "--widths", str(width)]
-                try:
-                    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS_LIMIT)
-                except subprocess.TimeoutExpired:
-                    print(name, width, items, "did not end", flush=True)
-                    break
-                if done.returncode != 0:
-                    print(name, width, items, done.stderr[-2_000:], flush=True)
-                    break
-                row = {"case": name, "width": width, "rows": items, **json.loads(done.stdout.splitlines()[-1])}
+                row = measure_apart(name, items, width)
                 print(json.dumps(row), flush=True)
                 results = [r for r in results if (r["case"], r["width"], r["rows"]) != (name, width, items)] + [row]
                 results.sort(key=lambda r: (list(CASES).index(r["case"]), r["width"], r["rows"]))
                 options.out.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+                if "note" in row:
+                    break
     print_table(results)
 
 

@@ -251,4 +251,5 @@ def _format_column(values: NDArray[np.generic]) -> Iterable[object]:
     """Format the cells of a column: six significant digits, "true" and "false"; texts and integers are unchanged."""
     if np.issubdtype(values.dtype, np.floating):
         return map("{:.6g}".format, values.tolist())
-    return np.where(values, "true", "false").tolist() if values.dtype == np.bool_ else values.tolist()
+    cells: list[object] = (np.where(values, "true", "false") if values.dtype == np.bool_ else values).tolist()
+    return cells
