@@ -52,6 +52,10 @@ def test_accepts_links_as_pages(command: Command) -> None:
     assert command("docs", "troubleshooting.md#out-of-memory").out == section
 
 
+def test_name_of_a_merged_page_leads_to_its_section(command: Command) -> None:
+    assert command("docs", "transport").out == command("docs", "calls", "transport-by-itself").out
+
+
 def test_a_page_is_printed_without_comments(command: Command) -> None:
     assert "<!--" in list_pages()["photos"].read_text("utf-8")
     assert "<!--" not in command("docs", "photos").out

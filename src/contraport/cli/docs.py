@@ -19,6 +19,9 @@ _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _ITEM = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
+_MERGED_PAGES = {"transport": ("calls", "transport-by-itself")}
+"""Page and section that have the content of a page of an earlier version."""
+
 _UNTOUCHED = ("#", "|", "<", "    ")
 """First characters of headings, tables, directives and code."""
 
@@ -35,6 +38,8 @@ def docs(options: dict[str, Any]) -> str:
         return _format_list(paths)
     path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
     name, section = _page_name(path.removesuffix(".md")), docs_options.section or anchor
+    if name in _MERGED_PAGES:
+        name, section = _MERGED_PAGES[name][0], section or _MERGED_PAGES[name][1]
     if name not in paths:
         raise unknown_name_error("page", docs_options.page, paths)
     text = _COMMENT.sub("", paths[name].read_text("utf-8"))
