@@ -158,6 +158,8 @@ audit.partners[7]  # item whose second view fits the first view of pair 7 better
 pandas.DataFrame(audit.table())
 ```
 
+![The page of an audit: a sentence with the share of wrong pairs, and the worst pairs, each with a better partner](images/audit.png)
+
 The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
 number (`--given_views photo caption` or `--given_views 0 2`), or audit [all of them](#three-or-more-views). All pairs
 are scored, except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume`
