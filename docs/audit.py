@@ -158,7 +158,7 @@ audit.partners[7]  # item whose second view fits the first view of pair 7 better
 pandas.DataFrame(audit.table())
 ```
 
-![The page of an audit: a sentence with the share of wrong pairs, and the worst pairs, each with a better partner](images/audit.png)
+![The page of an audit: the share of wrong pairs, and the worst pairs, each with a better partner](images/audit.png)
 
 The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
 number (`--given_views photo caption` or `--given_views 0 2`), or audit [all of them](#three-or-more-views). All pairs

@@ -20,25 +20,23 @@ from contraport.options import Option, describe_type
 
 PARTS = {
     "Layouts: which pairs are compared": "contraport.objectives.layouts",
-    "Kernels: how alike two embeddings are": "contraport.engine.kernels",
+    "Kernels: how similar two embeddings are": "contraport.engine.kernels",
     "Constraints: which plans are allowed": "contraport.objectives.constraints",
     "Targets: which plan is wanted": "contraport.objectives.targets",
     "Divergences: how far one is from the other": "contraport.objectives.divergences",
 }
-"""The five questions, and where the answers to each are."""
+"""The five questions, and the module with the answers to each."""
 
 ROOMS = {
-    "plots": ("Figures", ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]),
+    "plots": ("Figures", ["arrow_maps", "couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]),
     "theory": ("The theory as functions", None),
-    "integrations": ("Doors into other libraries", None),
+    "integrations": ("Adapters for other libraries", None),
     "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "build_loader", "Dataset", "Batch", "Views"]),
-    "encoders": ("Models", ["Model"]),
-    "runs": ("Runs", ["Run"]),
     "training": ("Training, step by step", ["load_failed_step"]),
-    "metrics": ("Metrics", ["metric", "Metric"]),
-    "engine": ("The engine", ["backend", "precision", "explain"]),
+    "metrics": ("Metrics", ["register_metric", "Metric"]),
+    "engine": ("The engine", ["backend", "precision", "explain_backend"]),
 }
-"""The other rooms whose names a user writes, and which ones; None is all that the room lists."""
+"""Other subpackages of the reference: title and names; None means all that the subpackage lists."""
 
 
 def escape_markup(text: str) -> str:
@@ -56,7 +54,7 @@ def write(folder: Path) -> None:
     """Write all pages of the reference to a folder.
 
     Raises:
-        ValueError: a public name of `contraport` would stand on no page.
+        ValueError: a public name of `contraport` is on no page.
     """
     folder.mkdir(exist_ok=True)
     told: set[str] = set()
@@ -75,7 +73,7 @@ def write(folder: Path) -> None:
     for name, lines in pages.items():
         text = "\n".join(lines) + "\n"
         page = folder / name
-        if not page.exists() or page.read_text() != text:  # what is as it was is not built again
+        if not page.exists() or page.read_text() != text:  # Sphinx builds only changed pages again
             page.write_text(text)
     (folder / "index.md").write_text(INDEX)
 
@@ -103,8 +101,8 @@ def commands() -> Iterator[str]:
         "# Commands",
         "",
         "Every option is also a keyword of the Python function of the same name, and a key of the YAML file of",
-        "`--config`. `contraport VERB --print_config` prints all of them as they would hold. Every verb that prints",
-        "what it found takes `--json`, which prints it as JSON.",
+        "`--config`. `contraport COMMAND --print_config` prints their resolved values. Every command that prints",
+        "results takes `--json`, which prints them as JSON.",
         "",
     ]
     for name, summary in _command_sections().items():
@@ -129,7 +127,7 @@ def _options(options: Mapping[str, Option]) -> Iterator[str]:
             yield from [
                 "",
                 *([f"**{group}**", ""] if group else []),
-                "| option | takes | default | what it is |",
+                "| option | takes | default | description |",
                 "|---|---|---|---|",
             ]
         flag = f"`{name.upper()}`" if one.is_cli_positional else f"`--{name}`"
@@ -144,11 +142,11 @@ def _cell(text: str) -> str:
 
 def recipes() -> Iterator[str]:
     """Return the page of all recipes, encoders and named data sets."""
-    yield from ["# Recipes, encoders, data", "", "What `--recipe`, `--encoder` and `--data` take by name.", ""]
-    yield from ["## Recipes", "", "| recipe | what it does | settings | source |", "|---|---|---|---|"]
+    yield from ["# Recipes, encoders, data", "", "Names that `--recipe`, `--encoder` and `--data` accept.", ""]
+    yield from ["## Recipes", "", "| recipe | description | settings | source |", "|---|---|---|---|"]
     for name, recipe in RECIPES.items():
         yield f"| `{name}` | {_cell(recipe.summary)} | `{format_flags(recipe.settings)}` | {_cell(recipe.citation)} |"
-    yield from ["", "## Encoders", "", "| encoder | |", "|---|---|"]
+    yield from ["", "## Encoders", "", "| encoder | description |", "|---|---|"]
     for encoder in list_encoders():
         yield f"| `{encoder.name}` | {_cell(encoder.description)} |"
     yield from ["", "## Data", "", "| data | description | location |", "|---|---|---|"]
@@ -159,8 +157,8 @@ def recipes() -> Iterator[str]:
 def command_functions(told: set[str]) -> Iterator[str]:
     """Return the page of the commands as functions."""
     names = [name for name in _command_sections() if name in contraport.__all__]
-    yield from _heading("Verbs in Python")
-    yield from ["The command line's verbs as functions with the same keywords.", ""]
+    yield from _heading("Commands in Python")
+    yield from ["The commands as functions with the same keywords.", ""]
     yield from _documented("contraport", names, told)
 
 
@@ -189,7 +187,7 @@ def estimators(told: set[str]) -> Iterator[str]:
 
 def others(told: set[str]) -> Iterator[str]:
     """Return the page of all other public names of `contraport`."""
-    yield from _heading("Beside the five parts")
+    yield from _heading("Other names")
     rest = set(contraport.__all__) - told - {"__version__", "engine", "integrations", "objectives", "plots"}
     yield from _documented("contraport", sorted(rest, key=str.lower), told)
 
