@@ -112,11 +112,12 @@ def _match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tens
     ranks, start = [], 0
     for chunk in queries.split(_rows_at_once(keys)):
         here = (query_of >= start) & (query_of < start + len(chunk))
-        is_match = torch.zeros(len(chunk), len(keys), dtype=torch.bool, device=keys.device)
-        is_match[query_of[here] - start, key_of[here]] = True
+        rows, columns = query_of[here] - start, key_of[here]
         cosines = chunk @ keys.T
-        best = cosines.masked_fill(~is_match, -torch.inf).amax(dim=1, keepdim=True)
-        ranks.append(((cosines >= _tie_threshold(best)) & ~is_match).sum(dim=1) + 1)
+        # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
+        best = cosines.new_full((len(chunk),), -torch.inf).scatter_reduce(0, rows, cosines[rows, columns], "amax")
+        cosines[rows, columns] = -torch.inf
+        ranks.append((cosines >= _tie_threshold(best)[:, None]).sum(dim=1) + 1)
         start += len(chunk)
     return torch.cat(ranks).cpu()[query].numpy()
 
