@@ -1,4 +1,4 @@
-"""Every link of a page leads to a file that is there, and to a place in it."""
+"""Every link of a page leads to a file that is there, and to a place in it; pages and cells are short."""
 
 import re
 
@@ -37,3 +37,11 @@ def test_every_page_is_in_the_site():
     listed = {line.partition("<")[2].rstrip(">") or line for line in listed}
     pages = {name.removeprefix("docs/").removesuffix(".md") for name in PAGES if name.startswith("docs/")}
     assert pages - listed == {"index"}
+
+
+@pytest.mark.parametrize("name", sorted(set(PAGES) - {"docs/methods.md"}))
+def test_page_has_at_most_3000_words_and_cells_at_most_40(name):
+    text = PAGES[name].read_text()
+    assert len(text.split()) <= 3000
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(len(cell.split()) <= 40 for line in rows for cell in re.split(r"(?<!\\)\|", line))
