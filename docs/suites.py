@@ -107,7 +107,7 @@ def read_results(path: Path) -> Measured:
         values["columns"],
         entries,
         epoch_means=[from_record(EpochMean, record) for record in values.get("waypoints", [])],
-        reference_values=values.get("references", {}),
+        reference_metrics=values.get("references", {}),
         search_spaces=values.get("spaces", {}),
         search_trials=values.get("trials", []),
     )
@@ -206,7 +206,7 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
         rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
     rows += [
         [f"*{name}*", *(table.format_reference(name, column, metric) for column in shown)]
-        for name in table.reference_values
+        for name in table.reference_metrics
     ]
     unit = "%" if metric.unit.startswith("share") else metric.unit
     return [

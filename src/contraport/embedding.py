@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items, join_names
+from contraport._utils.formatting import describe_items_of_shape, join_names
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, build_loader
@@ -310,7 +310,7 @@ def embed_views(
     def encode(*inputs: Tensor) -> Tensor:
         features = encoder.encode(inputs[:number] if has_one_tower else inputs)
         if isinstance(encoder, Model):
-            features = encoder.project(features) if project else encoder.represent_features(features)
+            features = encoder.project(features) if project else encoder.to_representation(features)
         return torch.stack(features[:number], dim=1)
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
@@ -323,7 +323,7 @@ def embed_views(
 def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views have the shapes that the model takes and no item lacks a view."""
     expected, actual = (
-        join_names([*map(describe_items, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
+        join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
     )
     check(expected == actual, f"data: must have {expected}, as the model; {dataset.name!r} has {actual}.", "shape")
     if dataset.present is not None:

@@ -33,7 +33,7 @@ def test_keys_are_names_of_entries() -> None:
 def test_reader_of_data_set_exists(source: DatasetEntry) -> None:
     assert list(inspect.signature(import_object(source.reader_path)).parameters) == ["split", "root"]
     assert source.description
-    assert source.location
+    assert source.source_description
 
 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)

@@ -132,7 +132,7 @@ def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     entry = found.find_entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert found.epoch_means[-1].mean == pytest.approx(entry.mean)
-    assert {*found.reference_values} == {"untrained encoder", "raw inputs"}
+    assert {*found.reference_metrics} == {"untrained encoder", "raw inputs"}
     assert "by epoch, digits, standard" in found.markdown()
     assert "| objective | 1 | 2 | 3 |" in found.markdown()
     assert "By epoch, digits, standard" in (tmp_path / "page.html").read_text()
@@ -166,8 +166,8 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     assert [*grid.reference_rows] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
-    assert [*found.reference_values] == names
-    own, other = (found.reference_values[name]["digits, standard"] for name in (names[0], names[2]))
+    assert [*found.reference_metrics] == names
+    own, other = (found.reference_metrics[name]["digits, standard"] for name in (names[0], names[2]))
     cells = [cell for cell in grid.cells if cell.row.name == rows[1]]
     evaluated = Run(build_cell_job(grid, cells[0]).run_folder).evaluation()["rows"]
     assert other == evaluated["untrained"]
@@ -253,8 +253,8 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_another_baseline_gets_references_too(tmp_path: Path) -> None:
     asked = SMALL | {"seeds": 1, "metrics": ["knn"]}
-    first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).reference_values
-    second = compare(**asked, out=tmp_path).reference_values
+    first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).reference_metrics
+    second = compare(**asked, out=tmp_path).reference_metrics
     assert {*second} == {*first} == {"untrained encoder", "raw inputs"}
     assert second["raw inputs"] == first["raw inputs"]
 
@@ -647,14 +647,14 @@ def test_sentence_names_failures_and_missing_intervals() -> None:
 def test_sentence_names_references_as_good_as_the_best() -> None:
     cells = [cell("base", 0.9, measure="knn"), cell("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")]
     known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_values=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known).sentences
     assert told.endswith("; other is significantly worse; as good or better without training: raw inputs 95.3%.")
     known["untrained encoder"]["on"]["knn"] = 0.9
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_values=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known).sentences
     assert told.endswith("; as good or better without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [cell("base", 0.5, measure="alignment")]
     known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
-    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_values=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).sentences
     assert told.endswith("; as good or better without training: raw inputs 0.300.")
 
 
@@ -678,7 +678,7 @@ def test_values_use_the_unit_and_digits_of_their_metric(
     (chosen,) = measures([measure])
     base = cell("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
     found = Comparison(
-        "", Path(), "base", ["base"], ["on"], [base], reference_values={"raw inputs": {"on": {measure: 0.612}}}
+        "", Path(), "base", ["base"], ["on"], [base], reference_metrics={"raw inputs": {"on": {measure: 0.612}}}
     )
     assert format_mean_with_interval(chosen, base) == mean
     assert chosen.format_difference((0.01, -0.005, 0.025), signed=True) == apart

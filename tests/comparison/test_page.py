@@ -43,7 +43,7 @@ def comparison(folder: Path) -> Comparison:
         columns=COLUMNS,
         entries=entries,
         claim_verdicts=[claim],
-        reference_values={"raw inputs": {column: {"knn": 0.8, "uniformity": -1.0} for column in COLUMNS}},
+        reference_metrics={"raw inputs": {column: {"knn": 0.8, "uniformity": -1.0} for column in COLUMNS}},
         search_trials=[trial | {"chosen": True}],
         notes=["Two seeds."],
     )

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from contraport.evaluation.notes import note_zero_width_intervals
+from contraport.evaluation.notes import build_zero_width_notes
 from contraport.metrics.intervals import MetricResult, bootstrap_median
 
 
 @pytest.mark.parametrize("items", [2, 24, 10_000])
 def test_bound_covers_unseen_items(items: int) -> None:
-    (told,) = note_zero_width_intervals(
+    (told,) = build_zero_width_notes(
         {"knn": MetricResult(np.ones(items)), "linear_probe": MetricResult(np.zeros(items))}
     )
     assert told.startswith("Linear probe and kNN: all ")
@@ -28,4 +28,4 @@ def test_bound_covers_unseen_items(items: int) -> None:
     ids=["some are right", "no counts", "no mean", "one number"],
 )
 def test_other_results_have_no_note(finding: MetricResult | float) -> None:
-    assert note_zero_width_intervals({"knn": finding}) == []
+    assert build_zero_width_notes({"knn": finding}) == []

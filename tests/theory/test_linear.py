@@ -51,7 +51,7 @@ def test_deep_linear_encoder_aligns_and_becomes_rank_one(digits, seed):
     assert found.rank_one_shares[0].max() < 0.6
     assert found.top_eigenvector_cosine > 0.9999
     assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy, rel=1e-5)
-    for weight in found.weights:
+    for weight in found.layer_weights:
         assert weight.norm().item() == pytest.approx(1)
 
 
@@ -60,7 +60,7 @@ def test_normalized_filters_contribute_equally(digits, seed):
     x0, x1, alpha = digits
     found = train_deep_linear_encoder(x0, x1, (8, 5, 4), alpha=alpha, per_filter=True, seed=seed)
     assert found.filter_norm_deviation < 1e-3
-    for weight in found.weights[:-1]:
+    for weight in found.layer_weights[:-1]:
         expected = torch.full((len(weight),), len(weight) ** -0.5, dtype=torch.float64)
         torch.testing.assert_close(weight.norm(dim=1), expected)
     assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy, rel=1e-5)

@@ -94,7 +94,7 @@ def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray,
     return (arrays, "") if valid else (None, "they are damaged")
 
 
-def cached_bytes(key: Mapping[str, Any]) -> int:
+def cache_bytes_needed(key: Mapping[str, Any]) -> int:
     """Return the total size in bytes of the arrays that a cache key describes."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 

@@ -130,10 +130,10 @@ def describe_item_shape(shape: Sequence[int]) -> str:
     return pluralize(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
 
 
-def describe_items(shape: Sequence[int]) -> str:
+def describe_items_of_shape(shape: Sequence[int]) -> str:
     """Describe items by their shape, for errors about unexpected items.
 
-    >>> describe_items((3, 8, 8)), describe_items(())
+    >>> describe_items_of_shape((3, 8, 8)), describe_items_of_shape(())
     ('items of shape (3, 8, 8)', 'texts')
     """
     return f"items of shape {tuple(shape)}" if len(shape) > 0 else "texts"

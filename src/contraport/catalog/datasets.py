@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from contraport.options import keep_deprecated_attributes
 
+
+@keep_deprecated_attributes(location="source_description")
 class DatasetEntry(NamedTuple):
     """Table entry of a named data set.
 
     Attributes:
-        location: Where the data set is searched for.
+        source_description: Where the data set is searched for, as a phrase.
         reader_path: Location of the function that reads the data set, ``module:function``. It takes the split
             ("train" or "test") and the folder of named data or None, and returns a `contraport.data.Dataset`.
     """
 
     name: str
     description: str
-    location: str
+    source_description: str
     reader_path: str
 
 
@@ -24,9 +27,9 @@ _TORCHVISION = "root in torchvision's layout, else download"
 _AEON = "root (.ts files), or the package aeon"
 
 
-def _benchmark(name: str, description: str, location: str) -> DatasetEntry:
+def _benchmark(name: str, description: str, source_description: str) -> DatasetEntry:
     reader = f"contraport.data.sources.benchmark_data:load_{name.replace('-', '_')}"
-    return DatasetEntry(name, description, location, reader)
+    return DatasetEntry(name, description, source_description, reader)
 
 
 _ENTRIES = (

@@ -47,7 +47,7 @@ def _encoders() -> _Rows:
 
 def _data() -> _Rows:
     return [
-        {"name": dataset.name, "summary": dataset.description, "location": dataset.location}
+        {"name": dataset.name, "summary": dataset.description, "location": dataset.source_description}
         for dataset in list_datasets()
     ]
 

@@ -292,7 +292,7 @@ def _save_results(
         entries=build_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_values=_reference_values(grid, results),
+        reference_metrics=_reference_metrics(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common_options).items()
@@ -337,7 +337,7 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
     return failed_cells
 
 
-def _reference_values(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
+def _reference_metrics(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
     """Return the metrics of untrained encoders and raw inputs, by their name and the column."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.reference_rows.items():

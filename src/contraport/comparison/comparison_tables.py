@@ -12,11 +12,16 @@ from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_record
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated, keep_deprecated_attributes
 
 
+@accept_deprecated(reference_metrics="reference_values")
 @keep_deprecated_attributes(
-    trials="search_trials", verdicts="claim_verdicts", missing="num_missing", entry="find_entry"
+    reference_values="reference_metrics",
+    trials="search_trials",
+    verdicts="claim_verdicts",
+    missing="num_missing",
+    entry="find_entry",
 )
 @dataclass(frozen=True)
 class Comparison:
@@ -28,7 +33,7 @@ class Comparison:
         columns: names of the columns, each one data set with one setting.
         entries: table entries, one for each row, column and metric.
         epoch_means: means over seeds at intermediate epochs; empty unless the trainings used `keep_every`.
-        reference_values: metrics of the untrained encoder and of the raw inputs, by their name, column and metric key.
+        reference_metrics: metrics of the untrained encoder and of the raw inputs, by their name, column and metric key.
         search_spaces: range of each searched hyperparameter, by row and hyperparameter.
         search_trials: records of the hyperparameter search: row, column, settings, and value on the validation items.
         notes: notes printed below the tables.
@@ -43,7 +48,7 @@ class Comparison:
     entries: list[TableEntry]
     claim_verdicts: list[ClaimVerdict] = field(default_factory=list)
     epoch_means: list[EpochMean] = field(default_factory=list)
-    reference_values: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    reference_metrics: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     search_spaces: dict[str, dict[str, str]] = field(default_factory=dict)
     search_trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -90,7 +95,7 @@ class Comparison:
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
         """Format the metric value of a reference (untrained encoder or raw inputs) in a column, or a dash."""
-        value = self.reference_values.get(name, {}).get(column, {}).get(metric.key)
+        value = self.reference_metrics.get(name, {}).get(column, {}).get(metric.key)
         return "—" if value is None else _without_percent(metric, value)
 
     @property
@@ -150,7 +155,7 @@ class Comparison:
                 for one in self.claim_verdicts
             ],
             "waypoints": [to_record(one) for one in self.epoch_means],
-            "references": self.reference_values,
+            "references": self.reference_metrics,
             "spaces": self.search_spaces,
             "trials": self.search_trials,
             "notes": self.notes,
@@ -221,7 +226,7 @@ def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
     for row in comparison.rows:
         entries = comparison.entries_by_column(row, metric).values()
         rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
-    for name in comparison.reference_values:
+    for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
         rows.append([f"*{name}*", *values])
     return markdown_table(comparison.headings, rows)
@@ -311,7 +316,7 @@ def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entr
     best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
     unit = "%" if metric.in_percent else ""
     names = []
-    for name, by_column in comparison.reference_values.items():
+    for name, by_column in comparison.reference_metrics.items():
         value = by_column.get(column, {}).get(metric.key)
         if value is not None and sign * value >= sign * best:
             names.append(f"{name} {comparison.format_reference(name, column, metric)}{unit}")

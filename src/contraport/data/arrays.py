@@ -83,8 +83,8 @@ def from_arrays(
         split=split,
         labels=label_codes,
         domains=domain_codes,
-        weights=None if weights is None else parse_weights("weights", weights),
-        regression_targets=None if numbers is None else parse_numbers("numbers", numbers),
+        weights=None if weights is None else as_weight_per_item("weights", weights),
+        regression_targets=None if numbers is None else as_number_per_item("numbers", numbers),
         class_names=class_names,
         domain_names=domain_names,
         allows_flips=flips,
@@ -200,13 +200,13 @@ def as_view_tensor(argument: str, values: Values) -> Tensor:
     return torch.from_numpy(_float32(argument, array))
 
 
-def parse_numbers(argument: str, values: Values) -> Tensor:
+def as_number_per_item(argument: str, values: Values) -> Tensor:
     """Convert an array-like of numbers to a float32 tensor ``(n,)``: one finite number per item.
 
     Raises:
         UsageError: the values are not one real number per item, or not finite.
 
-    >>> parse_numbers("numbers", [1, 2.5])
+    >>> as_number_per_item("numbers", [1, 2.5])
     tensor([1.0000, 2.5000])
     """
     array = _array(argument, values)
@@ -215,16 +215,16 @@ def parse_numbers(argument: str, values: Values) -> Tensor:
     return torch.from_numpy(_float32(argument, array))
 
 
-def parse_weights(argument: str, values: Values) -> Tensor:
+def as_weight_per_item(argument: str, values: Values) -> Tensor:
     """Convert an array-like of weights to a float32 tensor ``(n,)``: one nonnegative weight per item.
 
     Raises:
         UsageError: the values are not one nonnegative finite number per item, or all are zero.
 
-    >>> parse_weights("weights", [1, 0.5, 0])
+    >>> as_weight_per_item("weights", [1, 0.5, 0])
     tensor([1.0000, 0.5000, 0.0000])
     """
-    weights = parse_numbers(argument, values)
+    weights = as_number_per_item(argument, values)
     check_all_values(argument, weights, weights >= 0, "nonnegative numbers")
     check(bool((weights > 0).any()), f"{argument}: must not all be zero.", "all_zero")
     return weights

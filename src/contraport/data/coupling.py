@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.data.arrays import Values, from_arrays, parse_weights
+from contraport.data.arrays import Values, as_weight_per_item, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import digest_rows
 from contraport.data.splits import Masks, count_held_out, select_split_positions
@@ -27,20 +27,20 @@ class CouplingStore(Store):
     """Store of pairs: view 0 of a pair is an entity of the first store, view 1 one of the second.
 
     Attributes:
-        sides: stores of the rows and of the columns, of one view each.
+        side_stores: stores of the rows and of the columns, of one view each.
         entity_ids: row and column of each pair, int64 ``(n, 2)``.
     """
 
-    sides: tuple[Store, Store]
+    side_stores: tuple[Store, Store]
     entity_ids: Tensor
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        return self.sides[0].shapes + self.sides[1].shapes
+        return self.side_stores[0].shapes + self.side_stores[1].shapes
 
     @property
     def is_in_memory(self) -> bool:
-        return all(side.is_in_memory for side in self.sides)
+        return all(side.is_in_memory for side in self.side_stores)
 
     @cached_property
     def digests(self) -> Tensor | None:
@@ -49,7 +49,7 @@ class CouplingStore(Store):
         The digest is that of the pair and not of its row or column: a row has pairs in the training and in the test
         split, and a test pair is new as long as the pair itself was not trained on.
         """
-        rows, columns = (side.digests for side in self.sides)
+        rows, columns = (side.digests for side in self.side_stores)
         if rows is None or columns is None:
             return None
         pairs = torch.stack([rows[self.entity_ids[:, 0], 0], columns[self.entity_ids[:, 1], 0]], dim=1)
@@ -60,7 +60,7 @@ class CouplingStore(Store):
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         ids = self.entity_ids[positions]
-        return self.sides[0].fetch(ids[:, 0]) + self.sides[1].fetch(ids[:, 1])
+        return self.side_stores[0].fetch(ids[:, 0]) + self.side_stores[1].fetch(ids[:, 1])
 
 
 def from_coupling(
@@ -108,7 +108,7 @@ def from_coupling(
             f"pairs: must be from 0 to {len(side) - 1} in column {column} ({argument}), got {smallest}..{largest}."
         )
         check(smallest >= 0 and largest < len(side), message, "out_of_range")
-    pair_weights = None if weights is None else parse_weights("weights", weights)
+    pair_weights = None if weights is None else as_weight_per_item("weights", weights)
     if pair_weights is not None:
         message = f"weights: must be one per pair, ({len(ids)},), got {tuple(pair_weights.shape)}."
         check(pair_weights.shape == (len(ids),), message, "shape")

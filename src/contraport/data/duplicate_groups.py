@@ -149,7 +149,7 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
-def mismatch_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
+def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
     """Give items the partners of other items at random, as wrong pairs; return the new partners, int64 ``(m,)``.
 
     An item and the one whose partner it gets differ in the content of every view, as otherwise the new pair would be a
@@ -162,9 +162,9 @@ def mismatch_partners(items: Tensor, ids: Tensor | None, random: np.random.Gener
         by: offset of the other item in the given order, if no content repeats.
 
     >>> random = np.random.default_rng(0)
-    >>> mismatch_partners(torch.tensor([4, 2, 7]), None, random).tolist()
+    >>> draw_wrong_partners(torch.tensor([4, 2, 7]), None, random).tolist()
     [7, 4, 2]
-    >>> partners = mismatch_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
+    >>> partners = draw_wrong_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
     >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
     ([2, 3], [0, 1])
     """

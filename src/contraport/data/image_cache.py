@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from contraport._utils.array_cache import cached_bytes, load_or_build_arrays, open_arrays
+from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arrays, open_arrays
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import ImageStore
-from contraport.data.stores import CachedStore, MultiViewStore, Store, combine_views
+from contraport.data.stores import MappedArrayStore, MultiViewStore, Store, combine_views
 
 SAMPLED_ITEMS = 1_000
 """Number of items that are compared as fetched, to detect another perturbation of the same items."""
@@ -52,7 +52,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": dataset_digest(dataset), "shapes": shapes, "dtype": "uint8"}
-    if open_arrays(folder, made_of)[0] is None and not _has_room(folder, cached_bytes(made_of)):
+    if open_arrays(folder, made_of)[0] is None and not _has_room(folder, cache_bytes_needed(made_of)):
         return dataset
     pixels = load_or_build_arrays(
         folder,
@@ -64,7 +64,8 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     )
     decoded = iter(pixels)
     replaced = [
-        CachedStore((torch.from_numpy(next(decoded)),)) if isinstance(store, ImageStore) else store for store in stores
+        MappedArrayStore((torch.from_numpy(next(decoded)),)) if isinstance(store, ImageStore) else store
+        for store in stores
     ]
     return dataset.with_store(combine_views(replaced))
 

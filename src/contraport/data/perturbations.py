@@ -25,7 +25,7 @@ from contraport.catalog.option_parsers import (
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.duplicate_groups import mismatch_partners
+from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
@@ -96,7 +96,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
         number = round(mismatch.share * len(members))
         if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = mismatch_partners(chosen, dataset.content_ids, random)
+            partners[chosen] = draw_wrong_partners(chosen, dataset.content_ids, random)
     return partners
 
 

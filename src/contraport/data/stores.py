@@ -82,7 +82,7 @@ class ArrayStore(Store):
 
 
 @dataclass(frozen=True)
-class CachedStore(ArrayStore):
+class MappedArrayStore(ArrayStore):
     """Store of memory-mapped arrays that were computed from items; the dataset keeps the digests of the items."""
 
     digests = None

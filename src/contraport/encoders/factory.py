@@ -19,7 +19,7 @@ from timm.models import ResNet
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from contraport._utils.formatting import describe_items, format_options
+from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
@@ -159,14 +159,15 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
 
 def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
-        message = (
-            f"encoder: {name!r} takes texts, got {describe_items(shape)}. Set it with --encoder.text or --init.text."
-        )
+        found = describe_items_of_shape(shape)
+        message = f"encoder: {name!r} takes texts, got {found}. Set it with --encoder.text or --init.text."
         check(not is_transformers_folder(Path(name)), message, "shape")
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
         raise UsageError(f"{unknown} Or {TIMM}, or your own {OWN}.", kind="unknown")
-    message = f"encoder: {name!r} takes images, got {describe_items(shape)}; use {default_encoder_name(shape)!r}."
+    message = (
+        f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {default_encoder_name(shape)!r}."
+    )
     check(len(shape) == 3, message, "shape")
     channels, *size = shape
     create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
@@ -230,7 +231,9 @@ def _check_not_stdlib(module: str, name: str) -> None:
 
 
 def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
-    return UsageError(f"encoder: {name!r} does not accept {describe_items(shape)}: {_one_line(error)}", kind="shape")
+    return UsageError(
+        f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_one_line(error)}", kind="shape"
+    )
 
 
 def _one_line(error: BaseException) -> str:

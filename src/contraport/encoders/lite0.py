@@ -10,7 +10,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items
+from contraport._utils.formatting import describe_items_of_shape
 from contraport.errors import UsageError, check, import_optional
 
 ARCHITECTURE = "tf_efficientnet_lite0"
@@ -35,7 +35,7 @@ def build_lite0(shape: tuple[int, ...]) -> nn.Module:
     >>> build_lite0((3, 64, 64)).num_features
     1280
     """
-    check(len(shape) == 3, f"encoder: 'lite0' takes images, got {describe_items(shape)}.", "shape")
+    check(len(shape) == 3, f"encoder: 'lite0' takes images, got {describe_items_of_shape(shape)}.", "shape")
     network: nn.Module = timm.create_model(ARCHITECTURE, pretrained=False, num_classes=0, in_chans=shape[0])
     return network
 

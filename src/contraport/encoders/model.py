@@ -30,7 +30,7 @@ from contraport.encoders.factory import (
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
-from contraport.options import accept_deprecated, warn_renamed
+from contraport.options import accept_deprecated, keep_deprecated_attributes, warn_renamed
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -46,6 +46,7 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 """
 
 
+@keep_deprecated_attributes(represent_features="to_representation")
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD):
     """Encoders and projectors for the views of an item: one tower per view, or one that all views share.
 
@@ -247,11 +248,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projections = self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
         return projections if self.dims is None else tuple(each[:, : self.dims] for each in projections)
 
-    def represent_features(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def to_representation(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the representation of each view from its features: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
-            tower.represent_features(each, self.representation_part)[:, : self.dims]
+            tower.to_representation(each, self.representation_part)[:, : self.dims]
             for tower, each in zip(towers, features, strict=True)
         )
 
@@ -351,7 +352,7 @@ class FeatureExtractor(nn.Module):
 def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
     """Encode each view by its tower and concatenate the representations, of each its first `dims` coordinates."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
-    parts = [tower.represent_features(each, output) for tower, each in features]
+    parts = [tower.to_representation(each, output) for tower, each in features]
     return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items
+from contraport._utils.formatting import describe_items_of_shape
 from contraport._utils.text_bytes import MAX_TEXT_BYTES, is_text_shape
 from contraport.errors import check, check_integer
 
@@ -226,7 +226,7 @@ class SmallTCN(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        message = f"encoder: 'small-tcn' takes time series, got {describe_items(shape)}; use {_ALTERNATIVES}."
+        message = f"encoder: 'small-tcn' takes time series, got {describe_items_of_shape(shape)}; use {_ALTERNATIVES}."
         check(len(shape) == 2, message, "shape")
         self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)
         self.blocks = nn.Sequential(*(_ResidualBlock(TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
@@ -263,7 +263,7 @@ def dense_block(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 def _check_image(name: str, shape: tuple[int, ...]) -> None:
-    message = f"encoder: {name!r} takes images, got {describe_items(shape)}; use {_ALTERNATIVES}."
+    message = f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {_ALTERNATIVES}."
     check(len(shape) == 3, message, "shape")
 
 
@@ -398,7 +398,9 @@ class SmallText(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(is_text_shape(shape), f"encoder: 'small-text' takes texts, got {describe_items(shape)}.", "shape")
+        check(
+            is_text_shape(shape), f"encoder: 'small-text' takes texts, got {describe_items_of_shape(shape)}.", "shape"
+        )
         self.hasher = NgramHasher()
         self.table = nn.Embedding(BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(*dense_block(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))

@@ -143,11 +143,11 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: str) -> int:
-        """Return the length of the representation that `represent_features` returns."""
+        """Return the length of the representation that `to_representation` returns."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
-    def represent_features(self, features: Tensor, part: str) -> Tensor:
+    def to_representation(self, features: Tensor, part: str) -> Tensor:
         """Return the representation: the features, their projection, or both, normalized and concatenated."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items
+from contraport._utils.formatting import describe_items_of_shape
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
 from contraport.errors import UsageError, check, import_optional, one_line_reason, unknown_name_error
@@ -193,7 +193,7 @@ def build_transformers_text_encoder(
     Raises:
         UsageError: transformers is not installed; model, tokenizer or weights cannot be loaded or do not match.
     """
-    check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items(shape)}.", "shape")
+    check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items_of_shape(shape)}.", "shape")
     where, pooling = _split_pooling(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
         hint = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."

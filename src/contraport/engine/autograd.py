@@ -80,7 +80,7 @@ def differentiable_gradient(
     return [next(gradients) if needed and v is not None else None for v, needed in zip(views, needs_grad, strict=True)]
 
 
-def without_autocast(like: Tensor) -> AbstractContextManager[object]:
+def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
     """Return a context that disables autocast on the device of a tensor; free of cost if autocast is off."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):

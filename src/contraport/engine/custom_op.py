@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.autograd import differentiable_gradient, without_autocast
+from contraport.engine.autograd import autocast_disabled, differentiable_gradient
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import PairPasses
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
@@ -144,7 +144,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
 
 def _forward(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, followed by the tensors saved for the gradient."""
-    with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
+    with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
         passes = operation.backend_config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
@@ -156,7 +156,7 @@ def _backward(structure: TreeStructure, tensors: Sequence[Tensor], args: Backwar
     # The same tensor may be several variables (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.variables()]
-    with torch.no_grad(), without_autocast(tensors[0]):
+    with torch.no_grad(), autocast_disabled(tensors[0]):
         passes = operation.backend_config.create_passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
         own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
@@ -189,7 +189,7 @@ class _EagerOperation(torch.autograd.Function):
         args = BackwardArgs(saved[inputs:], grad_outputs[:differentiable], ctx.needs_input_grad[2:])
         if torch.is_grad_enabled():
             operation: Operation = unflatten(ctx.structure, tensors)
-            with without_autocast(tensors[0]):
+            with autocast_disabled(tensors[0]):
                 return None, None, *operation.differentiable_backward(ctx.structure, tensors, args)
         return None, None, *_backward(ctx.structure, tensors, args)
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from contraport.engine.autograd import differentiable_gradient, is_in_torch_func, without_autocast
+from contraport.engine.autograd import autocast_disabled, differentiable_gradient, is_in_torch_func
 from contraport.engine.custom_op import BackwardArgs, DenseOperation
 from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.tensor_cache import constant_vector
@@ -211,7 +211,7 @@ class _StepsOnKernel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         steps, (s, log_a, log_b, kernel, *vectors) = ctx.steps, ctx.saved_tensors
-        with without_autocast(s):
+        with autocast_disabled(s):
             if torch.is_grad_enabled():
                 return None, *differentiable_gradient(
                     lambda s, *log_marginals: _run_in_log_domain(steps, s, log_marginals),

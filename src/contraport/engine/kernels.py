@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, normalize, without_autocast
+from contraport.engine.autograd import autocast_disabled, disable_autocast_in_backward, is_in_torch_func, normalize
 from contraport.engine.links import PolynomialTail, PoweredCost
 from contraport.engine.log_kernels import (
     CallableLogKernel,
@@ -158,7 +158,7 @@ class Kernel(nn.Module, ABC):
         Raises:
             UsageError: a temperature that is a tensor on the CPU is not positive.
         """
-        with without_autocast(x):
+        with autocast_disabled(x):
             same = x is y
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)

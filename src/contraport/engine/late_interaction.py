@@ -31,10 +31,10 @@ from torch import Tensor
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import (
     _normalize,
+    autocast_disabled,
     differentiable_gradient,
     is_in_torch_func,
     normalize,
-    without_autocast,
 )
 from contraport.engine.kernels import Kernel, ScaledCost, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
@@ -217,7 +217,7 @@ def _match_sets(
     """Return the similarities, (n, m), and for the maximum the positions in y that attain it, (n, t, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_outputs(x, y, temperature)
-    with without_autocast(x):
+    with autocast_disabled(x):
         row_blocks = list(_set_blocks(x, ROW_VECTORS))
         for columns in _set_blocks(y, COLUMN_VECTORS):
             for rows in row_blocks:
@@ -258,7 +258,7 @@ def _match_sets_gradient(
 ) -> list[Tensor]:
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
-    with without_autocast(x):
+    with autocast_disabled(x):
         if temperature == 0:
             _add_gradient_of_maxima(x, y, positions, seed, is_mean, d_x, d_y)
             return [d_x, d_y]
@@ -294,7 +294,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]
     if seed is None:
         return None, None, *rest
     if torch.is_grad_enabled():
-        with without_autocast(x):
+        with autocast_disabled(x):
 
             def scores(x: Tensor, y: Tensor) -> list[Tensor]:
                 return [_match_densely(x, y, ctx.matching)]

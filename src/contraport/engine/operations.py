@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine.autograd import check_not_in_torch_func, without_autocast
+from contraport.engine.autograd import autocast_disabled, check_not_in_torch_func
 from contraport.engine.backends import resolve_backend_config
 from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
@@ -56,7 +56,7 @@ def run_half_steps(
     >>> f.exp()  # one over three times the sum of a row: 1 + 2/e
     tensor([0.1920, 0.1920, 0.1920])
     """
-    with without_autocast(log_marginals[0]):
+    with autocast_disabled(log_marginals[0]):
         config, relaxation = resolve_backend_config(geometry, len(steps)), relaxation or Relaxation()
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
@@ -122,7 +122,7 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         f: (N,).
         g: (M,).
     """
-    with without_autocast(f):
+    with autocast_disabled(f):
         operation = TransportCostOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
         return -geometry.log_kernel.cost_scale * operation.outputs()[0]  # C = -cost_scale T
 
@@ -154,7 +154,7 @@ def solve_fixed_point(
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
-    with without_autocast(log_marginals[0]):
+    with autocast_disabled(log_marginals[0]):
         config, relaxation = resolve_backend_config(geometry), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)

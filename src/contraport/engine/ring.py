@@ -72,7 +72,7 @@ class Shards(NamedTuple):
         """Permute a vector of all rows, (N,), from the order of owners back to that of the block."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
-    def to_row_indices(self, part: slice) -> Indices:
+    def owner_range_to_rows(self, part: slice) -> Indices:
         """Return the row indices of a range of positions in the order of owners."""
         return part if self.order is None else self.order[part]
 
@@ -376,10 +376,10 @@ class RingPairPasses(PairPasses):
 
     def _visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
         for visit in self.ring.visits(exchange, half_ring=self.is_symmetric):
-            rows = self.rows.to_row_indices(visit.rows)
+            rows = self.rows.owner_range_to_rows(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
-            columns = self.columns.to_row_indices(visit.columns) if columns is None else columns
+            columns = self.columns.owner_range_to_rows(visit.columns) if columns is None else columns
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
             yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ONE_PROCESS, (), self.operand_precision)
 
@@ -468,5 +468,8 @@ class _WeightedRowSums(torch.autograd.Function):
 
 
 def _take_visited(weight: PairWeights, ring: RingLogKernel, visit: Visit) -> PairWeights:
-    rows, columns = ring.row_shards.to_row_indices(visit.rows), ring.column_shards.to_row_indices(visit.columns)
+    rows, columns = (
+        ring.row_shards.owner_range_to_rows(visit.rows),
+        ring.column_shards.owner_range_to_rows(visit.columns),
+    )
     return weight.take_rows_and_columns(rows, columns)

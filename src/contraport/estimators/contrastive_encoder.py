@@ -26,7 +26,7 @@ from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
-from contraport.data.arrays import as_array, check_equal_shapes, parse_weights
+from contraport.data.arrays import as_array, as_weight_per_item, check_equal_shapes
 from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
@@ -340,7 +340,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         shape = None if y is None else np.asarray(y).shape
         good = shape is None or shape[:1] == (items,)
         check(good, f"y: must have one value for each of {items} items, got shape {shape}.", "shape")
-        weights = None if sample_weight is None else parse_weights("sample_weight", sample_weight)
+        weights = None if sample_weight is None else as_weight_per_item("sample_weight", sample_weight)
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
         dataset = from_arrays(arrays, _encode_classes(y), weights=weights, name="X", argument="X")

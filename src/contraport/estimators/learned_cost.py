@@ -140,12 +140,12 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
         if not isinstance(store, CouplingStore) or dataset.entity_ids is None:
             message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
             raise UsageError(message, kind="no_coupling")
-        shape = (len(store.sides[0]), len(store.sides[1]))
+        shape = (len(store.side_stores[0]), len(store.side_stores[1]))
         _check_cells(*shape)
         observed = np.zeros(shape)
         weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
-        for name, side in zip(SIDES, store.sides, strict=True):
+        for name, side in zip(SIDES, store.side_stores, strict=True):
             if getattr(options, name) is None:
                 features[name] = extract_raw_inputs(Dataset(side, name=name, split="train"), LoaderConfig()).numpy()
     else:

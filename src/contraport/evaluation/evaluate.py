@@ -25,10 +25,10 @@ from contraport.evaluation.loaded_run import (
     load_epoch_models,
 )
 from contraport.evaluation.notes import (
-    note_caveats,
-    note_geometry_tradeoff,
-    note_skipped_metrics,
-    note_zero_width_intervals,
+    build_caveat_notes,
+    build_skipped_metric_notes,
+    build_tradeoff_notes,
+    build_zero_width_notes,
     write_verdict,
 )
 from contraport.evaluation.page_samples import (
@@ -77,7 +77,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     counts = Counter(run.path.resolve() for run in runs)
     repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
     check(not repeated, f"run: names the same run twice: {', '.join(repeated)}.", "repeated")
-    evaluated: list[RunEvaluation] = []
+    evaluated: list[EvaluatedRun] = []
     with ExitStack() as locks:
         for run in runs:
             run.check_is_run()
@@ -110,7 +110,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
 
 
-class RunEvaluation(NamedTuple):
+class EvaluatedRun(NamedTuple):
     """Evaluation of one run, with the contents of the files to save.
 
     Attributes:
@@ -128,7 +128,7 @@ class RunEvaluation(NamedTuple):
     item_values: Arrays
 
 
-def _save(one: RunEvaluation) -> None:
+def _save(one: EvaluatedRun) -> None:
     epochs = one.run_folder.num_trained_epochs()
     check(
         epochs == one.result["epochs"],
@@ -145,7 +145,7 @@ def _save(one: RunEvaluation) -> None:
             one.run_folder.samples_path.unlink(missing_ok=True)
 
 
-def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
+def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
     trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines()
@@ -182,12 +182,12 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
     }
     draws = _draw(results)
     differences = {name: _differences(draws["trained"], draws[name]) for name in baselines}
-    skipped = note_skipped_metrics(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
+    skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
-        *note_caveats(loaded, baselines, results["trained"]),
-        *note_zero_width_intervals(results["trained"]),
-        *note_geometry_tradeoff(rows, differences),
+        *build_caveat_notes(loaded, baselines, results["trained"]),
+        *build_zero_width_notes(results["trained"]),
+        *build_tradeoff_notes(rows, differences),
         *plan_notes,
     ]
     class_names = loaded.train.class_names
@@ -217,7 +217,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> RunEvaluation:
         for key, one in results["trained"].items()
         if isinstance(one, MetricResult) and one.is_mean_of_items
     }
-    return RunEvaluation(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
+    return EvaluatedRun(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
 
 
 def _page_samples(

@@ -37,7 +37,7 @@ _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def note_skipped_metrics(
+def build_skipped_metric_notes(
     metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: Results, *, by_name: bool
 ) -> list[str]:
     """Return notes about skipped metrics, one sentence for each reason.
@@ -61,7 +61,9 @@ def note_skipped_metrics(
     return notes
 
 
-def note_caveats(loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: Results) -> list[str]:
+def build_caveat_notes(
+    loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: Results
+) -> list[str]:
     """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
     run, raw = loaded.run_folder, baselines.get("raw")
     notes = [*loaded.data_notes, *filter(None, [run.earlier_epoch_warning()])]
@@ -92,7 +94,7 @@ def note_caveats(loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEnco
     return notes
 
 
-def note_zero_width_intervals(results: Results) -> list[str]:
+def build_zero_width_notes(results: Results) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
@@ -100,7 +102,7 @@ def note_zero_width_intervals(results: Results) -> list[str]:
     Pearson, 1934, "The use of confidence or fiducial limits").
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
-    >>> print(*note_zero_width_intervals(results))
+    >>> print(*build_zero_width_notes(results))
     kNN: all 24 test items agree, so the interval has no width. Up to 12% of other items may differ.
     """
     unanimous: dict[str, MetricResult] = {}
@@ -120,7 +122,7 @@ def note_zero_width_intervals(results: Results) -> list[str]:
     ]
 
 
-def note_geometry_tradeoff(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
     """Return a note if training worsened alignment or uniformity; it usually trades one for the other.
 
     Differences that are not significant are ignored.

@@ -37,7 +37,7 @@ else:
 LABELS = Requirement(
     lambda context: context.train.labels is not None and context.test.labels is not None, "there are no labels"
 )
-SEVERAL_CLASSES = Requirement(lambda context: context.num_classes > 1, "all labels are of one class")
+SEVERAL_CLASSES = Requirement(lambda context: context.num_train_classes > 1, "all labels are of one class")
 NUMBERS = Requirement(
     lambda context: context.train.regression_targets is not None and context.test.regression_targets is not None,
     "there are no numbers to predict",
@@ -98,7 +98,7 @@ NO_COUPLING = Requirement(
 )
 REPEATED_CLASS = Requirement(lambda context: context.test_y.bincount().max() > 1, "no class has two test items")
 AN_ITEM_PER_CLASS = Requirement(
-    lambda context: len(context.test) >= context.num_classes, "there are fewer test items than classes"
+    lambda context: len(context.test) >= context.num_train_classes, "there are fewer test items than classes"
 )
 MORE_THAN_10_ITEMS = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
 
@@ -181,7 +181,7 @@ def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
 def regression(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
     train, test = context.regression_targets
-    predictions = probes.ridge_predictions(context.train_x, train, context.test_x, test)
+    predictions = probes.ridge_predictions_and_targets(context.train_x, train, context.test_x, test)
     return intervals.MetricResult(predictions, probes.r_squared)
 
 

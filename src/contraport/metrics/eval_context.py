@@ -30,8 +30,10 @@ from contraport.metrics.retrieval import (
     retrieval_ranks,
 )
 from contraport.objectives import Loss, Objective
+from contraport.options import keep_deprecated_attributes
 
 
+@keep_deprecated_attributes(num_classes="num_train_classes")
 class EvalContext:
     """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
 
@@ -104,7 +106,7 @@ class EvalContext:
         return self.loader_config.device
 
     @cached_property
-    def num_classes(self) -> int:
+    def num_train_classes(self) -> int:
         """Number of classes of the training items; 0 without labels."""
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
@@ -279,7 +281,7 @@ class EvalContext:
     @cached_property
     def test_clusters(self) -> np.ndarray[Any, Any]:
         """k-means cluster of each test item, `(m,)`, with as many clusters as classes."""
-        return kmeans_clusters(self.test_x, self.num_classes)
+        return kmeans_clusters(self.test_x, self.num_train_classes)
 
     def corrupted_features(self, kind: str, severity: int) -> Tensor:
         """Return the features of the corrupted test items, `(m, F)`; the corruptions are the same for every encoder."""

@@ -210,7 +210,9 @@ def unseen_domain_correctness(train: _LabeledItems, test: _LabeledItems) -> Hits
     return hits
 
 
-def ridge_predictions(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
+def ridge_predictions_and_targets(
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor
+) -> np.ndarray[Any, Any]:
     """Return the prediction of a ridge regression on standardized features and the true number per test item, `(m, 2)`.
 
     The penalty is selected by leave-one-out cross-validation on the training items.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import UsageError, check, check_integer, is_number
 from contraport.objectives.inputs import check_values
-from contraport.objectives.pair_sets import group_indices, log_mean_exp_by_group
+from contraport.objectives.pair_sets import labels_to_groups, log_mean_exp_by_group
 
 
 class ItemAverages(nn.Module):
@@ -35,7 +35,7 @@ class ItemAverages(nn.Module):
         shape = (items,) if averages_per_item is None else (averages_per_item, items)
         self.register_buffer("log_average", torch.full(shape, math.nan))
 
-    def check_ids(self, ids: Tensor | None) -> Tensor:
+    def require_ids(self, ids: Tensor | None) -> Tensor:
         """Return the ids of the items, (n,), or raise `UsageError` if they are missing or out of range."""
         total = self.log_average.shape[-1]
         if ids is None:
@@ -55,7 +55,7 @@ class ItemAverages(nn.Module):
             keys: position in the flattened buffer, (k,); keys may repeat.
             values: log of what is averaged, (k,); minus infinity is left out.
         """
-        groups, size, present = group_indices(keys), len(keys), values > -torch.inf
+        groups, size, present = labels_to_groups(keys), len(keys), values > -torch.inf
         # Values that are left out form a group of their own, behind those of the keys.
         means, counts = log_mean_exp_by_group(
             torch.where(present, groups, size), torch.where(present, values, 0), torch.ones_like(values), size + 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import Kernel, without_autocast
+from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
@@ -204,7 +204,7 @@ class Objective(Loss):
         totals: dict[str, Tensor] = {}
         log_masses: list[Tensor | float | None] = []
         patterns: list[PairPattern] = []
-        with without_autocast(problem.inputs.views[0]):
+        with autocast_disabled(problem.inputs.views[0]):
             for block in problem.blocks():
                 for result in self._solve(problem, block):
                     exact = result.plan.exact_axis is not None
@@ -230,7 +230,7 @@ class Objective(Loss):
     def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
-        with without_autocast(problem.inputs.views[0]):
+        with autocast_disabled(problem.inputs.views[0]):
             for block in problem.blocks():
                 yield from self._solve(problem, block)
 

@@ -18,10 +18,10 @@ from contraport.engine import Indices, LabelMask, SimilarityMask
 from contraport.errors import UsageError
 
 
-def group_indices(labels: Tensor) -> Tensor:
+def labels_to_groups(labels: Tensor) -> Tensor:
     """Return a group index below n for each label, (n,) integers: equal labels have equal indices.
 
-    >>> group_indices(torch.tensor([7, 2, 7, 5])).tolist()
+    >>> labels_to_groups(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
     return torch.searchsorted(labels.sort().values, labels.contiguous())
@@ -72,8 +72,8 @@ class SignedLabelEquality:
         size, width = labels.shape
         groups = None if width else labels.new_zeros(size)
         for column in labels.unbind(1):  # many times faster than unique(dim=0)
-            indices = group_indices(column)
-            groups = indices if groups is None else group_indices(groups * size + indices)
+            indices = labels_to_groups(column)
+            groups = indices if groups is None else labels_to_groups(groups * size + indices)
         assert groups is not None
         # Bounded by the number of labels: the exact number of groups would have to be read from the device.
         bound = size if width else 1

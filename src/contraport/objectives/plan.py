@@ -17,15 +17,16 @@ from contraport.engine import (
     LogKernel,
     MatrixLogKernel,
     SquaredKernelLink,
+    autocast_disabled,
     log_of_size,
     log_sums,
     map_row_blocks,
     row_transport_costs,
-    without_autocast,
 )
 from contraport.errors import check, describe_value, is_integer
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets import TargetPlan
+from contraport.options import keep_deprecated_attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,24 +341,25 @@ class DensePlan(Plan):
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
         plan, kernel = self.masses.detach() if detach_plan else self.masses, self.log_kernel_without_link
-        with without_autocast(plan):
+        with autocast_disabled(plan):
             costs: Tensor = -kernel.cost_scale * kernel.dense()
             return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
 
 
+@keep_deprecated_attributes(u="missing_row_mass", v="column_shares")
 @dataclass(frozen=True, eq=False)
 class RoundedPlan:
-    """Plan that meets both marginals up to rounding errors: P_ij = scaled_ij + u_i v_j, without gradient.
+    """Plan that meets both marginals up to rounding errors: P_ij = scaled_ij + missing_i * share_j, without gradient.
 
     Attributes:
         scaled: Plan of which no row or column has more than its target mass.
-        u: Missing mass of each row, (N,).
-        v: Share of each column in the missing mass, (M,).
+        missing_row_mass: Missing mass of each row, (N,).
+        column_shares: Share of each column in the missing mass, (M,).
     """
 
     scaled: Plan
-    u: Tensor
-    v: Tensor
+    missing_row_mass: Tensor
+    column_shares: Tensor
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -367,21 +369,21 @@ class RoundedPlan:
     @torch.no_grad()
     def apply(self, values: Tensor) -> Tensor:
         """Apply the plan to values of the columns; see `Plan.apply`."""
-        product = self.scaled.apply(values)
-        added = torch.outer(self.u, self.v @ values.reshape(len(values), -1).to(self.v))
+        product, shares = self.scaled.apply(values), self.column_shares
+        added = torch.outer(self.missing_row_mass, shares @ values.reshape(len(values), -1).to(shares))
         return product + added.reshape(product.shape)
 
     @torch.no_grad()
     def row_cost(self) -> Tensor:
         """Return the transport cost of each row, (N,), block by block of rows."""
         kernel = self.scaled.log_kernel_without_link
-        costs = map_row_blocks(lambda rows: kernel.take_rows(rows).dense() @ self.v, self.shape)
-        return self.scaled.row_cost(detach_plan=True) - kernel.cost_scale * self.u * torch.cat(costs)
+        costs = map_row_blocks(lambda rows: kernel.take_rows(rows).dense() @ self.column_shares, self.shape)
+        return self.scaled.row_cost(detach_plan=True) - kernel.cost_scale * self.missing_row_mass * torch.cat(costs)
 
     @torch.no_grad()
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, for inspection."""
-        return self.scaled.dense() + torch.outer(self.u, self.v)
+        return self.scaled.dense() + torch.outer(self.missing_row_mass, self.column_shares)
 
 
 @dataclass(frozen=True, eq=False)

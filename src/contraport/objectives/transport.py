@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import gather, use_local_batch
-from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
+from contraport.engine import Geometry, Gibbs, Kernel, autocast_disabled
 from contraport.errors import UsageError, check, describe_value, is_number
 from contraport.objectives.constraints import (
     Balanced,
@@ -218,7 +218,7 @@ def transport(
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
     check(x.shape[-1] == y.shape[-1], f"y: must have {x.shape[-1]} coordinates as x, got {y.shape[-1]}.", "shape")
     # Within use_local_batch() kernels do not gather: every process solves its own problem.
-    with without_autocast(x), use_local_batch():
+    with autocast_disabled(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
@@ -306,7 +306,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
     """
     check_views((z, prototypes), shared_columns=True)
     kernel = Gibbs("cosine", temperature)
-    with without_autocast(z):
+    with autocast_disabled(z):
         (plan,) = Balanced(iterations)(Geometry(kernel(prototypes, gather(z))))
         # The last half-step gives every item the same mass: its shares are a softmax over the prototypes.
         shares: Tensor = (kernel(z, prototypes).dense() + plan.f).softmax(1)

@@ -67,10 +67,10 @@ def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -
     return logs
 
 
-def effective_partners(plan: Array) -> float:
+def mean_effective_partners(plan: Array) -> float:
     """Return the effective number of partners of a row: the exponential of the mean entropy of the rows' shares.
 
-    >>> round(effective_partners(np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])), 3)  # two partners, and one
+    >>> round(mean_effective_partners(np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])), 3)  # two partners, and one
     1.414
     """
     mass = plan.sum(axis=1, keepdims=True)

@@ -13,7 +13,7 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES, NUM_HEADLINES, choose_headline_metrics
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.results_table import compare_settings, list_evaluated_metrics
+from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
 from contraport.training.config import RECORDED_OPTIONS
 
 MAX_LISTED = 6
@@ -215,7 +215,7 @@ def _describe_mismatch_rate(run: ReportRun) -> str:
 def _describe_differing_settings(runs: Sequence[ReportRun]) -> str:
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
-    differing = [(key, values) for key, values, differs in compare_settings(runs) if differs and key not in machine]
+    differing = [(key, values) for key, values, differs in tabulate_settings(runs) if differs and key not in machine]
     if not differing:
         return "The runs have the same settings."
     named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED]]

@@ -301,13 +301,14 @@ def train_linear_encoder(
     optimum="max_energy",
     direction="top_eigenvector_cosine",
     unevenness="filter_norm_deviation",
+    weights="layer_weights",
 )
 @dataclass(frozen=True, eq=False)
 class DeepLinearTraining:
     """Training of a deep linear encoder with layers of unit norm by alpha-CL with fixed pair weights.
 
     Attributes:
-        weights: weight matrices of the L layers, in the order they are applied.
+        layer_weights: weight matrices of the L layers after training, in the order they are applied.
         layer_alignments: |cos| between the first left singular vector of a layer and the first right one of the next,
             (iterations + 1, L - 1).
         rank_one_shares: largest squared singular value of each layer over the sum of all, (iterations + 1, L).
@@ -318,7 +319,7 @@ class DeepLinearTraining:
             layers.
     """
 
-    weights: tuple[Tensor, ...]
+    layer_weights: tuple[Tensor, ...]
     layer_alignments: Tensor
     rank_one_shares: Tensor
     energy_by_iteration: Tensor

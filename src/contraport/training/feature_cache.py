@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.array_cache import cached_bytes, load_or_build_arrays
+from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import Views, build_loader
 from contraport.data.image_cache import dataset_digest
-from contraport.data.stores import CachedStore
+from contraport.data.stores import MappedArrayStore
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.training.components import Components, count_cached_draws
@@ -48,7 +48,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
         argument="features",
         log=log,
     )
-    dataset = components.dataset.with_store(CachedStore(tuple(map(torch.from_numpy, arrays))))
+    dataset = components.dataset.with_store(MappedArrayStore(tuple(map(torch.from_numpy, arrays))))
     batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=0, drop_last=True, shared=True
     )
@@ -69,7 +69,7 @@ def _compute_features(
         "caching features of %d random views per item in %s: %.1f MB",
         cache_key["draws"] * len(shapes),
         folder,
-        cached_bytes(cache_key) / 1e6,
+        cache_bytes_needed(cache_key) / 1e6,
     )
     loader_config = LoaderConfig(
         256, select_training_device(settings.device), settings.num_workers, ProgressBars(shown=settings.progress)

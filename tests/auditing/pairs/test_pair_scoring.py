@@ -59,7 +59,7 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
 def test_agrees_with_the_formula_over_all_pairs(name: str, sides: PairedFeatures) -> None:
     expected = by_hand(name, sides)
     pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
-    for one in (sides.observed_pairs, pairs):
+    for one in (sides.observed_pair_indices, pairs):
         found = score_pairs(sides, one, name).double().numpy()
         np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
 
@@ -160,7 +160,7 @@ def test_equal_items_count_as_one_group() -> None:
     judged = score_pairs(both)
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
-    theirs = both.find_pair_neighbors(both.observed_pairs)[1]
+    theirs = both.find_pair_neighbors(both.observed_pair_indices)[1]
     near = both.compute_neg_log_ranks(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 

@@ -42,7 +42,7 @@ from contraport.auditing.pairs.paired_features import (
 from contraport.auditing.pairs.partner_plan import get_second_content_ids, propose_partners, select_free_items
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
-from contraport.data.duplicate_groups import mismatch_partners
+from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, propagate_errors
 from contraport.embedding import LoaderConfig
 from contraport.runs import Run
@@ -223,10 +223,10 @@ class AuditCallback(Callback):
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
-        partners = mismatch_partners(decoys.first, self._dataset.content_ids, random, by=2)
+        partners = draw_wrong_partners(decoys.first, self._dataset.content_ids, random, by=2)
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
-        pairs = PairIndices(*map(torch.cat, zip(paired.observed_pairs, decoys, fresh, strict=True)))
+        pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(self._vectors.with_pool(paired.neighbor_candidates))

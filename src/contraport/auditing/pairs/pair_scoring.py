@@ -78,7 +78,7 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
             f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {usable}.",
             kind="no_shared_space",
         )
-    return chosen.score_function(paired, pairs or paired.observed_pairs)
+    return chosen.score_function(paired, pairs or paired.observed_pair_indices)
 
 
 def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
@@ -223,11 +223,11 @@ def _log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: Sinkh
 def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
     total, number = torch.zeros(len(pairs.first), device=pairs.first.device), len(paired)
-    starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pairs, strict=True))
+    starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))
     for name in ("neighbors", "canonical"):
         score, observed = STATISTICS[name].score_function, paired.observed_scores
         if name not in observed and not starts_with_data:
-            observed[name] = score(paired, paired.observed_pairs)
+            observed[name] = score(paired, paired.observed_pair_indices)
         is_known = name in observed and starts_with_data and len(total) == number
         values = observed[name] if is_known else score(paired, pairs)
         spread, mean = torch.std_mean(observed.setdefault(name, values[:number]))

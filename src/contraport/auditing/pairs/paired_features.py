@@ -189,7 +189,7 @@ class PairedFeatures:
         return len(self.features[0])
 
     @cached_property
-    def observed_pairs(self) -> PairIndices:
+    def observed_pair_indices(self) -> PairIndices:
         """Pairs as they are in the data: the first and the second view of each item."""
         items = torch.arange(len(self), device=self.features[0].device)
         return PairIndices(items, items)
@@ -218,7 +218,7 @@ class PairedFeatures:
     @property
     def neighbor_candidates(self) -> Tensor:
         """Candidate neighbors: the items among which neighbors are searched, ``(m,)``."""
-        return self.observed_pairs.first if self.pool is None else self.pool
+        return self.observed_pair_indices.first if self.pool is None else self.pool
 
     @cached_property
     def observed_scores(self) -> dict[str, Tensor]:
@@ -232,14 +232,14 @@ class PairedFeatures:
         Items outside the pool count too: a wrong pair consists of two right members.
         """
         if len(self) <= MAX_REFERENCES:
-            return self.observed_pairs.first
+            return self.observed_pair_indices.first
         drawn = numpy_generator("audit.references", len(self)).choice(len(self), MAX_REFERENCES, replace=False)
         return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
 
     @cached_property
     def unrestricted_neighbors(self) -> tuple[Tensor, Tensor]:
         """Nearest items of each item in each view, regardless of the pool, ``(n, k)``; k is twice the number needed."""
-        items, number = self.observed_pairs.first, min(2 * (self.neighbors + 2), len(self))
+        items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
         first, second = (self.find_nearest(values, values, items, number) for values in self.features)
         return first, second
 

@@ -130,7 +130,7 @@ def propose_partners(
     >>> bool((proposals.partners[:40] == torch.arange(40).roll(-1)).float().mean() > 0.5)
     True
     """
-    items = paired.observed_pairs.first
+    items = paired.observed_pair_indices.first
     contents = (items if content_ids is None else content_ids.to(items.device)).cpu().numpy()
     own_scores = score_pairs(paired, None, statistic)
     partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)

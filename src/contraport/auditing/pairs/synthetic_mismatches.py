@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
-from contraport.data.duplicate_groups import break_same_content_pairs, group_by_content, mismatch_partners
+from contraport.data.duplicate_groups import break_same_content_pairs, draw_wrong_partners, group_by_content
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator
@@ -64,7 +64,7 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
-    partners = mismatch_partners(drawn, dataset.content_ids, random)
+    partners = draw_wrong_partners(drawn, dataset.content_ids, random)
     decoys = PairIndices(drawn[partners != drawn], partners[partners != drawn])
     decoyed = dataset.as_subclass(DecoyDataset)
     decoyed.decoy_pairs = decoys

@@ -138,10 +138,10 @@ def is_text_column_name(name: str) -> bool:
     return _TEXT.fullmatch(name) is not None
 
 
-def name_views(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the name of each view: the name of its only column, the common prefix of several, or else a number.
 
-    >>> name_views([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
+    >>> derive_view_names([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
     ('photo', 'audio', 'view2')
     """
     stems = [os.path.commonprefix(list(names)).rstrip("._-") if len(names) > 1 else names[0] for names in views]  # noqa: RUF071

@@ -124,11 +124,11 @@ class _Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ArchiveMembers(UndecodedItems):
-    """One field of each sample in tar archives; each access opens an archive, so that processes can share the object.
+class ArchiveField(UndecodedItems):
+    """Encoded items of one field of tar archives; each access opens an archive, so that processes can share the object.
 
     Attributes:
-        archives: path of each archive.
+        archive_paths: path of each archive.
         keys: key of each sample.
         field: suffix of the members.
         archive_indices: index of the archive of each sample, ``(n,)``.
@@ -136,7 +136,7 @@ class ArchiveMembers(UndecodedItems):
         sizes: size of each member in bytes, ``(n,)``.
     """
 
-    archives: tuple[str, ...]
+    archive_paths: tuple[str, ...]
     keys: tuple[str, ...]
     field: str
     archive_indices: np.ndarray
@@ -148,27 +148,27 @@ class ArchiveMembers(UndecodedItems):
 
     def __getitem__(self, position: int) -> bytes:
         size = int(self.sizes[position])
-        with open(self.archives[self.archive_indices[position]], "rb") as file:
+        with open(self.archive_paths[self.archive_indices[position]], "rb") as file:
             file.seek(int(self.offsets[position]))
             content = file.read(size)
         message = f"data: {self.item_name(position)} is truncated; the archive was complete before."
         check(len(content) == size, message, "unreadable")
         return content
 
-    def take(self, positions: Positions) -> ArchiveMembers:
+    def take(self, positions: Positions) -> ArchiveField:
         keys = tuple(self.keys[position] for position in positions.tolist())
         places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
-        return ArchiveMembers(self.archives, keys, self.field, *places)
+        return ArchiveField(self.archive_paths, keys, self.field, *places)
 
     def item_name(self, position: int) -> str:
-        return f"{self.archives[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
+        return f"{self.archive_paths[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
 
 
 @dataclass(frozen=True)
 class ArrayMemberStore(DecodingStore):
     """Store of one view of arrays in archives, parsed and checked at each fetch."""
 
-    encoded: ArchiveMembers
+    encoded: ArchiveField
     shape: Shape
 
     @property
@@ -183,7 +183,7 @@ class ArrayMemberStore(DecodingStore):
 class TextMemberStore(DecodingStore):
     """Store of one view of texts in archives, read and checked at each fetch."""
 
-    encoded: ArchiveMembers
+    encoded: ArchiveField
     shapes = (TEXT_SHAPE,)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
@@ -319,7 +319,7 @@ def _encode(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | 
 
 def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
     places = np.array([(sample.archive, *sample.views[field]) for sample in samples], dtype=np.int64)
-    members = ArchiveMembers(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
+    members = ArchiveField(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
     if field.endswith(_IMAGE):
         return members
     if field.endswith(_TEXT):
@@ -328,7 +328,7 @@ def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
     return ArrayMemberStore(members, shape)
 
 
-def _read_arrays(members: ArchiveMembers, positions: list[int]) -> Tensor:
+def _read_arrays(members: ArchiveField, positions: list[int]) -> Tensor:
     """Read the arrays at some positions as one view."""
     arrays: list[np.ndarray] = []
     for position in positions:

@@ -15,10 +15,10 @@ import pyarrow.ipc
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
-from contraport.data.arrays import as_view_tensor, factorize, parse_numbers, parse_weights
+from contraport.data.arrays import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.column_roles import ColumnRoles, infer_roles, name_views
+from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
     explode_text_lists,
@@ -207,7 +207,7 @@ def dataset_from_rows(
     roles = resolve_roles(rows, columns, where)
     by_role = roles.by_role
     row_keys = _read_keys(rows, by_role["keys"] or by_role["sequence"], columns or {}, where)
-    view_names = name_views(roles.views)
+    view_names = derive_view_names(roles.views)
     views_of_columns = roles.views
     rows, source_rows = rows.explode(roles.views)
     if (sequence := by_role["sequence"]) is not None:
@@ -247,8 +247,8 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_per_item(parse_weights, rows, by_role["weights"], where),
-        regression_targets=_read_per_item(parse_numbers, rows, by_role["numbers"], where),
+        weights=_read_per_item(as_weight_per_item, rows, by_role["weights"], where),
+        regression_targets=_read_per_item(as_number_per_item, rows, by_role["numbers"], where),
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )

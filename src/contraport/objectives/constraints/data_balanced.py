@@ -65,7 +65,7 @@ class DataBalanced(ItemAverages, Constraint):
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
         assert pattern is not None
-        ids = self.check_ids(request.ids)
+        ids = self.require_ids(request.ids)
         row_keys, column_keys = (self._keys(ids, pattern, side) for side in range(2))
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():

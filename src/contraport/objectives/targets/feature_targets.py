@@ -15,12 +15,12 @@ from contraport.engine import (
     Geometry,
     Gibbs,
     Kernel,
+    autocast_disabled,
     constant_vector,
     is_in_torch_func,
     log_of_size,
     log_sums,
     map_row_blocks,
-    without_autocast,
 )
 from contraport.errors import UsageError, check, check_integer
 from contraport.objectives.inputs import Attributes, check_values
@@ -207,7 +207,7 @@ class KernelTargetPlan(TargetPlan):
             log_kernel = self.geometry.take_rows(rows).dense()
             return function(torch.exp(log_kernel + self.row_potential[rows, None] + self.column_potential))
 
-        with torch.no_grad(), without_autocast(self.row_potential):
+        with torch.no_grad(), autocast_disabled(self.row_potential):
             return torch.cat(map_row_blocks(evaluate, self.geometry.shape))
 
     def apply(self, y: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from contraport.plots.plan_plots import (
     DECADES,
     LogScale,
     clipped_log10,
-    effective_partners,
     excludes_self_pairs,
+    mean_effective_partners,
     share_on_target,
 )
 from contraport.reporting.html_page import PageBuilder, Section
@@ -69,7 +69,7 @@ class PlanSnapshot(NamedTuple):
     @property
     def effective_partners(self) -> float:
         """Effective number of partners of a row, from 1 (one partner) to the number of columns."""
-        return effective_partners(self.plan)
+        return mean_effective_partners(self.plan)
 
     @property
     def negative_unevenness(self) -> float | None:

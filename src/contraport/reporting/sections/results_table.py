@@ -29,7 +29,7 @@ def build_results_section(builder: PageBuilder) -> Section:
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
         "notes": list_run_problems(runs),
-        "differing": [(key, values) for key, values, differs in compare_settings(runs) if differs],
+        "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
         "directions": _build_direction_cells(runs),
     }
@@ -53,7 +53,7 @@ def list_run_problems(runs: Sequence[ReportRun]) -> list[str]:
 
 def build_settings_section(builder: PageBuilder) -> Section:
     """Build the section with all settings and the training speed of every run."""
-    values = {"settings": compare_settings(builder.runs), "speeds": summarize_training_speed(builder.runs)}
+    values = {"settings": tabulate_settings(builder.runs), "speeds": summarize_training_speed(builder.runs)}
     return Section("settings", "Settings", values)
 
 
@@ -168,7 +168,7 @@ def build_metric_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) ->
     return [_build_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
 
 
-def compare_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
+def tabulate_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
     """Return name, values in all runs, and whether the values differ, for each training setting."""
     rows = {key: [_format_setting(run.config.get(key)) for run in runs] for run in runs for key in run.config}
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]

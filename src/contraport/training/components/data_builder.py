@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport import distributed
 from contraport.catalog.option_parsers import parse_corruptions, parse_domains, parse_imbalance_ratio, parse_mismatch
 from contraport.data import Dataset, Views, build_loader, load
-from contraport.data.arrays import parse_weights
+from contraport.data.arrays import as_weight_per_item
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
@@ -120,7 +120,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if isinstance(dataset, Stream):
         _check_stream_settings(settings, dataset)
     if settings.reads_weights_from_file and dataset.split == "train":
-        values = parse_weights(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
+        values = as_weight_per_item(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
             values = values[dataset.rows]  # one per row of the source, including other splits
         message = f"sample_weight: {weights} must have {len(dataset)} values, got {tuple(values.shape)}."

@@ -319,7 +319,7 @@ class PrototypeLoss(ObjectiveLoss):
     """
 
     def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
-        super().__init__(with_shared_columns(objective), views=views)
+        super().__init__(with_prototype_layout(objective), views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
@@ -371,7 +371,7 @@ class DistillationLoss(ObjectiveLoss):
     written: Tensor
 
     def __init__(self, objective: nn.Module, teacher: Tensor, queue_size: int, *, views: int = 2) -> None:
-        super().__init__(with_shared_columns(objective), views=views)
+        super().__init__(with_prototype_layout(objective), views=views)
         self._features = F.normalize(teacher, dim=1)
         self._staged: list[Tensor] = []
         self.register_buffer("queue", torch.zeros(queue_size, teacher.shape[1]))
@@ -411,7 +411,7 @@ class DistillationLoss(ObjectiveLoss):
         self._staged.clear()
 
 
-def with_shared_columns(objective: nn.Module) -> Objective:
+def with_prototype_layout(objective: nn.Module) -> Objective:
     """Return an objective whose layout compares all embeddings with the same columns, such as prototypes."""
     if not isinstance(objective, Objective):
         message = f"prototypes: requires a single Objective, got {objective!r}."
