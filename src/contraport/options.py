@@ -380,7 +380,7 @@ def matches_type(value: Any, annotation: Any, *, objects: bool = True) -> bool:
 
 @functools.cache
 def _alternatives(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
-    """Split a type annotation into classes, classes that also accept a bool, and other forms such as `Literal`.
+    """Return an annotation's classes, those of them that may match a bool, and its other forms, such as `Literal`.
 
     Cached: a run folder has some seventy options, and most annotations are unions.
     """

@@ -73,7 +73,7 @@ ENCODERS = {
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return the entries of all named encoders, and one for each name format of another library.
+    """Return one entry per named encoder, and one each for timm, transformers and your own encoder.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
     ['small-cnn', 'lite0', 'gradients', 'mlp']

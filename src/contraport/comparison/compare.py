@@ -338,7 +338,7 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
 
 
 def _reference_metrics(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics of untrained encoders and raw inputs, by their name and the column."""
+    """Return the metrics of untrained encoders and raw inputs as a dict: name, then column, then metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.reference_rows.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())

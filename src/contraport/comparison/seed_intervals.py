@@ -74,7 +74,7 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
 
 
 def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = None) -> VarianceEstimate | None:
-    """Return the moderated variance of values ``(s,)``, one per seed; for one seed, the prior."""
+    """Return the variance of values ``(s,)``, one per seed, shrunk toward the prior; for one seed, the prior itself."""
     if len(values) < 2:
         return prior
     return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).shrink_toward(prior)

@@ -150,6 +150,6 @@ def _shares_content(dataset: Dataset, digests: Digests) -> Tensor:
 
 
 def _covers(parts: Sequence[Dataset], digests: Digests) -> bool:
-    """Return whether every digest is that of an item in the given parts of a source."""
+    """Return whether each digest occurs among the items of the given datasets."""
     existing = [part.digests[_present(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

@@ -48,7 +48,7 @@ class RingExchange:
         return self._gradient
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield the owner's rank and the block, a vector, for each block; it is valid until the next iteration."""
+        """Yield each block of the ring as (rank of its owner, flat vector), valid until the next iteration."""
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size
         own_gradient: Tensor | None = None

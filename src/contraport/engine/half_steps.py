@@ -112,7 +112,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _unrelaxed(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the step before damping and clamping, log a - r - log sum."""
+        """Return the half-step before damping and clamping: log marginal minus log reference minus log-sum."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum

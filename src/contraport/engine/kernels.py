@@ -121,9 +121,11 @@ class Kernel(nn.Module, ABC):
         """Return the temperature of a call: a number, or a tensor if it has a gradient."""
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
-            temperature = _check_tensor(override)
+            temperature = _require_positive_if_on_cpu(override)
         elif override is None and self._external is not None:
-            temperature = current_processes().with_averaged_gradient(_check_tensor(self._external[0]).reshape(()))
+            temperature = current_processes().with_averaged_gradient(
+                _require_positive_if_on_cpu(self._external[0]).reshape(())
+            )
         elif override is None and self.log_temperature is not None:
             temperature = current_processes().with_averaged_gradient(self._project(self.log_temperature).exp())
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
@@ -284,7 +286,7 @@ def _check_learned(temperature: float) -> None:
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
 
 
-def _check_tensor(temperature: Tensor) -> Tensor:
+def _require_positive_if_on_cpu(temperature: Tensor) -> Tensor:
     """Return a temperature tensor of the caller, or raise `UsageError` if it is on the CPU and not positive.
 
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.

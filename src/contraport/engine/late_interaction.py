@@ -426,7 +426,7 @@ class _Tile:
         return value
 
     def gradient(self, seed: Tensor) -> Tensor:
-        """Return the gradient of sum(seed * similarities) with respect to the cosines, (b, t, c, s); seed is (b, c).
+        """Backpropagate `seed`, the gradient of the similarities, (b, c), to the cosines, (b, t, c, s).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient in the kernel.

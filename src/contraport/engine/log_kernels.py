@@ -188,7 +188,7 @@ class LogKernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class InnerProductLogKernel(LogKernel):
-    """Log-kernel of an inner product plus biases: log K_ij = h(<x_i, y_j> + r_i + c_j).
+    """Log-kernel of an inner product plus biases: log K_ij = link(<x_i, y_j> + row_bias_i + column_bias_j).
 
     Attributes:
         x: Scaled embeddings of the rows, (N, d).
@@ -358,7 +358,7 @@ class InnerProductLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class CallableLogKernel(LogKernel):
-    """Log-kernel of any differentiable cost function: log K_ij = h(-scale cost(x_i, y_j) / temperature + r_i).
+    """Log-kernel of any differentiable cost: log K_ij = link(row_bias_i - scale cost(x_i, y_j) / temperature).
 
     Slower than the normal form. The parameters of a cost that is a module are inputs too and receive their gradient.
     """

@@ -69,7 +69,7 @@ class Shards(NamedTuple):
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
-        """Permute a vector of all rows, (N,), from the order of owners back to that of the block."""
+        """Undo `to_owner_order`: permute a vector of all rows, (N,), back to the order of the block's rows."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def owner_range_to_rows(self, part: slice) -> Indices:
@@ -267,7 +267,7 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return, after the exchange, the input index and the gradient of each column input of this process."""
+        """Return (input index, gradient) of each column input of this process; call it after the exchange."""
         parts = self._unpack(exchange.gradient, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
@@ -405,7 +405,7 @@ def _add_logs(total: Tensor | None, part: slice, values: Tensor | None) -> None:
 
 
 def _mirror(term: WeightTerm) -> WeightTerm:
-    """Return the term of the transposed pairs."""
+    """Return a weight term with rows and columns exchanged."""
     axis = "columns" if term.axis == "rows" else "rows"
     return WeightTerm(term.column_exponents, term.row_exponents, axis, term.factor)
 

@@ -32,7 +32,7 @@ from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check
 from contraport.options import warn_renamed
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components import build_training_module, check_settings_before_loading
+from contraport.training.components import build_objective_and_check_settings, build_training_module
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
@@ -330,12 +330,12 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         if by_name is None:
             if isinstance(X, list) and as_string_list("X", X) is None:
                 check_equal_shapes("X", X)
-            arrays = _validate_array("X", X, read, min_items)
+            arrays = _as_texts_or_array("X", X, read, min_items)
         else:
             if _is_dict_of_views(X) and not reset:
                 by_name = self._sort_views(X)
             read = partial(check_array, **rules)
-            arrays = {name: _validate_array(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
+            arrays = {name: _as_texts_or_array(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
         items = len(arrays if by_name is None else next(iter(arrays.values())))
         shape = None if y is None else np.asarray(y).shape
         good = shape is None or shape[:1] == (items,)
@@ -371,7 +371,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             options["optimizer"] = self.opt
         seed = int(check_random_state(self.random_state).randint(2**31))
         settings = Settings(**apply_recipe(options), seed=seed)
-        objective = copy.deepcopy(check_settings_before_loading(settings))
+        objective = copy.deepcopy(build_objective_and_check_settings(settings))
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         steps_per_epoch = self._num_batches(len(dataset))
         self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
@@ -420,7 +420,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
 
 class _LossCurveRecorder(Callback):
-    """Training callback that stores the mean loss of each epoch and the number of steps in an encoder."""
+    """Callback that appends each epoch's mean loss to the estimator's `loss_curve_` and updates its `n_iter_`."""
 
     def __init__(self, encoder: ContrastiveEncoder) -> None:
         self._encoder = encoder
@@ -453,7 +453,7 @@ def _is_view(values: Any) -> bool:
     return getattr(values, "ndim", 0) >= 2 or as_string_list("X", values) is not None
 
 
-def _validate_array(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_items: int) -> Any:
+def _as_texts_or_array(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_items: int) -> Any:
     """Validate texts or numbers: return a list of texts, or the array that scikit-learn's check returns.
 
     The error for non-numeric data names the text columns.

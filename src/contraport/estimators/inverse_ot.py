@@ -104,8 +104,8 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x, y = self._validate_rows(features_rows, reset=True), as_finite_tensor("features_columns", features_columns)
-        observed = _validate_coupling(observed_coupling, (len(x), len(y)))
+        x, y = self._as_row_features(features_rows, reset=True), as_finite_tensor("features_columns", features_columns)
+        observed = _as_unit_mass_coupling(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
         block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
@@ -163,11 +163,11 @@ class InverseOT(BaseEstimator):
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
-        x, y = self._validate_rows(features_rows, reset=False), as_finite_tensor("features_columns", features_columns)
+        x, y = self._as_row_features(features_rows, reset=False), as_finite_tensor("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
-    def _validate_rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
+    def _as_row_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
         if isinstance(features, Tensor):
             features = features.detach().cpu().numpy()
         try:  # `as_finite_tensor` checks for NaN
@@ -198,7 +198,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean())
 
 
-def _validate_coupling(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
+def _as_unit_mass_coupling(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     observed = as_finite_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")

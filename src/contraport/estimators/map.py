@@ -160,7 +160,7 @@ def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConf
         dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_items(len(dataset), options))
     features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
-    return _describe_items(dataset, features, str(run.path)), dataset
+    return _build_features(dataset, features, str(run.path)), dataset
 
 
 def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
@@ -169,7 +169,7 @@ def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> tuple[
     if options.view is not None:
         dataset = dataset.select_views([resolve_view("view", options.view, dataset.view_names, dataset.shapes)])
     dataset = dataset.subset(_choose_items(len(dataset), options))
-    return _describe_items(dataset, extract_raw_inputs(dataset, loader_config), None), dataset
+    return _build_features(dataset, extract_raw_inputs(dataset, loader_config), None), dataset
 
 
 def _choose_items(items: int, options: MapOptions) -> Tensor:
@@ -180,7 +180,7 @@ def _choose_items(items: int, options: MapOptions) -> Tensor:
     return torch.randperm(items, generator=generator)[: options.max_items].sort().values
 
 
-def _describe_items(dataset: Dataset, features: Tensor, run: str | None) -> Features:
+def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Features:
     names = dataset.class_names if dataset.labels is not None else None
     return Features(
         features.cpu().numpy(),

@@ -150,7 +150,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self)
-        return self._embed_fitted(self._validate_array(X, reset=False).float()).cpu().numpy()
+        return self._embed_fitted(self._as_data_tensor(X, reset=False).float()).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -165,7 +165,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         with evaluation_mode(self.encoder_):
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
-    def _validate_array(self, X: ArrayLike, *, reset: bool) -> Tensor:
+    def _as_data_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
         # scikit-learn does not check for NaN, as the error of `as_finite_tensor` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
@@ -173,7 +173,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _validate(self, X: ArrayLike) -> Tensor:
         """Check the data and the parameters before the optimization, and return the data as a tensor."""
-        data = self._validate_array(X, reset=True)
+        data = self._as_data_tensor(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
         if self.method not in METHODS:

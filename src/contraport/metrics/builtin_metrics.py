@@ -221,7 +221,7 @@ def link_coverage(context: EvalContext, number: int) -> float:
 
 @link_metric("Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
 def link_popularity(context: EvalContext, number: int) -> float:
-    """Mean number of training pairs of a row's highest columns, relative to the mean over true partners."""
+    """Mean popularity (number of training pairs) of the rows' top columns, relative to that of true partners."""
     return context.link_ranking.popularity_ratio(number)
 
 

@@ -74,7 +74,7 @@ class EvalContext:
         self._whole: EvalContext | None = None
 
     def truncate(self, dims: int) -> EvalContext:
-        """Return the context of the first coordinates of each view's representation, named ``dims 64`` and so on.
+        """Return a copy named ``dims 64`` or alike, with representations cut to their first `dims` coordinates.
 
         Items are not embedded again for metrics on the representation.
         """

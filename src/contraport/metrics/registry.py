@@ -124,7 +124,7 @@ class Metric:
         )
 
     def expand_numbers(self) -> tuple[Metric, ...]:
-        """Return a copy of the metric for each of its default numbers, or the metric itself if it has none."""
+        """Return one metric for each default number (the k of recall@k), or the metric itself if it has none."""
         return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
     def first_unmet_requirement(self, context: EvalContext) -> Requirement | None:

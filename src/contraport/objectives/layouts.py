@@ -172,7 +172,7 @@ class PairPattern:
     def append_columns(
         self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with k additional columns, which have no positives, in one direction.
+        """Return the pattern with k columns appended that are nobody's positives; only its rows are anchors.
 
         Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
         compared with the item that owns them.
@@ -361,7 +361,7 @@ class Layout(ReprMixin, ABC):
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        """Arrange any tensors with one row per item of a view, (n, k) each, into blocks, in place of embeddings."""
+        """Apply the layout to tensors other than embeddings, one (n, k) tensor per view, and return the blocks."""
         return self(*values)
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:

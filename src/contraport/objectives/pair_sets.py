@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def labels_to_groups(labels: Tensor) -> Tensor:
-    """Return a group index below n for each label, (n,) integers: equal labels have equal indices.
+    """Return one group index per label, (n,) integers below n, not consecutive: equal labels have equal indices.
 
     >>> labels_to_groups(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -28,7 +28,7 @@ def labels_to_groups(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the weighted log-mean-exp of values, (k,), in each group, (size,), and the group sizes; 0 for empty."""
+    """Return each group's weighted log-mean-exp and number of values, (size,) each; both are 0 if it is empty."""
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))
     mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
@@ -95,9 +95,9 @@ def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PairIndicator:
-    """Set of pairs of rows and columns, stored as a signed sum of equalities of labels.
+    """Set of pairs (row, column) as a sum of signed 0/1 matrices, each 1 where the labels of row and column are equal.
 
-    The first equality has sign 1.
+    The first matrix has sign 1.
     """
 
     equalities: tuple[SignedLabelEquality, ...]

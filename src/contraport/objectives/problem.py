@@ -278,8 +278,8 @@ def describe_type_and_shape(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _describe_options(problem: MatchingProblem) -> dict[str, str]:
-    """Describe the type and shape of each option, on which the processes must agree."""
+def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
+    """Return the type and shape of each option as text; the processes must agree on them."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes
@@ -307,8 +307,8 @@ def _describe_options(problem: MatchingProblem) -> dict[str, str]:
 
 
 def _agree_on_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the numbers of items and of negatives of each process, and the longest set, if all give like options."""
-    forms, views = _describe_options(problem), problem.inputs.views
+    """Return all processes' numbers of items and negatives, and the longest set; raise if their options differ."""
+    forms, views = _option_signatures(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTIONS}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.

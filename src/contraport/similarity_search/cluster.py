@@ -117,9 +117,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
         find_most_similar(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
         for center, candidates in zip(centers, members, strict=True)
     ]
-    clusters = [
-        _describe_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)
-    ]
+    clusters = [_build_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)]
     result = Clusters(labels, tuple(clusters))
     if out is not None:
         rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
@@ -154,7 +152,7 @@ def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple
     return labels, centers
 
 
-def _describe_cluster(features: Features, members: np.ndarray, nearest: Tensor) -> Cluster:
+def _build_cluster(features: Features, members: np.ndarray, nearest: Tensor) -> Cluster:
     typical = tuple(map(features.item_name, nearest[:TYPICAL_ITEMS].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)

@@ -143,7 +143,7 @@ def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
     """Build the table for other trainers: texts, or else the keys or rows of the items."""
-    anchors, positives = (_describe_view(dataset, view) for view in (anchor, positive))
+    anchors, positives = (_identify_items(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]
     if layout == "triplet":
@@ -156,8 +156,8 @@ def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int
     return pa.table(table | {name: positives.take(pa.array(column.numpy())) for name, column in columns.items()})
 
 
-def _describe_view(dataset: Dataset, view: int) -> pa.Array:
-    """Return the text of each item in a view; of other kinds the key or, without keys, the row of the item."""
+def _identify_items(dataset: Dataset, view: int) -> pa.Array:
+    """Return what identifies each item of a view in a table: its text, else its key, else its row."""
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []

@@ -78,7 +78,7 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
     tensor([[ 2.0000,  0.0000],
             [ 0.0000, -0.2500]], dtype=torch.float64)
     """
-    x, alpha = torch.cat([x0, x1]).double(), _check_pair_weights(x0, x1, alpha)
+    x, alpha = torch.cat([x0, x1]).double(), _as_pair_weights(x0, x1, alpha)
     rows, columns, n = alpha.sum(1), alpha.sum(0), len(x0)
     # The sum over all pairs (i, j), expanded so that no (2n, 2n, d) differences are stored.
     crossed = x.T @ alpha @ x
@@ -187,7 +187,7 @@ def _compute_loss_weights(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
 
 def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the loss of alpha-CL with fixed pair weights, of embeddings that are not normalized: minus the energy."""
-    weights = _check_pair_weights(x0, x1, alpha)
+    weights = _as_pair_weights(x0, x1, alpha)
     rows, columns, n = weights.sum(1), weights.sum(0), len(x0)
 
     def compute_loss(z0: Tensor, z1: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
     return compute_loss
 
 
-def _check_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
+def _as_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     n = len(x0)
     check(n >= 2, f"x0: must have at least 2 items, got {n}.")
     good = x0.ndim == 2 and x0.shape == x1.shape

@@ -130,7 +130,7 @@ def optimal_couplings(
     for temperature in temperatures:
         check_positive("temperatures", temperature)
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)
-    x, y = _check_positions("x", x, a), _check_positions("y", y, b)
+    x, y = _as_positions("x", x, a), _as_positions("y", y, b)
     cost = (x - y.T).square()
 
     def summarize(plan: Tensor, count: int) -> Coupling:
@@ -162,7 +162,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     return masses / masses.sum()
 
 
-def _check_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
+def _as_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
     """Return the given positions on a line as (n, 1), or n evenly spaced ones for None; raise `UsageError`."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]

@@ -34,7 +34,7 @@ from contraport.training.components import (
     build_components,
     build_dataset,
     build_held_out_dataset,
-    check_settings_before_loading,
+    build_objective_and_check_settings,
     count_cached_draws,
     infer_encoder_settings,
     load_initial_weights,
@@ -78,7 +78,7 @@ def train(options: dict[str, Any]) -> Run:
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
             settings = resolve_settings(options)
-            objective = check_settings_before_loading(settings)
+            objective = build_objective_and_check_settings(settings)
             resumed = Run(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
             settings = infer_encoder_settings(settings, initial_weights)

@@ -310,7 +310,7 @@ class PairedFeatures:
 
     @cached_property
     def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Per view: ranks as fractions, ``(r,)``, and the similarity at which each item reaches them, ``(n, r)``."""
+        """Per view: neighbor ranks as fractions, ``(r,)``, and each item's similarity at each rank, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._rank_thresholds
         return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])

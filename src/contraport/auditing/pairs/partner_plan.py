@@ -55,7 +55,7 @@ Ints = NDArray[np.int64]
 
 
 class PartnerProposals(NamedTuple):
-    """Better partners of `n` items, ``(n,)`` each.
+    """Proposed partners of `n` items, where another second view fits better than their own, ``(n,)`` each.
 
     Attributes:
         partners: item whose second view is proposed, int64; -1 where nothing fits better.

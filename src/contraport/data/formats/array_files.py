@@ -46,7 +46,7 @@ def dataset_from_arrays(
     Raises:
         UsageError: an unknown key, or arrays that do not match.
     """
-    checked = _check_keys(arrays, path)
+    checked = _read_checked_arrays(arrays, path)
     parts = [_select_part(checked, path, suffix="")]
     if any(key.endswith("_test") for key in checked):
         parts.append(_select_part(checked, path, suffix="_test"))
@@ -103,7 +103,7 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
         raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 
 
-def _check_keys(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
+def _read_checked_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     checked = {
         key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)
         for key, array in arrays.items()

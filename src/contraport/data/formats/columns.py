@@ -225,7 +225,7 @@ def explode_text_lists(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray
 
 
 def find_empty_rows(table: pa.Table) -> np.ndarray:
-    """Return the mask of the rows whose columns are all empty: no value, NaN or an empty text.
+    """Return the mask of the rows without a value in any column; NaN and empty texts are no values.
 
     >>> find_empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
     [False, True, False]

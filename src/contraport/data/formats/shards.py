@@ -242,7 +242,7 @@ def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndar
 
 
 def _test_name(archive: str) -> str | None:
-    """Return the name of a test split with which the name of an archive's file or folder begins, or None."""
+    """Return the test split's name that begins an archive's file name or is the name of its folder; None if neither."""
     path = PurePath(archive)
     by_file = next((name for name in TEST_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
     return by_file or next((name for name in TEST_NAMES if path.parent.name == name), None)

@@ -87,7 +87,7 @@ class TableRows:
         return self.table.slice(index, 1) if self.is_table else self.table[index]
 
     def find_empty(self) -> np.ndarray:
-        """Return the mask of the rows whose columns are all empty.
+        """Return the mask of the rows without a value in any column.
 
         Of rows in files only strings are examined, as everything else would have to be read.
         """
@@ -356,7 +356,7 @@ def _read_per_item(
 
 
 def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
-    """Build a view of all rows from its columns; texts, and numbers of an Arrow table, are held in memory."""
+    """Build one view from its columns, for all rows. Texts, and numbers of an Arrow table, are read into memory."""
     if holds_only_strings(rows):
         table = rows.read()
         if texts and holds_texts(table, names[0]):

@@ -27,7 +27,7 @@ LAB_SCALE = (100.0, 110.0, 110.0)
 
 @dataclass(frozen=True)
 class ImageStrength:
-    """Ranges and probabilities of the random changes of images."""
+    """Strength of the augmentation of images: ranges and probabilities of its random changes."""
 
     area: tuple[float, float]  # fraction of the image that a crop retains
     small_area: tuple[float, float]  # the same for a small crop of multi-crop

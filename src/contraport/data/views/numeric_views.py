@@ -18,7 +18,7 @@ NOISE = MAX_MIX * math.sqrt(2 / 3)
 
 @dataclass(frozen=True)
 class VectorStrength:
-    """Ranges and probabilities of the random changes of vectors."""
+    """Strength of the augmentation of vectors: ranges and probabilities of its random changes."""
 
     noise: float  # standard deviation, relative to that of each feature
     masked: float  # probability that a feature is replaced by its mean

@@ -17,7 +17,7 @@ _MASK = 2**31 - 1
 
 @dataclass(frozen=True)
 class TextStrength:
-    """Ranges and probabilities of the random changes of texts."""
+    """Strength of the augmentation of texts: ranges and probabilities of its random changes."""
 
     span: float  # smallest fraction of the words in the span that becomes a view
     deleted: float  # probability that a word of the span is deleted

@@ -229,9 +229,9 @@ class _Weights(NamedTuple):
 
 
 class _WeightForms(NamedTuple):
-    """Weights of all pairs in two equivalent forms; the kernel of the form that does not apply exits immediately.
+    """Pair weights with one exponential per term and, if exact, one for all; both kernels run, one returns at once.
 
-    Which one holds is known only on the device, and reading it would make the host wait.
+    Which one applies is known only on the device, and reading it would make the host wait.
 
     Attributes:
         separate: Weights with one exponential per term; always exact.
@@ -479,7 +479,7 @@ def _stack_labels(masks: Sequence[LabelMask], side: int, like: Tensor) -> Tensor
 
 
 def _link_code(link: Link | None) -> tuple[str, float, float] | None:
-    """Return the name, factor and power of a link in the Triton kernels, or None if it is not supported there."""
+    """Return the Triton kernels' code of a link function, (name, factor, power), or None if unsupported."""
     match link:
         case None:
             return "identity", 1.0, 1.0

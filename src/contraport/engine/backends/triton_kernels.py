@@ -197,7 +197,7 @@ def _exponent_excess(exponents, term, positions, n):
 
 @triton.jit
 def _all_near(near, TERMS: tl.constexpr):
-    """Return 1 if the exponents of all terms are near those of the first term, else 0."""
+    """Return 1 if all `near` flags are set (each term's exponents are within `max_gap` of the first's), else 0."""
     gathered = tl.load(near)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(near + k)

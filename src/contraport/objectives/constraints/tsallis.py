@@ -106,7 +106,7 @@ class TsallisPowerFunction:
 
     @property
     def reference_level(self) -> float:
-        """Constant scale of the base of the power: that of uniform entries above order 1, its minimum below.
+        """Constant `level` of the formula: the base of a uniform entry for order > 1, else max(0.5, order).
 
         Below order 1 it is less than 1: `PolynomialTail` ends there.
         """
@@ -114,7 +114,7 @@ class TsallisPowerFunction:
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Potential v minus threshold t."""
+        """Stored potential minus the threshold of the formula, v - t."""
         return self.power * self.reference_level
 
     def log_omitted_factor(self, power: float | None = None) -> float:

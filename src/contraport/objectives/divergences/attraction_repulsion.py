@@ -298,9 +298,10 @@ class MeanSquaredCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class VarianceHinge(KernelDivergence):
-    """Variance hinge of VICReg, <t, [1 - sqrt(-C + epsilon)]_+>: penalizes standard deviations below 1.
+    """Variance hinge of VICReg: target-weighted sum of max(0, 1 - sqrt(variance + epsilon)), with variance = -cost.
 
-    For `WithinView` over `Coordinates` with the cost ``"dot"``: minus the cost of a coordinate is its variance.
+    It penalizes standard deviations below 1. For `WithinView` over `Coordinates` with the cost ``"dot"``: minus the
+    cost of a coordinate is its variance.
 
     Args:
         epsilon: keeps the slope of the square root finite, positive.

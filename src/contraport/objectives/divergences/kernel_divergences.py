@@ -150,9 +150,10 @@ PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
 
 @dataclass(frozen=True, repr=False)
 class DebiasedContrastive(KernelDivergence):
-    """Debiased contrastive loss with hard-negative weights, -log(K_i+ / (K_i+ + N g_i)).
+    """Debiased InfoNCE with hard-negative weights: corrects for negatives of the row's own class.
 
-    g_i estimates the mean of the kernel over true negatives.
+    The loss of a row with the positive K_i+ is -log(K_i+ / (K_i+ + N g_i)), where g_i estimates the mean of the kernel
+    over true negatives.
 
     g_i = max((mean - tau K_i+) / (1 - tau), e^(-1/temperature)): the mean over the N compared pairs of the row, each
     weighted by K_ij^beta, less the share tau of the row's own class, for which the positive stands; e^(-1/temperature)

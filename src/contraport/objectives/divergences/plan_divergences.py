@@ -55,7 +55,7 @@ class KL(Divergence):
         return super().constraint_conflict(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the divergence of each row, (N,); the difference between total masses is divided among the rows."""
+        """Return each row's term of the divergence, (N,); that of the total masses is split by target row mass."""
         if not result.block.pattern.includes_positives:
             require_negatives(result)
         target, plan = result.target, result.plan

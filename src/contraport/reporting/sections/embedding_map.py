@@ -149,7 +149,7 @@ def _build_strips(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
-    def describe_item(item: int, query: int | None) -> dict[str, Any]:
+    def tabulate_item(item: int, query: int | None) -> dict[str, Any]:
         return {
             "sheet_index": item,
             "id": int(ids[item]),
@@ -162,7 +162,7 @@ def _build_strips(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
         "run": run,
         "sprite_sheet_key": sprite_sheet_key,
         "rows": [
-            (describe_item(query, None), [describe_item(int(other), query) for other in nearest[query][:NUM_NEIGHBORS]])
+            (tabulate_item(query, None), [tabulate_item(int(other), query) for other in nearest[query][:NUM_NEIGHBORS]])
             for query in _choose_query_items(labels, len(nearest))
         ],
         "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),

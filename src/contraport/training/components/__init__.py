@@ -3,7 +3,7 @@
 `contraport.train`, `load_failed_step`, the evaluation of a run and the estimators all build their components here.
 """
 
-from contraport.training.components.assembly import Components, build_components, check_settings_before_loading
+from contraport.training.components.assembly import Components, build_components, build_objective_and_check_settings
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
@@ -30,11 +30,11 @@ __all__ = [
     "build_held_out_dataset",
     "build_loss_schedules",
     "build_objective",
+    "build_objective_and_check_settings",
     "build_training_module",
     "build_unaugmented_views",
     "build_untrained_copy",
     "build_views",
-    "check_settings_before_loading",
     "count_cached_draws",
     "feature_cache_blocker",
     "infer_encoder_settings",

@@ -75,7 +75,7 @@ def build_components(
         settings: settings of the training.
         initial_weights: initial weights of the encoders, see `load_initial_weights`.
         dataset: the training items; default: built from the settings.
-        objective: the objective, see `check_settings_before_loading`; default: built from the settings.
+        objective: the objective, see `build_objective_and_check_settings`; default: built from the settings.
         run: the resumed run, if any; its folder has the architecture of transformers encoders.
 
     Raises:
@@ -120,11 +120,14 @@ def build_components(
     return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
-def check_settings_before_loading(settings: Settings) -> nn.Module | None:
-    """Check, before any data are read, the settings of components and those that this machine must support.
+def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
+    """Build the objective, and check the other settings of components, before any data are read.
 
     Returns:
         The objective, or None for predictive learning.
+
+    Raises:
+        UsageError: a setting is invalid, or this machine does not support it.
     """
     if settings.constraint is not None:
         parse_constraint(settings.constraint, 1)

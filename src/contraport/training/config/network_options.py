@@ -53,7 +53,7 @@ def _has_own_weights(encoder: Any) -> bool:
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].has_own_weights
 
 
-def _check_per_view(each: Check) -> Check:
+def _build_per_view_check(each: Check) -> Check:
     """Return an option check that applies a given check to a single value or to each view's value in a mapping."""
 
     def validate(name: str, value: Any) -> None:
@@ -67,7 +67,7 @@ def _check_per_view(each: Check) -> Check:
     return validate
 
 
-def _check_type(kind: Any) -> Check:
+def _build_type_check(kind: Any) -> Check:
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
@@ -93,27 +93,27 @@ class NetworkSettings(BaseOptions):
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
         "cache. Images are normalized, and resized unless `image_size` is given, as in pretraining. For some views "
         "only: --pretrained.text. Not needed for lite0, which always starts from its weights.",
-        check=_check_per_view(_check_type(bool)),
+        check=_build_per_view_check(_build_type_check(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
         None,
         "Initial weights of the encoder: a file (.safetensors or .pt), a folder of timm, transformers or `contraport "
         "export`, or a run folder such as runs/photos, which also sets the default of `encoder`. By view: --init.image "
         "runs/photos --init.text models/minilm.",
-        check=_check_per_view(_check_type(str | Path)),
+        check=_build_per_view_check(_build_type_check(str | Path)),
     )
     freeze: bool | dict[str, Any] = option(
         False,
         "Freeze the encoder, including its batch norm statistics; only the layers after it are trained. For some views "
         "only: --freeze.image.",
-        check=_check_per_view(_check_type(bool)),
+        check=_build_per_view_check(_build_type_check(bool)),
     )
     lora: int | dict[str, Any] | None = option(
         None,
         "Rank of LoRA adapters: freeze the encoder and train low-rank adapters of its linear layers, or of its "
         "convolutions if it has no linear layers (extra `peft`). The trained model has them merged into its weights. "
         "For some views only: --lora.text 8; default: none.",
-        check=_check_per_view(int_in_range(1)),
+        check=_build_per_view_check(int_in_range(1)),
     )
     freeze_epochs: int = option(0, "Number of initial epochs with a frozen encoder.", check=int_in_range(0))
     frozen_draws: int | None = option(
