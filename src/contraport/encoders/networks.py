@@ -441,7 +441,11 @@ class WeightedNgrams(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(is_text_shape(shape), f"encoder: 'weighted-ngrams' takes texts, got {describe_items(shape)}.", "shape")
+        check(
+            is_text_shape(shape),
+            f"encoder: 'weighted-ngrams' takes texts, got {describe_items_of_shape(shape)}.",
+            "shape",
+        )
         self.hasher = NgramHasher()
         self.log_weights = nn.Embedding(BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)
