@@ -114,7 +114,7 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
         ),
         (
             {"alignment": 0.5, "uniformity": -1.0},
-            "Training worsened Alignment 0.500 instead of 0.400, and improved neither.",
+            "Training worsened Alignment 0.500 instead of 0.400.",
         ),
         ({"alignment": 0.3, "uniformity": -1.0}, None),
         ({"alignment": 0.40001, "uniformity": -1.0}, None),

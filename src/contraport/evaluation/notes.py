@@ -132,7 +132,7 @@ def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyTyp
     if before is None or not (worse := _changed(rows, differences, before, metrics, worse=True)):
         return []
     better = _changed(rows, differences, before, metrics, worse=False)
-    return [f"Training worsened {worse}{f', and improved {better}' if better else ', and improved neither'}."]
+    return [f"Training worsened {worse}{f', and improved {better}' if better else ''}."]
 
 
 def write_verdict(trained: Iterable[str], differences: Differences) -> str | None:
