@@ -201,6 +201,7 @@ class FeatureFileBuffer:
 @contextmanager
 def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
     """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
     try:
         with temporary.open("wb") as file:

@@ -92,7 +92,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--projection 99999999999", "projection.too_large", "2147483647"),
         ("--num_workers 100000", "num_workers", "100000"),
         ("--device meta", "device.unknown", "'meta'"),
-        ("--given_views 0 image", "given_views.invalid", "'image'"),
+        ("--given_views 0 imag", "given_views.unknown", "'imag'"),
         ("--views 999999999", "views", "1000"),
     ],
 )

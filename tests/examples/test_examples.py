@@ -59,5 +59,5 @@ def test_the_others_are_python(name):
 def test_there_are_not_too_many_and_all_are_listed():
     readme = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\]\((\w+\.(?:py|ipynb))\)", readme)) == set(FOUND)
-    assert sum(name.endswith(".py") for name in FOUND) <= 13
+    assert sum(name.endswith(".py") for name in FOUND) <= 14
     assert sum(name.endswith(".ipynb") for name in FOUND) == 2
