@@ -217,7 +217,7 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     ]
 
 
-RUN_AGAIN = ("beyond", "halves")
+RUN_AGAIN = ("halves",)
 """Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
 
 
