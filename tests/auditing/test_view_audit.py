@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing import ViewAudit
-from contraport.auditing.view_audit import estimate_view_rates
+from contraport.auditing.pairs.view_scores import estimate_view_rates
 from contraport.data import load
 
 ITEMS, WRONG = 300, 60

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import nnls
-from scipy.special import logsumexp
-from scipy.stats import gaussian_kde
 
 from contraport._utils.files import write_arrays, write_json
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
+from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
 from contraport.auditing.result import Audit, write_csv_columns
 from contraport.data import Dataset
 from contraport.errors import check
 
-MOST_WRONG = 3
-"""Largest number of wrong views of an item that is considered."""
-
-TEMPERING = 0.5
-"""Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
-
-LARGEST_RATIO = 6.0
-"""Bound of the log ratio of a pair, so that no single pair decides alone."""
-
-_ROWS_SHOWN, _GRID, _SAMPLE, _TINY = 10, 512, 5_000, 1e-9
+_ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True, eq=False)
 class ViewAudit:
     """Result of an audit of `n` items in `k` views: a score for each view of each item.
 
-    A pair of views is right if both views belong to the item. The scores of all pairs give the probability of each
-    combination of at most three wrong views, by Bayes' rule; that of a view sums over the combinations.
+    They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_scores`.
 
     Attributes:
         data_name: name of the audited data.
@@ -63,7 +50,12 @@ class ViewAudit:
         """Combine the audits of all pairs of views of a dataset; the key of an audit is the names of its two views."""
         names = dataset.view_names
         rates = estimate_view_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
-        scores = _log_odds_of_right_views(names, pair_audits, rates)
+        ratios = [
+            log_ratio_of_mismatch(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
+            for audit in pair_audits.values()
+        ]
+        pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]
+        scores = compute_view_log_odds(np.stack(ratios, axis=1), pairs, rates)
         return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.rows.numpy(), dataset.keys)
 
     def flagged(self, *, count: int | None = None) -> NDArray[np.int64]:
@@ -163,56 +155,3 @@ class ViewAudit:
     def __repr__(self) -> str:
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in zip(self.view_names, self.noise_rates, strict=True))
         return f"ViewAudit({self.data_name}: {len(self.scores)} items, wrong views: {rates})"
-
-
-def estimate_view_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
-    """Estimate the share of wrong items of each view from the shares of wrong pairs, ``(k,)``.
-
-    A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
-    solution with rates of at least 0 is returned.
-
-    >>> rates = {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.0}
-    >>> estimate_view_rates(["a", "b", "c"], rates).round(3).tolist()
-    [0.2, 0.0, 0.0]
-    """
-    design = np.array([[float(name in pair) for name in names] for pair in pair_rates])
-    logs, _ = nnls(design, -np.log1p(-np.minimum(list(pair_rates.values()), 0.99)))
-    return np.asarray(-np.expm1(-logs))
-
-
-def _log_odds_of_right_views(
-    names: Sequence[str], pair_audits: Mapping[tuple[str, str], Audit], rates: NDArray[np.floating]
-) -> NDArray[np.floating]:
-    """Return the log odds that each view belongs to its item, ``(n, k)``."""
-    evidence = TEMPERING * np.stack([_log_ratio_of_mismatch(audit) for audit in pair_audits.values()], axis=1)
-    views = range(len(names))
-    wrong_views = [wrong for size in range(MOST_WRONG + 1) for wrong in combinations(views, size)]
-    is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
-    pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]
-    is_pair_wrong = np.array([[row[first] or row[second] for first, second in pairs] for row in is_wrong])
-    prior = np.clip(rates, 0.01, 0.9)
-    log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
-    log_posterior = log_prior + evidence @ is_pair_wrong.T
-    columns = [
-        logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
-    ]
-    return np.stack(columns, axis=1)
-
-
-def _log_ratio_of_mismatch(audit: Audit) -> NDArray[np.floating]:
-    """Return log p(score | mismatched) - log p(score | right) of each pair, ``(n,)``, bounded.
-
-    Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
-    """
-    scores, rate = audit.scores, min(audit.noise_rate, 0.9)
-    grid = np.linspace(scores.min(), scores.max(), _GRID)
-    mixture, mismatched = (_density(values, grid) for values in (scores, audit.known_mismatch_scores))
-    # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
-    right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
-    ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
-    return np.asarray(np.interp(scores, grid, ratio).clip(-LARGEST_RATIO, LARGEST_RATIO))
-
-
-def _density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
-    step = max(1, len(values) // _SAMPLE)
-    return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))

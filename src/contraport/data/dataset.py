@@ -199,6 +199,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return len(self.shapes[0]) == 3
 
     @property
+    def has_partial_items(self) -> bool:
+        """True if batches have a mask of the views that items have, as some items lack a view."""
+        return self.present is not None
+
+    @property
     def is_in_memory(self) -> bool:
         """True if all items are in memory; worker processes then load them no faster."""
         return self.store.is_in_memory

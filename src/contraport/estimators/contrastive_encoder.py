@@ -206,6 +206,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
         self._build(dataset)
         if self.audit:
+            views = len(dataset.shapes)
+            check(views == 2, f"audit: requires two views, got {views}; `contraport.train` audits more.", "views")
             dataset = add_decoys(dataset, seed=self.training_module_.seed)
         return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP)
 

@@ -296,6 +296,21 @@ class Run(RunFolder):
         """
         return self._load(self.pairs_path, read_arrays)
 
+    def save_view_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the scores of the online audit of three or more views."""
+        with self.translate_write_errors():
+            write_arrays(self.view_scores_path, arrays)
+
+    def view_scores(self) -> dict[str, np.ndarray]:
+        """Read the last scores of the online audit of `n` items in three or more views.
+
+        Per item and view, ``(n, k)``: `view_scores`, the log odds that the view belongs to the item, and `kept_views`,
+        whether it is trained on. Per item and pair of views, ``(n, pairs)``: `pair_scores`. Estimated shares:
+        `view_rates` of wrong views, ``(k,)``, and `pair_rates` of mismatches. Without dimensions: `epoch` and
+        `remembered`. The views are in the order of `view_names`.
+        """
+        return self._load(self.view_scores_path, read_arrays)
+
     def save_split_record(self, record: SplitRecord) -> None:
         """Write the digests of the training and held-out items."""
         with self.translate_write_errors():
@@ -348,7 +363,8 @@ def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") ->
     if not path.exists():
         remedies = {
             **dict.fromkeys(("evaluation.json", "samples.npz", "items.npz"), ": run `contraport evaluate` first"),
-            "pairs.npz": f": only a training with {format_options(audit=True)} writes it",
+            "pairs.npz": f": only a training on two views with {format_options(audit=True)} writes it",
+            "view_scores.npz": f": only a training on more than two views with {format_options(audit=True)} writes it",
             "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
             "model": f": its training is not complete; continue it with {format_options(resume=True)}",
         }
@@ -412,6 +428,7 @@ _ARRAYS_BY_FORM = {
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
     (1, "b"): ("kept",),
+    (2, "b"): ("kept_views",),
     (1, "f"): (
         "spectrum",
         "losses",
@@ -421,10 +438,12 @@ _ARRAYS_BY_FORM = {
         "fdr",
         "partner_scores",
         "partner_confidences",
+        "view_rates",
+        "pair_rates",
     ),
     (1, "iu"): ("labels", "plan_labels", "cosine_labels", "plan_epochs", "ids", "domains", "partners", "train", "test"),
-    (1, "U"): ("class_names", "domain_names", "texts"),
-    (2, "f"): ("points", "plan", "target", "cosines"),
+    (1, "U"): ("class_names", "domain_names", "texts", "view_names"),
+    (2, "f"): ("points", "plan", "target", "cosines", "view_scores", "pair_scores"),
     (2, "iu"): ("neighbors", "confusion"),
     (3, "f"): ("plans", "targets"),
     (4, "u"): ("thumbnails", "plan_view_1", "plan_view_2"),

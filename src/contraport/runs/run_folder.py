@@ -13,7 +13,8 @@ DIR/config.yaml        keyword arguments of `contraport.train`
     evaluation.json    results of `contraport.evaluate`
     items.npz          metric values per test item
     samples.npz        points, thumbnails and plans for the HTML page
-    pairs.npz          scores of the online audit
+    pairs.npz          scores of the online audit of two views
+    view_scores.npz    scores of the online audit of three or more views
     mismatched.npz     partners of the items, if pairs were mismatched on purpose
     split.npz          digests of the training and held-out items
     train.log          log of the training
@@ -130,6 +131,7 @@ class RunFolder:
         self.samples_path = self.path / "samples.npz"
         self.items_path = self.path / "items.npz"
         self.pairs_path = self.path / "pairs.npz"
+        self.view_scores_path = self.path / "view_scores.npz"
         self.mismatched_path = self.path / "mismatched.npz"
         self.split_path = self.path / "split.npz"
         self.log_path = self.path / "train.log"
@@ -156,7 +158,7 @@ class RunFolder:
     def paths_besides_config(self) -> tuple[Path, ...]:
         """Paths of all files and subfolders of a run folder except `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
-        records = (self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
+        records = (self.view_scores_path, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
         return (*self.subfolders, *results, *records)
 
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:

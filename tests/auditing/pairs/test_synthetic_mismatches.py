@@ -62,7 +62,6 @@ def test_rejects_data_that_are_not_pairs() -> None:
     incomplete = Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3))
     for dataset, code, values in (
         (from_arrays(np.ones((60, 2))), "data.views", ["arrays", 1]),
-        (from_arrays((np.ones((60, 2)),) * 3), "data.views", ["arrays", 3]),
         (incomplete, "data.missing_views", ["arrays", 3]),
         (from_arrays((np.ones((49, 2)),) * 2), "data.too_few_pairs", [50, 49]),
         (from_arrays((x, np.ones((ITEMS, 2)))), "data.constant_view", ["view1"]),

@@ -124,7 +124,7 @@ class AuditCallback(Callback):
         self._initial_positions = torch.cat(
             [self._items_without_decoy, len(dataset) + torch.arange(len(dataset.decoy_pairs.first))]
         )
-        self._set_positions(self._initial_positions)
+        self._apply_selection()
 
     def after_epoch(self, loop: Loop) -> None:
         """Score the pairs if a scoring is due after this epoch, then log and save the scores; before the checkpoint."""
@@ -136,16 +136,24 @@ class AuditCallback(Callback):
         assert state is not None
         with propagate_errors():
             if is_main_process():
-                self.run_folder.save_pair_scores(self.build_result_arrays())
-        write = log.info if is_last else log.debug
+                self.save_scores(self.run_folder)
+        (log.info if is_last else log.debug)("Epoch %d: %s.", state.trained_epochs, self.describe_state())
+        if is_last and state.memorization_auc > MEMORIZATION_THRESHOLD:
+            log.warning(format_memorization_warning(state.memorization_auc))
+
+    def save_scores(self, run: Run) -> None:
+        """Write the scores of the last scoring to a run folder."""
+        run.save_pair_scores(self.build_result_arrays())
+
+    def describe_state(self) -> str:
+        """Describe the last scoring: the share of wrong pairs, and what is trained on next."""
+        state = self.last_state
+        assert state is not None
         rate, low, high = (100 * share for share in (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
         wrong = f"{rate:.1f}% of the pairs look wrong (95% interval {low:.1f}-{high:.1f})"
         if not is_rate_reliable(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate_low):
             wrong = "the views share too little to estimate how many pairs are wrong"
-        kept, pairs = len(state.training_positions), len(state.mean_scores)
-        write("Epoch %d: %s; training on %d of %d.", state.trained_epochs, wrong, kept, pairs)
-        if is_last and state.memorization_auc > MEMORIZATION_THRESHOLD:
-            log.warning(format_memorization_warning(state.memorization_auc))
+        return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"
 
     def score_if_due(self, epoch: int) -> bool:
         """Score the pairs if a scoring is due after `epoch` epochs; return whether it was due."""
@@ -153,8 +161,7 @@ class AuditCallback(Callback):
             return False
         # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
         self.last_state = broadcast_object(self._next_state(epoch) if is_main_process() else None)
-        assert self.last_state is not None
-        self._set_positions(self.last_state.training_positions)
+        self._apply_selection()
         return True
 
     def extract_paired_features(self) -> PairedFeatures:
@@ -174,7 +181,7 @@ class AuditCallback(Callback):
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state of the audit, and its selection of pairs, from a checkpoint."""
         self.last_state = AuditState(*(state[name] for name in SAVED_NAMES)) if state else None
-        self._set_positions(self._initial_positions if self.last_state is None else self.last_state.training_positions)
+        self._apply_selection()
 
     def build_result_arrays(self) -> dict[str, np.ndarray]:
         """Return the result of the last scoring as named arrays, which `contraport.runs.Run.pair_scores` reads back.
@@ -197,9 +204,11 @@ class AuditCallback(Callback):
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
-    def _set_positions(self, positions: Tensor) -> None:
-        self._positions = positions
-        self._order.restrict_positions(positions.numpy())
+    def _apply_selection(self) -> None:
+        """Restrict the training to the positions of the last state; before the first scoring, to the initial ones."""
+        state = self.last_state
+        self._positions = self._initial_positions if state is None else state.training_positions
+        self._order.restrict_positions(self._positions.numpy())
 
     def _next_state(self, epoch: int) -> AuditState:
         last = self.last_state

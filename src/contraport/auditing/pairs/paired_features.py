@@ -400,16 +400,26 @@ def encode_pairs(
 
     The mode and device of the model stay as they are.
     """
-    loader_config = loader_config._replace(device=next(model.parameters()).device)
-    values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
-    widths = [getattr(model.tower(view), size) for size in ("num_features", "projection_width") for view in (0, 1)]
-    first, second, *projections = values.split(widths, dim=1)
-    comparable = widths[2] == widths[3]
+    first, second, *projections = encode_views(model, dataset, views, loader_config)
+    comparable = projections[0].shape == projections[1].shape
     return PairedFeatures((first, second), (projections[0], projections[1]) if comparable else None, pool)
 
 
+def encode_views(model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> tuple[Tensor, ...]:
+    """Encode all items of a dataset by a model; return the features of each view, then the projections of each.
+
+    The mode and device of the model stay as they are.
+    """
+    loader_config = loader_config._replace(device=next(model.parameters()).device)
+    values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
+    places, sizes = range(len(dataset.shapes)), ("num_features", "projection_width")
+    widths = [getattr(model.tower(view), size) for size in sizes for view in places]
+    encoded: tuple[Tensor, ...] = values.split(widths, dim=1)
+    return encoded
+
+
 class _FeaturesAndProjections(nn.Module):
-    """Module that maps two views of each item to one row: the features and the projections of both views."""
+    """Module that maps the views of each item to one row: the features and the projections of all views."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

@@ -24,13 +24,16 @@ MIN_DECOYS, MAX_DECOYS, MAX_SHARE = 200, 2_000, 0.2
 
 
 class DecoyDataset(Dataset):
-    """Dataset of `n` pairs that also has decoys, mismatched pairs at positions from `n` on; the length stays `n`.
+    """Dataset of `n` items that also has decoys, items with a wrong view at positions from `n` on; its length is `n`.
 
-    Decoy k has the first view of item ``decoy_pairs.first[k]`` and the second view of ``decoy_pairs.second[k]``. Its
-    id, label and all else are those of the former.
+    Decoy k is item ``decoy_pairs.first[k]``, with one view of item ``decoy_pairs.second[k]``. Its id, label and all
+    else are those of the former.
 
     Attributes:
-        decoy_pairs: items whose first views and items whose second views make up the decoys, ``(d,)`` each.
+        decoy_pairs: items that the decoys are made of, and items that one of their views is from, ``(d,)`` each.
+        replaced_views: the view of each decoy that is from the other item, int64 ``(d,)``; of two views the second.
+        trusted_views: mask of the views that are trained on, of all items and decoys, Booleans ``(n + d, views)``; None
+            with two views. It is in shared memory, so that the processes of a loader see changes.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -44,44 +47,57 @@ class DecoyDataset(Dataset):
     """
 
     decoy_pairs: PairIndices
+    replaced_views: Tensor
+    trusted_views: Tensor | None = None
+
+    @property
+    def has_partial_items(self) -> bool:
+        """True if batches have a mask of views: the data lack views, or an audit leaves some out."""
+        return self.trusted_views is not None or super().has_partial_items
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the batch of the pairs and decoys at the given positions."""
+        """Return the batch of the items and decoys at the given positions."""
         places = torch.as_tensor(positions, dtype=torch.int64)
         is_decoy, number = places >= len(self), (places - len(self)).clamp(min=0)
         first, second = (torch.where(is_decoy, items[number], places) for items in self.decoy_pairs)
         batch = super().__getitems__(first.tolist())
-        if torch.equal(first, second):
-            return batch
-        # All second views are fetched again: a batch of texts is as wide as its own longest text.
-        return batch._replace(views=(batch.views[0], self.store.fetch(second)[1]))
+        if self.trusted_views is not None:
+            batch = batch._replace(present=self.trusted_views[places])
+        replaced, views = self.replaced_views[number], list(batch.views)
+        for view in replaced[is_decoy].unique().tolist():
+            # The view of the whole batch is fetched again: a batch of texts is as wide as its own longest text.
+            views[view] = self.store.fetch(torch.where(replaced == view, second, first))[view]
+        return batch._replace(views=tuple(views))
 
 
 def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
-    """Add decoys to a dataset of pairs: 10 % of the number of items, clipped to 200 to 2,000, and at most 20 %."""
+    """Add decoys to a dataset of two or more views: 10 % of the items, clipped to 200 to 2,000, for each pair of views.
+
+    They are at most 20 % of the items. Of more than two views, each is replaced in equally many decoys.
+    """
     check_paired_dataset(dataset)
-    items = len(dataset)
-    number = int(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS, MAX_SHARE * items))
+    items, views = len(dataset), len(dataset.shapes)
+    number = int(min(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = draw_wrong_partners(drawn, dataset.content_ids, random)
-    decoys = PairIndices(drawn[partners != drawn], partners[partners != drawn])
+    differ = partners != drawn
     decoyed = dataset.as_subclass(DecoyDataset)
-    decoyed.decoy_pairs = decoys
+    decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
+    decoyed.replaced_views = torch.ones_like(drawn) if views == 2 else torch.arange(number) % views
+    decoyed.replaced_views = decoyed.replaced_views[differ]
+    if views > 2:
+        decoyed.trusted_views = torch.ones(items + int(differ.sum()), views, dtype=torch.bool).share_memory_()
     return decoyed
 
 
 def check_paired_dataset(dataset: Dataset) -> None:
-    """Raise `UsageError` unless a dataset has two complete, varying views and enough pairs for an audit."""
+    """Raise `UsageError` unless a dataset has two or more complete, varying views and enough pairs for an audit."""
     views, name = len(dataset.shapes), repr(dataset.name)
-    choice = " Choose two with views." if views > 2 else ""
-    check(
-        views == 2,
-        f"data: must have two views for an audit, got {pluralize(views, 'view')} in {name}.{choice}",
-        "views",
-    )
+    message = f"data: must have two or more views for an audit, got {pluralize(views, 'view')} in {name}."
+    check(views >= 2, message, "views")
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
-    message = f"data: must have both views of every item for an audit, got {lacking} items of {name} with one view."
+    message = f"data: must have all views of every item for an audit, got {lacking} items of {name} that lack a view."
     check(lacking == 0, message, "missing_views")
     check_pair_count(len(dataset))
     # A few items suffice: reading all of them could take minutes.

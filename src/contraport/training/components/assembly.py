@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.auditing.pairs.online_audit import AuditCallback
+from contraport.auditing.pairs.online_view_audit import ViewAuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
@@ -114,7 +115,8 @@ def build_components(
     audit_callback = None
     if isinstance(dataset, DecoyDataset):
         order = cast(BatchOrder, batches.batch_sampler)
-        audit_callback = AuditCallback(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
+        kind = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
+        audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.apply(batches)
     return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)

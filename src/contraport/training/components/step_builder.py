@@ -145,8 +145,10 @@ def check_sample_weights(
     if plan_weights is not None:
         message = f"sample_weight: plan requires a contraport objective, got {objective!r}."
         check(isinstance(objective, Loss), message, "no_plan")
-        message = f"sample_weight: plan requires all views of each item; some items of {dataset.name!r} lack a view."
-        check(dataset.present is None, message, "missing_views")
+        message = (
+            f"sample_weight: plan requires all views of each item; some items of {dataset.name!r} lack a view, or will."
+        )
+        check(not dataset.has_partial_items, message, "missing_views")
     elif dataset.weights is None:
         message = (
             "constraint: marginals=weights requires sample weights; add --sample_weight with a column or an .npy file."
@@ -307,7 +309,10 @@ def _build_step_loss(
     else:
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
-    if dataset.present is not None and (reason := loss.missing_views_blocker()) is not None:
+    if dataset.has_partial_items and (reason := loss.missing_views_blocker()) is not None:
+        message = f"audit: of more than two views leaves out single views; {reason}."
+        check(dataset.present is not None, message, "missing_views")
+        assert dataset.present is not None
         lacking = int((~dataset.present.all(1)).sum())
         raise UsageError(f"data: {lacking} of {len(dataset)} items lack a view; {reason}.", kind="missing_views")
     return loss

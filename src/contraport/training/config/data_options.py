@@ -246,6 +246,7 @@ class ViewAndPairSettings(BaseOptions):
         False,
         "Online audit of data with two views: score all pairs at eight epochs and drop suspected mismatches. The share "
         "of wrong pairs is estimated from decoys, pairs mismatched on purpose, which are trained on for the first "
-        "third of the epochs. The run folder keeps the scores.",
+        "third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. The "
+        "run folder keeps the scores.",
         group="selection of pairs",
     )

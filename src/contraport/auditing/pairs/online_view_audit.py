@@ -1,0 +1,215 @@
+"""Online audit of three or more views: scores each view of each item between epochs and leaves out suspected views.
+
+Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.online_audit`), and the scores of all
+pairs give those of the views (`contraport.auditing.pairs.view_scores`). A suspected view counts as missing until the
+next scoring: the training uses the item with its other views. An item with fewer than two trusted views is left out.
+
+A decoy is an item with one wrong view, a known mismatch in all pairs with this view. For a third of the training the
+decoys replace the items that they are made of.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
+from contraport.auditing.pairs.online_audit import MAX_DROPPED_SHARE, AuditCallback
+from contraport.auditing.pairs.pair_scoring import score_pairs
+from contraport.auditing.pairs.paired_features import (
+    MAX_VECTOR_WIDTH,
+    NUM_NEIGHBORS,
+    PairedFeatures,
+    PairIndices,
+    encode_views,
+    has_vector_views,
+)
+from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
+from contraport.data.duplicate_groups import mismatch_partners
+from contraport.runs import Run
+from contraport.seeding import numpy_generator
+
+
+class ViewAuditState(NamedTuple):
+    """State of an online audit after it has scored `n` items and `d` decoys in `k` views.
+
+    Attributes:
+        trained_epochs: number of epochs trained before the scoring.
+        mean_scores: score of each pair of views, averaged over all scorings, ``(n + d, pairs)``.
+        pair_rates: estimated share of mismatches of each pair of views, from the last scoring with decoys in training.
+        view_rates: estimated share of items whose view is wrong, for each view, ``(k,)``.
+        view_scores: log odds that each view belongs to its item, ``(n + d, k)``.
+        memorization_auc: AUC of decoys that were trained on against fresh decoys; 0.5 without memorization.
+        training_positions: positions of the items to train on next; positions from `n` on are decoys.
+        trusted_views: mask of the views to train on next, ``(n + d, k)``.
+    """
+
+    trained_epochs: int
+    num_scorings: int
+    mean_scores: Tensor
+    pair_rates: Tensor
+    view_rates: Tensor
+    view_scores: Tensor
+    memorization_auc: float
+    training_positions: Tensor
+    trusted_views: Tensor
+
+
+class ViewAuditCallback(AuditCallback):
+    """Training callback that scores the views between epochs and selects the views to train on next.
+
+    Attributes:
+        last_state: state after the most recent scoring; None before the first.
+        run_folder: run folder to write the scores to; None: they are not written.
+    """
+
+    last_state: ViewAuditState | None  # type: ignore[assignment]  # a state of views in place of one of pairs
+
+    @property
+    def _view_pairs(self) -> list[tuple[int, int]]:
+        return list(combinations(range(len(self._dataset.shapes)), 2))
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
+        return {} if self.last_state is None else self.last_state._asdict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state of the audit, and its selection of views, from a checkpoint."""
+        self.last_state = ViewAuditState(**state) if state else None
+        self._apply_selection()
+
+    def save_scores(self, run: Run) -> None:
+        """Write the scores of the last scoring to a run folder."""
+        run.save_view_scores(self.build_result_arrays())
+
+    def describe_state(self) -> str:
+        """Describe the last scoring: the share of wrong views, and what is trained on next."""
+        state, names = self.last_state, self._dataset.view_names
+        assert state is not None
+        rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
+        used = state.trusted_views[state.training_positions]
+        return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
+
+    def build_result_arrays(self) -> dict[str, np.ndarray]:
+        """Return the result of the last scoring as named arrays, which `contraport.runs.Run.view_scores` reads back."""
+        state, items = self.last_state, len(self._dataset)
+        assert state is not None
+        is_used = torch.isin(torch.arange(items), state.training_positions)
+        return {
+            "view_names": np.array(self._dataset.view_names, dtype=np.str_),
+            "epoch": np.asarray(state.trained_epochs),
+            "view_scores": state.view_scores[:items].numpy(),
+            "kept_views": (state.trusted_views[:items] & is_used[:, None]).numpy(),
+            "view_rates": state.view_rates.numpy(),
+            "pair_scores": state.mean_scores[:items].numpy(),
+            "pair_rates": state.pair_rates.numpy(),
+            "remembered": np.asarray(state.memorization_auc),
+        }
+
+    def _apply_selection(self) -> None:
+        super()._apply_selection()
+        trusted = self._dataset.trusted_views
+        assert trusted is not None
+        # In place: the processes of a loader hold the same memory.
+        trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
+
+    def _next_state(self, epoch: int) -> ViewAuditState:  # type: ignore[override]  # as `last_state`
+        last, items = self.last_state, len(self._dataset)
+        scores, fresh_scores = self._score()
+        trained_scores, number = scores[items:], 1
+        if last is not None:
+            number += last.num_scorings
+            scores = torch.lerp(last.mean_scores, scores, 1 / number)
+        # Sources of decoys are not trained on at first, so their scores do not count.
+        known, samples = self._dataset.replaced_views, []
+        for column, pair in enumerate(self._view_pairs):
+            is_known = torch.isin(known, torch.tensor(pair))
+            samples.append(
+                (scores[self._items_without_decoy, column].numpy(), scores[items:][is_known, column].numpy())
+            )
+        if last is None or last.trained_epochs < self._decoy_epochs:
+            rates = torch.tensor([estimate_noise_rate(*sample).rate for sample in samples])
+            memorized = self._compute_memorization(trained_scores, fresh_scores)
+        else:
+            rates, memorized = last.pair_rates, last.memorization_auc
+        ratios = [
+            log_ratio_of_mismatch(scores[:, column].numpy(), *sample, float(rates[column]))
+            for column, sample in enumerate(samples)
+        ]
+        names = self._dataset.view_names
+        rate_by_names = {
+            (names[first], names[second]): rate
+            for (first, second), rate in zip(self._view_pairs, rates.tolist(), strict=True)
+        }
+        view_rates = estimate_view_rates(names, rate_by_names)
+        view_scores = torch.from_numpy(compute_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
+        positions, trusted = self._select_views(view_scores, with_decoys=epoch < self._decoy_epochs)
+        return ViewAuditState(
+            epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
+        )
+
+    def _score(self) -> tuple[Tensor, ...]:
+        """Score the pairs of views of items and decoys, ``(n + d, pairs)``, and of new decoys that were not trained on.
+
+        Of the latter, pairs without the replaced view, and decoys that no other partner was found for, are NaN.
+        """
+        dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
+        encoded = encode_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
+        sources = [encoded[: len(dataset.shapes)]]
+        if has_vector_views(dataset, widest=MAX_VECTOR_WIDTH):
+            sources.append(dataset.store.fetch(torch.arange(items)))
+        random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
+        partners = mismatch_partners(decoys.first, dataset.content_ids, random, by=2)
+        members = torch.cat([
+            torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
+            self._decoy_members(decoys.second),
+            self._decoy_members(partners),
+        ])  # fmt: skip
+        trained = self._positions[self._positions < items]
+        assert dataset.trusted_views is not None
+        columns = []
+        for first, second in self._view_pairs:
+            pool = trained[dataset.trusted_views[trained][:, [first, second]].all(dim=1)]
+            if len(pool) < NUM_NEIGHBORS + 2:  # of few items, most lack one of the two views
+                pool = trained
+            pairs = PairIndices(members[:, first], members[:, second])
+            paired = (PairedFeatures((views[first], views[second]), None, pool) for views in sources)
+            columns.append(torch.stack([score_pairs(features, pairs, "combined") for features in paired]).sum(dim=0))
+        scores, fresh_scores = torch.stack(columns, dim=1).split([items + len(partners), len(partners)])
+        has_view = torch.tensor([[view in pair for pair in self._view_pairs] for view in range(len(dataset.shapes))])
+        is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]
+        return scores, fresh_scores.where(is_known, torch.nan)
+
+    def _decoy_members(self, partners: Tensor) -> Tensor:
+        """Return the item that each view of each decoy is from, ``(d, k)``, with these partners, ``(d,)``."""
+        views = torch.arange(len(self._dataset.shapes))
+        is_replaced = views == self._dataset.replaced_views[:, None]
+        return torch.where(is_replaced, partners[:, None], self._dataset.decoy_pairs.first[:, None])
+
+    def _compute_memorization(self, trained_scores: Tensor, fresh_scores: Tensor) -> float:
+        """Return the AUC of known mismatches that were trained on against fresh ones, the mean over pairs of views."""
+        areas = []
+        for trained, fresh in zip(trained_scores.T, fresh_scores.T, strict=True):
+            is_known = ~fresh.isnan()
+            areas.append(area_under_roc_curve(trained[is_known].numpy(), fresh[is_known].numpy()))
+        return float(np.mean(areas))
+
+    def _select_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
+        """Return the sorted positions to train on, and the mask of trusted views: those more probably right than wrong.
+
+        Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If
+        too few items have two trusted views for a batch, others are trained on with their two best.
+        """
+        items = len(self._dataset)
+        lowest = view_scores[:items].sort(dim=0).values[round(MAX_DROPPED_SHARE * (items - 1))]
+        trusted = view_scores >= lowest.clamp(max=0)
+        best = view_scores.topk(2, dim=1)
+        positions = self._initial_positions if with_decoys else torch.arange(items)
+        is_usable = trusted[positions].sum(dim=1) >= 2
+        order = best.values[positions, 1].masked_fill(is_usable, torch.inf).argsort(descending=True, stable=True)
+        number = max(int(is_usable.sum()), self._order.batch_size, NUM_NEIGHBORS + 2)
+        return positions[order[:number]].sort().values, trusted.scatter(1, best.indices, value=True)

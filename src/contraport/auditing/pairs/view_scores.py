@@ -1,0 +1,95 @@
+"""Scores of views from scores of pairs of views: the log odds that a view belongs to its item.
+
+A pair of views is right if both views belong to the item. The scores of all pairs give the probability of each
+combination of at most three wrong views, by Bayes' rule; that of a view sums over the combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import logsumexp
+from scipy.stats import gaussian_kde
+
+MOST_WRONG = 3
+"""Largest number of wrong views of an item that is considered."""
+
+TEMPERING = 0.5
+"""Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
+
+LARGEST_RATIO = 6.0
+"""Bound of the log ratio of a pair, so that no single pair decides alone."""
+
+_GRID, _SAMPLE, _TINY = 512, 5_000, 1e-9
+
+
+def estimate_view_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
+    """Estimate the share of wrong items of each view from the shares of wrong pairs, ``(k,)``.
+
+    A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
+    solution with rates of at least 0 is returned.
+
+    >>> rates = {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.0}
+    >>> estimate_view_rates(["a", "b", "c"], rates).round(3).tolist()
+    [0.2, 0.0, 0.0]
+    """
+    design = np.array([[float(name in pair) for name in names] for pair in pair_rates])
+    logs, _ = nnls(design, -np.log1p(-np.minimum(list(pair_rates.values()), 0.99)))
+    return np.asarray(-np.expm1(-logs))
+
+
+def compute_view_log_odds(
+    ratios: NDArray[np.floating], pairs: Sequence[tuple[int, int]], rates: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Return the log odds that each of `k` views belongs to its item, ``(n, k)``.
+
+    Args:
+        ratios: log ratio of a mismatch of each pair of views, ``(n, pairs)``; see `log_ratio_of_mismatch`.
+        pairs: the numbers of the two views of each pair.
+        rates: share of items whose view is wrong, for each view, ``(k,)``.
+    """
+    views = range(len(rates))
+    wrong_views = [wrong for size in range(MOST_WRONG + 1) for wrong in combinations(views, size)]
+    is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
+    is_pair_wrong = np.array([[row[first] or row[second] for first, second in pairs] for row in is_wrong])
+    prior = np.clip(rates, 0.01, 0.9)
+    log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
+    log_posterior = log_prior + TEMPERING * ratios @ is_pair_wrong.T
+    columns = [
+        logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
+    ]
+    return np.stack(columns, axis=1)
+
+
+def log_ratio_of_mismatch(
+    scores: NDArray[np.floating],
+    pair_scores: NDArray[np.floating],
+    mismatch_scores: NDArray[np.floating],
+    noise_rate: float,
+) -> NDArray[np.floating]:
+    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, bounded.
+
+    Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
+
+    Args:
+        scores: scores to judge, ``(m,)``.
+        pair_scores: scores of the pairs of the data, ``(n,)``.
+        mismatch_scores: scores of known mismatches.
+        noise_rate: share of wrong pairs of the data.
+    """
+    rate = min(noise_rate, 0.9)
+    grid = np.linspace(pair_scores.min(), pair_scores.max(), _GRID)
+    mixture, mismatched = (_density(values, grid) for values in (pair_scores, mismatch_scores))
+    # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
+    right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
+    ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
+    return np.asarray(np.interp(scores, grid, ratio).clip(-LARGEST_RATIO, LARGEST_RATIO))
+
+
+def _density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
+    step = max(1, len(values) // _SAMPLE)
+    return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))

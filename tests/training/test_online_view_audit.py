@@ -1,0 +1,181 @@
+"""Training that audits three or more views: what it leaves out, that it resumes bit by bit, and that workers agree."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from contraport.auditing.pairs.online_view_audit import ViewAuditCallback
+from contraport.auditing.pairs.synthetic_mismatches import add_decoys
+from contraport.data import BatchOrder, from_arrays
+from contraport.runs import Run
+from contraport.training import train
+from tests.errors import raises_usage_error
+from tests.processes import Report, reports_of
+
+from .conftest import Pull
+from .test_train import same, weights_of
+
+ITEMS, WRONG, VIEWS = 240, 48, 3
+
+
+class PullPresent(Pull):
+    """A stand-in objective for each pair of views: pulls those items together that have both."""
+
+    def forward(self, z0: Tensor, z1: Tensor, present: Tensor) -> Tensor:  # type: ignore[override]
+        has_both = present.all(dim=1)
+        return super().forward(z0[has_both], z1[has_both])
+
+
+def dirty() -> dict[str, np.ndarray]:
+    """Three views of one hidden vector; the first 48 items have another item's view "b"."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(ITEMS, 6))
+    views = {name: hidden @ random.normal(size=(6, 10)) + 0.2 * random.normal(size=(ITEMS, 10)) for name in "abc"}
+    views["b"][:WRONG] = np.roll(views["b"][:WRONG], 5, axis=0)
+    return {name: view.astype(np.float32) for name, view in views.items()}
+
+
+def options(out: Path) -> dict[str, Any]:
+    data = from_arrays(dirty(), name="views")
+    return {"data": data, "audit": True, "batch_size": 40, "epochs": 5, "out": out, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(**options(tmp_path_factory.mktemp("whole") / "run"), checkpoint_minutes=0, objective=PullPresent())
+
+
+def test_names_the_wrong_view_and_leaves_it_out(never_stopped: Run) -> None:
+    found = never_stopped.view_scores()
+    is_wrong = np.zeros((ITEMS, VIEWS), dtype=bool)
+    is_wrong[:WRONG, 1] = True
+    assert found["view_names"].tolist() == ["a", "b", "c"]
+    assert roc_auc_score(is_wrong.ravel(), -found["view_scores"].ravel()) > 0.95
+    assert (found["view_scores"][:WRONG].argmin(axis=1) == 1).mean() > 0.9
+    assert found["view_rates"][1] == pytest.approx(WRONG / ITEMS, abs=0.08)
+    kept = found["kept_views"]
+    assert kept[:WRONG, 1].mean() < 0.3 < 0.9 < kept[:WRONG, [0, 2]].mean()
+    assert kept[WRONG:].mean() > 0.9
+
+
+@pytest.mark.parametrize("at", [25, 70])
+def test_resume_equals_the_run_that_never_stopped(tmp_path: Path, never_stopped: Run, at: int) -> None:
+    audited = options(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(**audited, checkpoint_minutes=0, objective=PullPresent(at, KeyboardInterrupt()))
+    resumed = train(out=audited["out"], resume=True, data=audited["data"], objective=PullPresent(), progress=False)
+    assert same(weights_of(resumed), weights_of(never_stopped))
+    for name, values in never_stopped.view_scores().items():
+        assert np.array_equal(resumed.view_scores()[name], values), name
+
+
+def test_workers_leave_out_the_same_views(tmp_path: Path) -> None:
+    audited = options(tmp_path / "alone") | {"epochs": 2, "objective": "info-nce"}
+    alone = train(**audited)
+    with_worker = train(**audited | {"num_workers": 1, "out": tmp_path / "workers"})
+    assert same(weights_of(alone), weights_of(with_worker))
+
+
+class RecordingCallback(ViewAuditCallback):
+    """An audit with given scores of pairs of views."""
+
+    given: tuple[Tensor, ...]
+
+    def _score(self) -> tuple[Tensor, ...]:
+        return self.given
+
+
+def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
+    """With clear scores the suspects are the wrong views of items and of decoys; batches mark these as missing."""
+    dataset = add_decoys(from_arrays(dirty()), seed=0)
+    decoys, replaced = dataset.decoy_pairs, dataset.replaced_views
+    assert len(replaced) == 48
+    assert replaced.bincount().tolist() == [16] * VIEWS
+    batch = dataset.__getitems__([3, *range(ITEMS, ITEMS + 48)])
+    for view, values in enumerate(from_arrays(dirty()).store.fetch(torch.arange(ITEMS))):
+        rows = torch.where(replaced == view, decoys.second, decoys.first)
+        assert torch.equal(batch.views[view][1:], values[rows])
+
+    pairs = list(combinations(range(VIEWS), 2))
+    is_wrong = torch.zeros(ITEMS + 48, VIEWS, dtype=torch.bool)
+    is_wrong[:WRONG, 1] = True
+    is_wrong[torch.arange(ITEMS, ITEMS + 48), replaced] = True
+    is_mismatch = torch.stack([is_wrong[:, list(pair)].any(dim=1) for pair in pairs], dim=1)
+    random = torch.Generator().manual_seed(0)
+    scores = torch.randn(is_mismatch.shape, generator=random).double() - 12 * is_mismatch
+    fresh = scores[ITEMS:].masked_fill(~is_mismatch[ITEMS:], torch.nan)
+    order = BatchOrder(ITEMS, batch_size=40, shuffle=True, seed=0, drop_last=True)
+    pipeline: Any = None
+    audit = RecordingCallback(dataset, pipeline, order, epochs=12)
+    audit.given = (scores, fresh)
+    assert audit.score_if_due(1)
+    assert audit.last_state is not None
+    trusted = audit.last_state.trusted_views
+    assert not trusted[:ITEMS][is_wrong[:ITEMS]].any()
+    assert float(trusted[:ITEMS][~is_wrong[:ITEMS]].double().mean()) > 0.97
+    assert not trusted[ITEMS:][replaced == 1, 1].any(), "as likely as those of items"
+    assert audit.last_state.memorization_auc == pytest.approx(0.5)
+    assert set(audit.last_state.training_positions.tolist()) == set(range(ITEMS + 48)) - set(decoys.first.tolist())
+    shown = dataset.__getitems__([0, ITEMS]).present
+    assert shown is not None
+    assert torch.equal(shown, trusted[[0, ITEMS]])
+    assert audit.score_if_due(round(12 ** (6 / 7)))
+    assert audit.last_state.training_positions.tolist() == list(range(ITEMS)), "decoys are given back"
+    audit.restore({})
+    assert bool(dataset.trusted_views.all())  # type: ignore[union-attr]
+
+
+def test_enough_items_stay_if_all_views_look_wrong() -> None:
+    dataset = add_decoys(from_arrays(dirty()), seed=0)
+    order = BatchOrder(ITEMS, batch_size=100, shuffle=True, seed=0, drop_last=True)
+    pipeline: Any = None
+    audit = ViewAuditCallback(dataset, pipeline, order, epochs=12)
+    scores = -1 - torch.rand(ITEMS + 48, VIEWS, generator=torch.Generator().manual_seed(0)).double()
+    positions, trusted = audit._select_views(scores, with_decoys=False)
+    assert len(positions) >= 100
+    assert int(trusted[positions].sum(dim=1).min()) >= 2
+    assert float(trusted[:ITEMS].double().mean()) > 1 / 3
+
+
+def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
+    train(**options)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "views.npz", **dirty())
+    told: dict[str, Any] = {
+        "batch_size": 40,
+        "epochs": 3,
+        "optimizer": "sgd",
+        "encoder": "mlp",
+        "objective": "info-nce",
+    }
+    told |= {"data": tmp_path / "views.npz", "audit": True, "device": "cpu", "progress": False}
+    reports_of(train_in_group, 2, told | {"out": tmp_path / "two"})
+    one, two = train(**told, out=tmp_path / "one"), Run(tmp_path / "two")
+    assert np.array_equal(one.view_scores()["kept_views"], two.view_scores()["kept_views"])
+    for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_rejects_what_it_cannot_audit_before_writing(tmp_path: Path) -> None:
+    audited = options(tmp_path / "run")
+    lacking = dirty()
+    lacking["c"][3] = np.nan
+    with raises_usage_error("data.missing_views"):
+        train(**audited | {"data": from_arrays(lacking)})
+    with raises_usage_error("audit.missing_views"):
+        train(**audited | {"predict": "l2"})
+    assert not audited["out"].exists()
+    plain = train(**audited | {"audit": False, "epochs": 1})
+    with raises_usage_error("run.missing_file", "view_scores.npz", "audit=True"):
+        plain.view_scores()
