@@ -102,10 +102,12 @@ def _trainings_of_several_views() -> str:
     audits = [one for one in results if one["method"] == "audit"]
     means = {key: statistics.mean(one[key] for one in audits) for key in audits[0] if key != "method"}
     text = (
-        f"UCI's six views, one view of 20 % of the items shuffled, {len(audits)} seeds (`python -m benchmarks.view_audit "
-        "--training`): recall@1 on clean test items, the mean over all ordered pairs of views and over those with the "
-        "shuffled view, and a linear probe on all views and on the shuffled one. The oracle trains with the wrong views "
-        f"missing. The audit's AUROC over all views of all items is {means['auroc']:.3f}; the wrong view is named in "
+        f"UCI's six views, one view of 20 % of the items shuffled, {len(audits)} seeds (`python -m "
+        "benchmarks.view_audit --training`): recall@1 on clean test items, the mean over "
+        "all ordered pairs of views and over those with the "
+        "shuffled view, and a linear probe on all views and on the shuffled one. The oracle trains with the wrong "
+        f"views missing. The audit's AUROC over all views of all items is {means['auroc']:.3f}; the "
+        "wrong view is named in "
         f"{means['named']:.1%} of the items, {means['found']:.1%} of the wrong views are left out, and "
         f"{means['precision']:.1%} of what is left out is wrong. The estimated share of the shuffled view is "
         f"{means['rate']:.1%}, of the others at most {means['other rates']:.1%}."
@@ -193,8 +195,9 @@ continues an audit that was stopped and keeps what its training, or the finished
 `train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
 several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
 this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
-With three or more views it leaves out [single views](#three-or-more-views). A target (`--target`) says which pairs belong together, so it is refused together with `--audit`; `--freeze` is refused
-too. In Python, `ContrastiveEncoder(audit=True)` does the same with arrays of two views and stores the result in `audit_`.
+With three or more views it leaves out [single views](#three-or-more-views). A target (`--target`) says which pairs
+belong together, so it is refused together with `--audit`; `--freeze` is refused too. In Python,
+`ContrastiveEncoder(audit=True)` does the same with arrays of two views and stores the result in `audit_`.
 
 ## When to use what
 
@@ -230,8 +233,8 @@ audit.flagged()  # item and view of each suspect, the worst first
 
 `train --audit` on three or more views does this as it trains. Decoys are items with one view of another item. From each
 scoring on, a view that is more probably wrong than right counts as missing, and its item is trained on with its other
-views; an item with fewer than two trusted views is left out. `Run.view_scores()` reads the scores and what was kept. The
-objective must accept items that lack views, and the data must lack none.
+views; an item with fewer than two trusted views is left out. `Run.view_scores()` reads the scores and what was kept.
+The objective must accept items that lack views, and the data must lack none.
 
 {_trainings_of_several_views()}
 

@@ -110,7 +110,7 @@ def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
     is_wrong[torch.arange(ITEMS, ITEMS + 48), replaced] = True
     is_mismatch = torch.stack([is_wrong[:, list(pair)].any(dim=1) for pair in pairs], dim=1)
     random = torch.Generator().manual_seed(0)
-    scores = torch.randn(is_mismatch.shape, generator=random).double() - 12 * is_mismatch
+    scores = torch.randn(is_mismatch.shape, generator=random).double() - 5 * is_mismatch
     fresh = scores[ITEMS:].masked_fill(~is_mismatch[ITEMS:], torch.nan)
     order = BatchOrder(ITEMS, batch_size=40, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None
@@ -119,9 +119,9 @@ def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
     assert audit.score_if_due(1)
     assert audit.last_state is not None
     trusted = audit.last_state.trusted_views
-    assert not trusted[:ITEMS][is_wrong[:ITEMS]].any()
+    assert float(trusted[:WRONG, 1].double().mean()) < 0.25, "32 decoys of a pair give a rough rate"
     assert float(trusted[:ITEMS][~is_wrong[:ITEMS]].double().mean()) > 0.97
-    assert not trusted[ITEMS:][replaced == 1, 1].any(), "as likely as those of items"
+    assert float(trusted[ITEMS:][replaced == 1, 1].double().mean()) < 0.2, "decoys are left out as wrong items are"
     assert audit.last_state.memorization_auc == pytest.approx(0.5)
     assert set(audit.last_state.training_positions.tolist()) == set(range(ITEMS + 48)) - set(decoys.first.tolist())
     shown = dataset.__getitems__([0, ITEMS]).present
