@@ -29,7 +29,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
 )
 from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
-from contraport.data.duplicate_groups import mismatch_partners
+from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.runs import Run
 from contraport.seeding import numpy_generator
 
@@ -163,7 +163,7 @@ class ViewAuditCallback(AuditCallback):
         if has_vector_views(dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(dataset.store.fetch(torch.arange(items)))
         random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
-        partners = mismatch_partners(decoys.first, dataset.content_ids, random, by=2)
+        partners = draw_wrong_partners(decoys.first, dataset.content_ids, random, by=2)
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
             self._decoy_members(decoys.second),
