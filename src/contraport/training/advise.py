@@ -159,8 +159,8 @@ def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
 
 def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
     use_case = "pairs, some of them wrong"
-    if len(dataset.shapes) == 2:
-        return Suggestion("--audit", "leaves out the pairs that look wrong during the training.", use_case)
+    if len(dataset.shapes) >= 2:
+        return Suggestion("--audit", "leaves out the pairs or views that look wrong during the training.", use_case)
     text = "the audit compares given views; a robust loss needs none, but was not reliably better."
     return Suggestion("--objective rince", text, use_case)
 
