@@ -352,6 +352,13 @@ def test_notes_an_interval_that_covers_most_pairs() -> None:
     assert Audit(*given, (0.4, 0.6), none, scores).notes == ()
 
 
+def test_rejects_a_table_of_one_view_and_suggests_two(tmp_path: Path) -> None:
+    path = tmp_path / "sensors.csv"
+    path.write_text("ear_0,ear_1,eye_0,eye_1\n" + "1,2,3,4\n" * 60)
+    with raises_usage_error("data.views", "sensors.csv", "ear_0, ear_1, eye_0, eye_1", "['ear_*', 'eye_*']"):
+        contraport.audit(data=path)
+
+
 TWO_EQUAL_VIEWS = {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}
 
 

@@ -50,6 +50,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--learning_rate 3", "option.unknown", "'--lr'"),
         ("stray", "unexpected_argument", "--data stray"),
         ("--data a.npy b.npy", "unexpected_argument", "'b.npy'"),
+        ("--columns.views a_* b_*", "unexpected_argument", '["a_*", "b_*"]'),
         ("--epochs three", "epochs.invalid", "'three'"),
         ("--epochs 2.5", "epochs.invalid", "'2.5'"),
         ("--temperature warm", "temperature", "'warm'"),
@@ -174,9 +175,9 @@ def test_errors_of_commands_write_options_as_flags(command: Command, tmp_path: P
     (tmp_path / "names.csv").write_text("city,x\n" + "Rome,1\n" * 9)
     (tmp_path / "page.html").write_text("mine")
     for argv, flags, keywords in (
-        ("train --data two.csv", "--columns.labels ...", "columns={'labels': ...}"),
+        ("train --data two.csv", "--columns.labels label", "columns={'labels': 'label'}"),
         ("train --data names.csv", "--columns.labels city", "columns={'labels': 'city'}"),
-        ("train --data names.csv", "--columns.views ...", "columns={'views': ...}"),
+        ("train --data names.csv", '--columns.views \'["city", "..."]\'', "columns={'views': ['city', '...']}"),
     ):
         assert flags in (line := reject(command, tmp_path, *argv.split()))
         assert "={" not in line

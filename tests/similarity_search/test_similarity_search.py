@@ -139,8 +139,9 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
     assert [pair.positions[1] - pair.positions[0] for pair in found.pairs_below_threshold][: len(below)] == [300] * len(
         below
     )
-    counts = [int((below >= level).sum()) for level in (0.99, 0.95, 0.9)]
-    told = f"{counts[0]} at 0.99 or more, {counts[1]} at 0.95 or more and {counts[2]} at 0.9 or more."
+    ranges = ((0.99, 1), (0.95, 0.99), (0.9, 0.95))
+    highest, high, low = (int(((below >= least) & (below < most)).sum()) for least, most in ranges)
+    told = f"{highest} from 0.99 to 0.999, {high} from 0.95 to 0.99 and {low} from 0.9 to 0.95."
     assert found.threshold_notes[0].endswith(f"0.999: {told}")
     others = np.delete(alike, np.s_[300:], axis=1)[12:300].max()
     assert others < found.proposed_threshold <= of_copies.min()

@@ -211,6 +211,10 @@ def test_search_rejects_unsuitable_features_and_queries(run: Run, folder: Path, 
     ):
         with raises_usage_error(code, value):
             contraport.search(*arguments)
+    with raises_usage_error("query_view.ambiguous", "query_view='image' or query_view='caption'"):
+        contraport.search(images, tmp_path / "vector.npy")
+    with raises_usage_error("query.unknown", "image or caption", "--view image", "contraport search"):
+        contraport.neighbors(items, query="a bar")
     for arguments, message in (
         ((images, ""), r"^query: .*text"),
         ((tmp_path / "none.npz", "a bar"), r"^features: .*none\.npz"),

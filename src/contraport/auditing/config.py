@@ -68,7 +68,9 @@ class AuditOptions(BaseOptions):
         deprecated_name="views",
     )
     columns: dict[str, Any] | None = option(
-        None, "Roles of the columns of a table, as in `contraport train`; default: by their names and types."
+        None,
+        'Roles of the columns of a table, such as ``{"views": ["lidar_*", "radar_*"]}`` for two views of numbers, as '
+        "in `contraport train`; default: by their names and types, where all columns of numbers are one view.",
     )
     image_size: int | None = option(None, "Resize images to squares of this side in pixels.", check=int_in_range(1))
     root: str | Path | None = option(None, "Folder of named data.", lifetime="machine")
@@ -198,6 +200,7 @@ AUDIT = Command(
     short_help_options=(
         "data",
         "given_views",
+        "columns",
         "method",
         "encoder",
         "epochs",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import itertools
+import json
 import re
+import shlex
 import shutil
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -188,8 +191,15 @@ class _Parser(ArgumentParser):
 
     def _unexpected(self, word: str) -> UsageError:
         """Return the error for an argument that belongs to no option."""
-        flags = [one.partition("=")[0] for one in self.arguments[: self.arguments.index(word)] if one.startswith("--")]
-        if self.stray_argument_option is not None and flags[-1:] == [f"--{self.stray_argument_option}"]:
+        before = self.arguments[: self.arguments.index(word)]
+        flags = [one.partition("=")[0] for one in before if one.startswith("--")]
+        if flags and "." in flags[-1]:  # --columns.views 'ear_*' 'eye_*'
+            start = next(place for place in reversed(range(len(before))) if before[place].startswith("--"))
+            after = itertools.takewhile(lambda one: not one.startswith("--"), self.arguments[start + 1 :])
+            values = [*filter(None, [before[start].partition("=")[2]]), *after]
+            several = shlex.quote(json.dumps(values, ensure_ascii=False))
+            message = f"unexpected argument {word!r}: {flags[-1]} takes one value; several as {several}."
+        elif self.stray_argument_option is not None and flags[-1:] == [f"--{self.stray_argument_option}"]:
             hint = "; put the arrays of several views into one .npz" if self.stray_argument_option == "data" else ""
             message = f"unexpected argument {word!r}: --{self.stray_argument_option} takes one value{hint}."
         else:

@@ -176,10 +176,12 @@ def _format_notes(cosines: np.ndarray, threshold: float, proposed: float | None)
     """Format sentences about pairs of nearest items below the threshold, and about the proposed threshold."""
     below = cosines[cosines < threshold - ROUNDING]
     notes = []
-    counts = [(level, int((below >= level).sum())) for level in COUNTED_SIMILARITIES if level < threshold]
-    if any(count for _, count in counts):
-        numbers = join_names([f"{count:,} at {level:g} or more" for level, count in counts])
-        notes.append(f"Pairs of nearest items below the threshold of {threshold:g}: {numbers}.")
+    levels = [level for level in COUNTED_SIMILARITIES if level < threshold]
+    counts = np.diff([0, *(int((below >= level).sum()) for level in levels)]).tolist()
+    if any(counts):
+        ranges = zip(counts, levels, (threshold, *levels), strict=False)
+        numbers = join_names([f"{count:,} from {low:g} to {high:g}" for count, low, high in ranges])
+        notes.append(f"Nearest pairs by cosine similarity, below the threshold of {threshold:g}: {numbers}.")
     elif len(below) > 0:
         notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {below[0]:.4f}.")
     if proposed is not None:

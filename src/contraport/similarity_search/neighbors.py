@@ -223,6 +223,10 @@ def _embed_query(
     model = model if view is None else model.select_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
     width = features.features.shape[1]
+    if len(model.shapes) > 1 and any(map(is_text_shape, model.shapes)) and not _is_path(options.query):
+        message = f"{_unknown_query_error(query, features)} A text needs features of one view, of "
+        message += f"{' or '.join(model.view_names)}: `contraport embed {run.path} --view {model.view_names[0]}`, then "
+        raise UsageError(f"{message}`contraport search FEATURES TEXT`.", kind="unknown")
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
     check(model.num_features == width, message, "width")
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]):
@@ -285,7 +289,9 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     fitting = [name for name in kinds if kind in (kinds[name], None)]
     query, views = repr(str(options.query)), ", ".join(f"{name} ({kinds[name]})" for name in kinds)
     check(len(fitting) > 0, f"query: {query} is of kind {kind}, and the run's views are {views}.", "kind")
-    check(len(fitting) == 1, f"query_view: required, as {query} may be of several views: {views}.", "ambiguous")
+    choices = " or ".join(format_options(query_view=name) for name in fitting)
+    message = f"query_view: required, as {query} may be of several views: {views}; add {choices}."
+    check(len(fitting) == 1, message, "ambiguous")
     return fitting[0]
 
 

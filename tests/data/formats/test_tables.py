@@ -284,10 +284,10 @@ def test_rejects_invalid_tables_naming_file_and_column(tmp_path, name):
     ("columns", "message"),
     [
         ({"view": ["x"]}, ("columns.unknown", "views")),
-        ({"views": "x"}, ("columns.invalid",)),
+        ({"views": "x,label"}, ("columns.invalid", "['x', 'label']")),
         ({"views": []}, ("columns.invalid",)),
         ({"views": ["x", 3]}, ("columns.invalid", "3")),
-        ({"views": ["z*"]}, ("columns.unknown",)),
+        ({"views": ["z*"]}, ("columns.unknown", "'z*'", "x, label")),
         ({"labels": "lable"}, ("columns.unknown", "label")),
         ({"weights": "wieght"}, ("columns.unknown", "wieght")),
         ({"weights": "label"}, ("columns.conflict", "['label']")),

@@ -91,11 +91,16 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     return decoyed
 
 
-def check_paired_dataset(dataset: Dataset) -> None:
-    """Raise `UsageError` unless a dataset has two or more complete, varying views and enough pairs for an audit."""
+def check_paired_dataset(dataset: Dataset, *, one_view_hint: str = "") -> None:
+    """Raise `UsageError` unless a dataset has two or more complete, varying views and enough pairs for an audit.
+
+    Args:
+        dataset: the pairs.
+        one_view_hint: sentences to append to the error for one view.
+    """
     views, name = len(dataset.shapes), repr(dataset.name)
     message = f"data: must have two or more views for an audit, got {pluralize(views, 'view')} in {name}."
-    check(views >= 2, message, "views")
+    check(views >= 2, message + one_view_hint, "views")
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
     message = f"data: must have all views of every item for an audit, got {lacking} items of {name} that lack a view."
     check(lacking == 0, message, "missing_views")

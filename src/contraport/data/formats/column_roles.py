@@ -105,9 +105,12 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         rest = [name for name in names if name not in used and not _numbers_rows(schema, name)]
         views, maybe_files, undeclared_texts = _infer_views(schema, rest, where)
     else:
-        good = isinstance(explicit["views"], list | tuple) and len(explicit["views"]) > 0
-        message = f"columns: views: must be a list with the column or columns of each view, got {explicit['views']!r}."
-        check(good, message)
+        value = explicit["views"]
+        parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
+        example = format_options(columns={"views": parts or ["audio_*", "image"]})
+        message = "columns: views: must be a list with the column or columns of each view, such as "
+        good = isinstance(value, list | tuple) and len(value) > 0
+        check(good, f"{message}{example}, got {value!r}.")
         views = [_match_columns(view, names, where) for view in explicit["views"]]
     used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
@@ -148,6 +151,31 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(stem if stem and stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
+def suggest_view_patterns(names: Sequence[str]) -> list[str]:
+    """Return a pattern for each prefix of numbered columns; an example if the names have one prefix or many.
+
+    >>> suggest_view_patterns(["lidar_0", "lidar_1", "radar_0", "radar_1"])
+    ['lidar_*', 'radar_*']
+    >>> suggest_view_patterns(["x", "z"])
+    ['x', 'z']
+    >>> suggest_view_patterns(["x"])
+    ['audio_*', 'image_*']
+    """
+    prefixes = dict.fromkeys(re.sub(r"\d+$", "", name) for name in names)
+    patterns = [prefix if prefix in names else f"{prefix}*" for prefix in prefixes]
+    distinct = all(sum(fnmatchcase(name, pattern) for pattern in patterns) == 1 for name in names)
+    return patterns if distinct and 2 <= len(patterns) <= 4 else ["audio_*", "image_*"]
+
+
+def list_some(names: Sequence[str]) -> list[str]:
+    """Return the names, or, of more than 20, the first 18, dots and the last.
+
+    >>> len(list_some([str(number) for number in range(20)])), list_some([str(number) for number in range(99)])[-3:]
+    (20, ['17', '...', '98'])
+    """
+    return list(names) if len(names) <= 20 else [*names[:18], "...", names[-1]]
+
+
 def _numbers_rows(schema: pa.Schema, name: str) -> bool:
     """Return whether a column contains row numbers, judged by its name or because it was a data frame's index."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
@@ -164,7 +192,8 @@ def _find_explicit(name: Any, role: str, names: list[str], where: str) -> str | 
 def _find_by_name(role: str, implied: Sequence[str], names: list[str], where: str) -> str | None:
     found = [name for name in names if name.lower() in implied]
     message = (
-        f"data: {where}: must have one column of {role}, got {found}; choose by {format_options(columns={role: ...})}."
+        f"data: {where}: must have one column of {role}, got {found}; choose one, such as by "
+        f"{format_options(columns={role: (found or names)[0]})}."
     )
     check(len(found) < 2, message, "ambiguous_columns")
     return found[0] if found else None
@@ -209,6 +238,9 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
     if view in names:
         return (view,)
     found = tuple(name for name in names if fnmatchcase(name, view))
+    if not found and any(sign in view for sign in "*?["):
+        message = f"columns: views: no column of {where} matches {view!r}; its columns are "
+        raise UsageError(f"{message}{', '.join(list_some(names))}.", kind="unknown")
     if not found:
         raise unknown_name_error(f"columns: views: column of {where}", view, names)
     return found

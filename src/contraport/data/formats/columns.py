@@ -159,7 +159,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     if wrong:
         row = next((row for row in wrong if not is_number_text(files[row])), wrong[0])
         message = f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}"
-        roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "views": {"views": ...}}
+        roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "a text": {"views": [name, "..."]}}
         hint = "declare " + ", ".join(f"{what} by {format_options(columns=columns)}" for what, columns in roles.items())
         raise UsageError(f"{_at(where, name)}: {message}; {hint}", kind="not_file_names")
     return files

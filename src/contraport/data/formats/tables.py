@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import tempfile
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -193,7 +192,8 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
     check(not header.startswith(_UTF16_MARKS), f"data: {path} must be UTF-8, got UTF-16.", "encoding")
     # With other separators each row would be parsed as one text, which is valid data.
     commas = b"," in header or not (b";" in header or b"\t" in header)
-    first_line = textwrap.shorten(repr(header.decode("utf-8", "replace").rstrip("\r\n")), 60)
+    text = header.decode("utf-8", "replace").rstrip("\r\n")
+    first_line = repr(text if len(text) <= 60 else f"{text[:57]}...")  # textwrap.shorten drops a line without spaces
     message = f"data: {path} must have commas between columns, got the first line {first_line}; save it with commas, "
     check(commas, message + "or read it with pandas and pass the data frame.", "separator")
     table = _parse_csv(path, {})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import format_options, is_flag_style_active
 from contraport.distributed import Processes
 from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
@@ -46,11 +47,11 @@ class Labels(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         if "labels" not in attributes:
-            raise UsageError(
-                "labels: required, got none. Pass labels= to a loss, data with labels to a training, or y to fit, one "
-                "per item.",
-                kind="missing",
-            )
+            if is_flag_style_active():
+                remedy = f"Use data with labels, such as a table with {format_options(columns={'labels': 'COLUMN'})}."
+            else:
+                remedy = "Pass labels= to a loss, data with labels to a training, or y to fit, one per item."
+            raise UsageError(f"labels: required, got none. {remedy}", kind="missing")
         labels, pattern = attributes["labels"], block.pattern
         if labels.ndim == 2:
             good = (labels == 0) | (labels == 1)
