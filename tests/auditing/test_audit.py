@@ -136,6 +136,9 @@ def test_output_has_a_row_for_each_pair_and_is_not_overwritten(
     np.testing.assert_allclose([float(row["score"]) for row in rows], found.scores, rtol=1e-5)
     told = json.loads((out / "audit.json").read_text())
     assert (told["pairs"], told["method"], told["noise_rate"]) == (ITEMS, "online", found.noise_rate)
+    log = (out / "training" / "train.log").read_text()
+    assert "few steps" not in log
+    assert "contraport evaluate" not in log
     before = (out / "pairs.csv").read_bytes()
     with raises_usage_error("out.exists", out, "resume=True"):
         contraport.audit(data=views, out=out, **QUICK)
@@ -471,6 +474,7 @@ def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, n
     assert found.is_rate_reliable
     assert f"{len(found.flagged()):,}" in found.advice
     assert "drop=True" in found.advice
+    assert "resume=True" in found.advice
     assert "drop" not in replace(found, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
     unknown = replace(found, scores=found.known_mismatch_scores[np.arange(ITEMS) % len(found.known_mismatch_scores)])
     assert not unknown.is_rate_reliable

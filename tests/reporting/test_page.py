@@ -110,7 +110,8 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
     for part in ("rows", "differences", "intervals"):
         if "untrained" in known.get(part, {}):
             known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
-    known["verdict"] = write_verdict(known["rows"]["trained"], {"given": {"knn": Difference(-0.1, -0.2, -0.05)}})
+    differences = {"given": {"knn": Difference(-0.1, -0.2, -0.05)}}
+    known["verdict"] = write_verdict(known["rows"]["trained"], differences, test_items=50)
     write_json(made.evaluation_path, known)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]

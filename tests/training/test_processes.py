@@ -198,7 +198,7 @@ def test_processes_fail_together_with_one_message(tmp_path: Path) -> None:
     process = torchrun(*ARGUMENTS, "--out", str(tmp_path))
     _, errors = process.communicate()
     assert process.returncode != 0
-    message = f"contraport: out: {tmp_path} is not empty. --overwrite replaces the run in it."
+    message = f"contraport: out: {tmp_path} is not empty and not a run folder (no config.yaml). Choose another folder."
     assert ours(errors) == [f"{message} More: contraport docs training"]
 
 

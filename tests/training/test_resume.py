@@ -192,7 +192,7 @@ def test_an_outdated_evaluation_goes(settings: dict[str, Any]) -> None:
     [
         ({"epochs": 1}, "epochs.decreased", (2, 1)),
         ({"epochs": "3"}, "epochs.invalid", ("3",)),
-        ({"lr": 0.5}, "lr.changed", (None, 0.5)),
+        ({"lr": 0.5}, "lr.changed", ("default", 0.5)),
         ({"seed": 1}, "seed.changed", (0, 1)),
         ({"objective": "gca-uot"}, "objective.changed", ("nt-xent", "gca-uot")),
         ({"data": "digits"}, "data.changed", ("<vectors>", "digits")),

@@ -39,6 +39,7 @@ from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import get_declared_options
 from contraport.training.config import Settings
+from contraport.training.preflight import without_training_hints
 from contraport.training.run_logging import console_logging
 from contraport.training.train import train
 
@@ -94,10 +95,11 @@ def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) ->
     check_paired_dataset(dataset, one_view_hint=_suggest_view_columns(options) if len(dataset.shapes) == 1 else "")
     with _open_output_folder(options) as folder:
         if options.method == "online":
-            run = train(
-                data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, audit=True,
-                device=options.device, **_training_settings(options, dataset),
-            )  # fmt: skip
+            with without_training_hints():
+                run = train(
+                    data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, audit=True,
+                    device=options.device, **_training_settings(options, dataset),
+                )  # fmt: skip
             result = audit_from_arrays(dataset.name, run.pair_scores())
         else:
             result = _audit_in_rounds(options, dataset, folder)

@@ -186,8 +186,10 @@ class Audit:
         flagged = len(self.flagged())
         if flagged == 0:
             return "Train on all pairs: none looks wrong."
-        audit, drop = format_options(audit=True), format_options(drop=True)
-        return f"Train with {audit}, or write the data without the {flagged:,} flagged pairs by {drop}."
+        return (
+            f"Train with {format_options(audit=True)}, or write the data without the {flagged:,} flagged pairs: repeat "
+            f"this audit with {format_options(drop=True)}, and {format_options(resume=True)} if it was written to a folder."
+        )
 
     @property
     def worst_title(self) -> str:

@@ -433,8 +433,11 @@ def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor])
 
 def _local_folder(name: str, download: dict[str, Any]) -> Path:
     """Return the folder of a saved model; download it from the hub if the name is no folder."""
-    if Path(name).is_dir():
-        return Path(name)
+    if (folder := Path(name)).is_dir():
+        inner = folder / "model"
+        is_run = not (folder / CONFIG_FILE).exists() and (inner / CONFIG_FILE).exists()
+        check(not is_run, f"model: {folder} is a run folder; its model is {inner}.", "run_folder")
+        return folder
     message = f"model: must be an existing folder or user/name on the hub, got {name!r}."
     check(_HUB_NAME.fullmatch(name) is not None, message, "not_found")
     try:

@@ -200,7 +200,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
-        "verdict": write_verdict(rows["trained"], differences),
+        "verdict": write_verdict(rows["trained"], differences, test_items=len(loaded.test)),
         "notes": notes,
         "not_measured": skipped,
         "rows": rows,

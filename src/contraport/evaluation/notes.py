@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from contraport._utils.formatting import join_names
+from contraport._utils.formatting import join_names, pluralize
 from contraport._version import __version__
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
@@ -20,6 +20,9 @@ from contraport.metrics.registry import BASELINES, BEFORE_TRAINING, choose_headl
 from contraport.training.config import RECORDED_OPTIONS
 
 CLASSES_NAMED = 5
+
+FEW_TEST_ITEMS = 50
+"""Below this number of test items a verdict warns that they decide little: one item is more than 2 points."""
 
 Results = Mapping[str, MetricResult | float]
 """Results of one encoder by metric key."""
@@ -132,16 +135,24 @@ def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyTyp
     if before is None or not (worse := _changed(rows, differences, before, metrics, worse=True)):
         return []
     better = _changed(rows, differences, before, metrics, worse=False)
-    return [f"Training worsened {worse}{f', and improved {better}' if better else ''}."]
+    return [" ".join([*worse, *better])]
 
 
-def write_verdict(trained: Iterable[str], differences: Differences) -> str | None:
+def write_verdict(trained: Iterable[str], differences: Differences, *, test_items: int) -> str | None:
     """Write which features to use, the trained ones or those of a baseline, and why; None without a comparison.
 
     Args:
         trained: keys of the metrics of the trained encoder; the headline metrics among them decide.
         differences: differences of the trained encoder from each baseline, by metric key.
+        test_items: number of test items; a verdict from few of them begins with a warning.
     """
+    verdict = _choose_features(trained, differences)
+    if verdict is None or test_items >= FEW_TEST_ITEMS:
+        return verdict
+    return f"{pluralize(test_items, 'test item')} decide little. {verdict}"
+
+
+def _choose_features(trained: Iterable[str], differences: Differences) -> str | None:
     metrics = choose_headline_metrics(collect_metrics_from_rows([trained]))
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINES:
@@ -173,13 +184,14 @@ def write_verdict(trained: Iterable[str], differences: Differences) -> str | Non
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _changed(rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool) -> str:
-    """Return text about metrics that are worse (or better) for the trained encoder than for a baseline."""
+def _changed(rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool) -> list[str]:
+    """Return sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
     after, before, intervals = rows["trained"], rows[row], differences.get(row, {})
     changes = []
     for metric in metrics:
         if metric.key in before and (metric.key not in intervals or intervals[metric.key].is_significant):
             value, other = after[metric.key], before[metric.key]
             if metric.is_worse(value, other) if worse else metric.is_worse(other, value):
-                changes.append(f"{metric.title} {metric.format(value)} instead of {metric.format(other)}")
-    return " and ".join(changes)
+                change = f"{metric.title} {'rose' if value > other else 'fell'} from {metric.format(other)}"
+                changes.append(f"{change} before training to {metric.format(value)}: {'worse' if worse else 'better'}.")
+    return changes

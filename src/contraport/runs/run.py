@@ -84,7 +84,7 @@ class Run(RunFolder):
         self._read: _Config | None = None
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        return f"Run({str(self.path)!r}{'' if self.path.exists() else ', missing'})"
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""

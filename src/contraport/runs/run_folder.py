@@ -173,9 +173,13 @@ class RunFolder:
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
             leftovers.add(self.checkpoints)
         empty = leftovers.issuperset(self.path.iterdir())
-        message = f"out: {self.path} is not empty. {format_options(overwrite=True)} replaces the run in it."
+        message = (
+            f"out: {self.path} is not empty. Choose another folder, continue the run in it with "
+            f"{format_options(resume=True)}, or replace it with {format_options(overwrite=True)}."
+        )
+        if not self.config_path.is_file():
+            message = f"out: {self.path} is not empty and not a run folder (no config.yaml). Choose another folder."
         check(empty or overwrite, message, "exists")
-        message = f"out: {self.path} is not empty and not a run folder (no config.yaml), so it is not overwritten."
         check(empty or self.config_path.is_file(), message, "not_a_run")
 
     def check_is_run(self) -> None:

@@ -63,7 +63,10 @@ def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
         check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")
     elif option.lifetime == "run":
         value = option.serialize(value)
-        message = f"{name}: must be {recorded!r}, as in the resumed run {out}, got {value!r}."
+        requirement = f"must be {recorded!r}, as in the resumed run {out}"
+        if recorded is None:
+            requirement = f"leave it out: the resumed run {out} used the default"
+        message = f"{name}: {requirement}, got {value!r}."
         check(value == recorded, message, "changed")
 
 

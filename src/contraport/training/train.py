@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,7 +44,12 @@ from contraport.training.config import TRAIN, Settings
 from contraport.training.feature_cache import use_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
-from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
+from contraport.training.preflight import (
+    log_next_command,
+    log_preflight_warnings,
+    log_training_description,
+    suggest_small_batch_size,
+)
 from contraport.training.resumable_fit import fit
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
@@ -196,7 +200,7 @@ def _fit(
         )
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
-        log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
+        log_next_command(run)
 
 
 def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
