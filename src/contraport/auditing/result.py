@@ -186,9 +186,10 @@ class Audit:
         flagged = len(self.flagged())
         if flagged == 0:
             return "Train on all pairs: none looks wrong."
+        audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
         return (
-            f"Train with {format_options(audit=True)}, or write the data without the {flagged:,} flagged pairs: repeat "
-            f"this audit with {format_options(drop=True)}, and {format_options(resume=True)} if it was written to a folder."
+            f"Train with {audit}, or write the data without the {flagged:,} flagged pairs: repeat this audit with "
+            f"{drop}, and {resume} if it was written to a folder."
         )
 
     @property
