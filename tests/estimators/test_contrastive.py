@@ -367,7 +367,7 @@ def test_audit_drops_wrong_pairs_and_reports_them() -> None:
     assert encoder.n_iter_ == 36
     with raises_usage_error("audit.partial_fit"):
         encoder.partial_fit((first, second))
-    with raises_usage_error("data.views", 1):
+    with raises_usage_error("audit.views", 1):
         encoder.fit(first)
 
 

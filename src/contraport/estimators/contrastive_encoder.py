@@ -207,7 +207,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         self._build(dataset)
         if self.audit:
             views = len(dataset.shapes)
-            check(views == 2, f"audit: requires two views, got {views}; `contraport.train` audits more.", "views")
+            check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
             dataset = add_decoys(dataset, seed=self.training_module_.seed)
         return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP)
 

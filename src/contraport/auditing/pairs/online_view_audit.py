@@ -162,7 +162,7 @@ class ViewAuditCallback(AuditCallback):
         sources = [encoded[: len(dataset.shapes)]]
         if has_vector_views(dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(dataset.store.fetch(torch.arange(items)))
-        random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
+        random = numpy_generator("audit.fresh_view_mismatches", len(decoys.first))
         partners = draw_wrong_partners(decoys.first, dataset.content_ids, random, by=2)
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
