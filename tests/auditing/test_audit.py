@@ -474,7 +474,8 @@ def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, n
     assert found.is_rate_reliable
     assert f"{len(found.flagged()):,}" in found.advice
     assert "drop=True" in found.advice
-    assert "resume=True" in found.advice
+    assert "resume" not in found.advice
+    assert "resume=True" in replace(found, method="online").advice
     assert "drop" not in replace(found, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
     unknown = replace(found, scores=found.known_mismatch_scores[np.arange(ITEMS) % len(found.known_mismatch_scores)])
     assert not unknown.is_rate_reliable

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_csv, write_json
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION,
@@ -180,17 +180,10 @@ class Audit:
 
     @property
     def advice(self) -> str:
-        """What to do about the wrong pairs, in a sentence."""
+        """Recommendation of the next step, in a sentence."""
         if not self.is_rate_reliable:
             return "Look at the worst pairs before any is removed: the share of wrong pairs is unknown."
-        flagged = len(self.flagged())
-        if flagged == 0:
-            return "Train on all pairs: none looks wrong."
-        audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
-        return (
-            f"Train with {audit}, or write the data without the {flagged:,} flagged pairs: repeat this audit with "
-            f"{drop}, and {resume} if it was written to a folder."
-        )
+        return advise_on_flagged(len(self.flagged()), "pair", self.method)
 
     @property
     def worst_title(self) -> str:
@@ -242,6 +235,19 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
         arrays["partner_scores"],
         (format_memorization_warning(memorized),) if memorized > MEMORIZATION_THRESHOLD else (),
         partner_confidences=arrays.get("partner_confidences"),
+    )
+
+
+def advise_on_flagged(count: int, noun: str, method: str) -> str:
+    """Write which data to train on, in a sentence, if an audit by `method` flagged `count` pairs or views."""
+    if count == 0:
+        return f"Train on all {noun}s: none looks wrong."
+    audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
+    # Only an audit that trains can be resumed.
+    folder = "a new folder" if method == "frozen" else f"{resume} if it was written to a folder"
+    return (
+        f"Train with {audit}, or write the data without the {pluralize(count, f'flagged {noun}')}: repeat this audit "
+        f"with {drop}, and {folder}."
     )
 
 

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_arrays, write_json
-from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
-from contraport.auditing.result import Audit, write_csv_columns
+from contraport.auditing.result import Audit, advise_on_flagged, write_csv_columns
 from contraport.data import Dataset
 from contraport.errors import check
 
@@ -123,14 +122,8 @@ class ViewAudit:
 
     @property
     def advice(self) -> str:
-        """What to do about the wrong views, in a sentence."""
-        flagged = len(self.flagged())
-        drop = format_options(drop=True)
-        return (
-            f"Write the data without {flagged:,} views by {drop}."
-            if flagged
-            else "Train on all views: none looks wrong."
-        )
+        """Recommendation of the next step, in a sentence."""
+        return advise_on_flagged(len(self.flagged()), "view", next(iter(self.pair_audits.values())).method)
 
     @property
     def worst_title(self) -> str:

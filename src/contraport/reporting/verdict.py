@@ -184,18 +184,22 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
 def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
     """Write sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
-    name, smallest_gains = metric.title_in_sentence, dict[str, Difference]()
+    name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
     for row, title in BASELINES.items():
         gains = {run.name: gain for run in runs if (gain := _difference_in_favor(metric, run, row)) is not None}
         if len(gains) < len(runs):
             continue
         not_ahead = [run for run, gain in gains.items() if not gain.low > 0]
-        if not_ahead:
-            which = none_is if len(not_ahead) == len(runs) else "not all runs are"
-            sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED]]
-            yield f"On {name} {which} significantly better than {title}: {'; '.join(sizes)}."
-        else:
+        if not not_ahead:
             smallest_gains[title] = min(gains.values())
+        elif len(not_ahead) == len(runs):
+            best_gains[title] = max(gains.values())
+        else:
+            sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED]]
+            yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
+    if best_gains:
+        size, titles = metric.format_difference(max(best_gains.values())), " or ".join(best_gains)
+        yield f"On {name} {none_is} significantly better than {titles}; the best difference is {size}."
     if smallest_gains:
         size, titles = metric.format_difference(min(smallest_gains.values())), " and ".join(smallest_gains)
         yield f"{all_are} significantly better than {titles} on {name}; the smallest gain is {size}."

@@ -117,7 +117,8 @@ def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArra
 def estimate_separation(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
     """Estimate the AUC of right pairs against known mismatches, from pairs of which the share `rate` is wrong.
 
-    Wrong pairs do so half the time. With the lower end of the interval of the rate, the estimate is a cautious one.
+    Wrong pairs score above known mismatches half the time. With the lower end of the interval of the rate, the estimate
+    is a cautious one.
 
     >>> mismatches = np.arange(10.0)
     >>> estimate_separation(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
