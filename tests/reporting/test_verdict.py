@@ -116,14 +116,14 @@ def test_two_runs_worse_than_a_baseline(make_run):
         (
             (-0.05, -0.02),
             (-0.07, -0.04),
-            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the best "
-            "difference is −2.0 points (−3.0 to −1.0).",
+            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
+            "best difference is −2.0 points (−3.0 to −1.0).",
         ),
         (
             (0.004, 0.001),
             (0.002, -0.003),
-            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the best "
-            "difference is 0.4 points (−0.6 to 1.4).",
+            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
+            "best difference is 0.4 points (−0.6 to 1.4).",
         ),
         (
             (0.05, 0.001),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import leftover_files, read_json, write_json
-from contraport._utils.formatting import format_options, pluralize
+from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
 from contraport.auditing.config import AUDIT, AuditOptions
@@ -31,8 +31,6 @@ from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.formats import tables
-from contraport.data.formats.column_roles import list_some, suggest_view_patterns
-from contraport.data.formats.table_rows import TableRows, resolve_roles
 from contraport.data.split_record import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import resolve_view
@@ -92,7 +90,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
 def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) -> Audit:
     """Audit two views of a dataset."""
     dataset = full.select_views(views) if options.given_views else full
-    check_paired_dataset(dataset, one_view_hint=_suggest_view_columns(options) if len(dataset.shapes) == 1 else "")
+    check_paired_dataset(dataset, one_view_hint=_one_view_hint(options) if len(dataset.shapes) == 1 else "")
     with _open_output_folder(options) as folder:
         if options.method == "online":
             with without_training_hints():
@@ -117,16 +115,11 @@ def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) ->
     return result
 
 
-def _suggest_view_columns(options: AuditOptions) -> str:
-    """Return a hint that names the columns of a table of one view and declares two views; empty for other data."""
-    path = options.data
-    if not isinstance(path, str | Path) or Path(path).suffix not in tables.SUFFIXES or not Path(path).is_file():
+def _one_view_hint(options: AuditOptions) -> str:
+    data = options.data
+    if not isinstance(data, str | Path) or Path(data).suffix not in tables.SUFFIXES or not Path(data).is_file():
         return ""
-    rows = TableRows(tables.read_table(path, options.columns))
-    (names,) = resolve_roles(rows, options.columns, str(path)).views
-    listed = ", ".join(list_some(names))
-    example = format_options(columns={"views": suggest_view_patterns(names)})
-    return f" The view has {pluralize(len(names), 'column')}: {listed}. Declare the views by, for example, {example}."
+    return f" {tables.suggest_views(data, options.columns)}"
 
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:

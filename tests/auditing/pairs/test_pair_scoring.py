@@ -10,8 +10,9 @@ from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
+from contraport.auditing.pairs.canonical_maps import FOLDS, RIDGE
 from contraport.auditing.pairs.pair_scoring import ITERATIONS, RELAXATION, STATISTICS, TEMPERATURE, score_pairs
-from contraport.auditing.pairs.paired_features import FOLDS, RIDGE, PairedFeatures, PairIndices
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 
 ITEMS, WRONG = 120, 30
 
