@@ -117,10 +117,10 @@ def test_flags_almost_nothing_in_clean_data() -> None:
 def test_a_stopped_audit_names_the_call_that_resumes_it(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(**options: Any) -> None:
+    def stop(options: dict[str, Any], *, log_hints: bool) -> None:
         raise KeyboardInterrupt("contraport.train(resume=True)")
 
-    monkeypatch.setattr(import_module("contraport.auditing.audit"), "train", stop)
+    monkeypatch.setattr(import_module("contraport.auditing.audit"), "train_from_options", stop)
     with pytest.raises(KeyboardInterrupt, match="resume=True continues the audit in"):
         contraport.audit(data=views, out=tmp_path / "audit", **QUICK)
 

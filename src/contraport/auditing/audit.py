@@ -37,9 +37,8 @@ from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.options import get_declared_options
 from contraport.training.config import Settings
-from contraport.training.preflight import without_training_hints
 from contraport.training.run_logging import console_logging
-from contraport.training.train import train
+from contraport.training.train import train_from_options
 
 log = logging.getLogger("contraport.auditing")
 
@@ -93,11 +92,9 @@ def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) ->
     check_paired_dataset(dataset, one_view_hint=_one_view_hint(options) if len(dataset.shapes) == 1 else "")
     with _open_output_folder(options) as folder:
         if options.method == "online":
-            with without_training_hints():
-                run = train(
-                    data=dataset, out=folder / "training", resume=options.resume, progress=options.progress, audit=True,
-                    device=options.device, **_training_settings(options, dataset),
-                )  # fmt: skip
+            own = {"data": dataset, "out": folder / "training", "audit": True, "device": options.device}
+            own |= {"resume": options.resume, "progress": options.progress} | _training_settings(options, dataset)
+            run = train_from_options(own, log_hints=False)
             result = audit_from_arrays(dataset.name, run.pair_scores())
         else:
             result = _audit_in_rounds(options, dataset, folder)

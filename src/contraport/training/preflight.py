@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +39,7 @@ SMALLEST_BATCH = 32
 _PROBED_ITEMS = 4
 """Number of items whose views are compared."""
 
-_shows_hints: ContextVar[bool] = ContextVar("contraport_training_hints", default=True)
-
 log = logging.getLogger("contraport.training")
-
-
-@contextmanager
-def without_training_hints() -> Iterator[None]:
-    """Omit hints on more steps, another encoder and the next command; an audit trains only to score pairs."""
-    token = _shows_hints.set(False)
-    try:
-        yield
-    finally:
-        _shows_hints.reset(token)
-
-
-def log_next_command(run: Run) -> None:
-    """Log the command that evaluates the trained run."""
-    if _shows_hints.get():
-        log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
 def log_training_description(run: Run, settings: Settings, components: Components) -> None:
@@ -131,11 +110,11 @@ def log_preflight_warnings(
     module: TrainingModule,
     *,
     steps: int,
-    options: Mapping[str, Any],
+    hint_options: Mapping[str, Any] | None,
 ) -> None:
     """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 
-    `options` are the explicit options of the call.
+    `hint_options` are the explicit options of the call, for hints to use others; None: no hints.
     """
     noun = dataset.item_noun
     if dataset.num_random_test_items:
@@ -152,12 +131,11 @@ def log_preflight_warnings(
     schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, noun)}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
     warnings: list[str | None] = []
-    shows_hints = _shows_hints.get()
-    if steps < FEW_STEPS and shows_hints:
-        changes, enough = suggest_more_steps(len(dataset), size, epochs, options)
+    if hint_options is not None and steps < FEW_STEPS:
+        changes, enough = suggest_more_steps(len(dataset), size, epochs, hint_options)
         warnings.append(f"few steps: {steps}. Use {format_flags(changes)}, which gives {enough:,}")
-    if shows_hints and not settings.resume:
-        warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, options)]
+    if hint_options is not None and not settings.resume:
+        warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))
     if views_are_identical(module, dataset):
         warnings.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -44,12 +45,7 @@ from contraport.training.config import TRAIN, Settings
 from contraport.training.feature_cache import use_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
-from contraport.training.preflight import (
-    log_next_command,
-    log_preflight_warnings,
-    log_training_description,
-    suggest_small_batch_size,
-)
+from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
 from contraport.training.resumable_fit import fit
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
@@ -78,6 +74,14 @@ def train(options: dict[str, Any]) -> Run:
     ...     run = train(data=vectors, epochs=1, batch_size=32, out=f"{folder}/run", progress=False)
     ...     [row["step"] for row in run.metrics()]
     [2]
+    """
+    return train_from_options(options)
+
+
+def train_from_options(options: dict[str, Any], *, log_hints: bool = True) -> Run:
+    """Train from the explicit options of `train`, and return the run.
+
+    Without `log_hints`, no other options and no next command are suggested; an audit trains only to score pairs.
     """
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
@@ -115,7 +119,7 @@ def train(options: dict[str, Any]) -> Run:
                     )
                 if components.mismatched_partners is not None and is_main_process():
                     run.save_mismatched_partners(components.mismatched_partners.numpy())
-            _fit(settings, components, run, broadcast_object(progress), online_eval, options)
+            _fit(settings, components, run, broadcast_object(progress), online_eval, options if log_hints else None)
     return run
 
 
@@ -164,7 +168,7 @@ def _dry_run(settings: Settings, components: Components, run: Run, options: Mapp
     steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
         log_training_description(run, settings, components)
-        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, options=options)
+        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, hint_options=options)
         log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
 
 
@@ -174,12 +178,12 @@ def _fit(
     run: Run,
     start: Position,
     online_eval: EvalContextFactory | None,
-    options: Mapping[str, Any],
+    hint_options: Mapping[str, Any] | None,
 ) -> None:
     steps = settings.epochs * components.steps_per_epoch
     with run_logging(run, progress=settings.progress) as console:
         log_training_description(run, settings, components)
-        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, options=options)
+        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, hint_options=hint_options)
         if count_cached_draws(settings) > 0:
             components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
@@ -200,7 +204,8 @@ def _fit(
         )
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
-        log_next_command(run)
+        if hint_options is not None:
+            log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
 def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
