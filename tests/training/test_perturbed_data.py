@@ -79,8 +79,11 @@ def test_some_of_the_given_views(tmp_path: Path) -> None:
     )
     dataset = build_dataset(Settings(data=tmp_path / "views.npz", given_views=[1]))
     assert dataset.shapes == ((5,),)
-    with raises_usage_error("given_views.*", 2):
-        build_dataset(Settings(data=tmp_path / "views.npz", given_views=[2]))
+    dataset = build_dataset(Settings(data=tmp_path / "views.npz", given_views=["view1", 0]))
+    assert dataset.view_names == ("view1", "view0")
+    for views, code in (([2], "unknown"), (["view1", 1], "duplicate")):
+        with raises_usage_error(f"given_views.{code}", *views):
+            build_dataset(Settings(data=tmp_path / "views.npz", given_views=views))
 
 
 def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_path: Path) -> None:

@@ -192,14 +192,13 @@ class _Parser(ArgumentParser):
     def _unexpected(self, word: str) -> UsageError:
         """Return the error for an argument that belongs to no option."""
         before = self.arguments[: self.arguments.index(word)]
-        flags = [one.partition("=")[0] for one in before if one.startswith("--")]
-        if flags and "." in flags[-1]:  # --columns.views 'ear_*' 'eye_*'
-            start = next(place for place in reversed(range(len(before))) if before[place].startswith("--"))
-            after = itertools.takewhile(lambda one: not one.startswith("--"), self.arguments[start + 1 :])
-            values = [*filter(None, [before[start].partition("=")[2]]), *after]
-            several = shlex.quote(json.dumps(values, ensure_ascii=False))
-            message = f"unexpected argument {word!r}: {flags[-1]} takes one value; several as {several}."
-        elif self.stray_argument_option is not None and flags[-1:] == [f"--{self.stray_argument_option}"]:
+        start = max((place for place, one in enumerate(before) if one.startswith("--")), default=0)
+        flag, _, value = before[start].partition("=") if before else ("", "", "")
+        if "." in flag:  # --columns.views 'ear_*' 'eye_*'
+            rest = itertools.takewhile(lambda one: not one.startswith("--"), self.arguments[start + 1 :])
+            listed = shlex.quote(json.dumps([*filter(None, [value]), *rest], ensure_ascii=False))
+            message = f"unexpected argument {word!r}: {flag} takes one value; write a list as {listed}."
+        elif self.stray_argument_option is not None and flag == f"--{self.stray_argument_option}":
             hint = "; put the arrays of several views into one .npz" if self.stray_argument_option == "data" else ""
             message = f"unexpected argument {word!r}: --{self.stray_argument_option} takes one value{hint}."
         else:

@@ -21,7 +21,6 @@ FEW_DIMENSIONS = 4
 IMBALANCE = 10.0
 """Ratio of the largest to the smallest class from which weights of the classes are recommended."""
 
-
 FEW_IMAGES = 5_000
 """Below this many images, training from scratch generalizes poorly."""
 

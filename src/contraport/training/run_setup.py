@@ -63,10 +63,8 @@ def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
         check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")
     elif option.lifetime == "run":
         value = option.serialize(value)
-        requirement = f"must be {recorded!r}, as in the resumed run {out}"
-        if recorded is None:
-            requirement = f"leave it out: the resumed run {out} used the default"
-        message = f"{name}: {requirement}, got {value!r}."
+        expected = "left out (the default)" if recorded is None else repr(recorded)
+        message = f"{name}: must be {expected}, as in the resumed run {out}, got {value!r}."
         check(value == recorded, message, "changed")
 
 

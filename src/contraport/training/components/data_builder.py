@@ -177,6 +177,8 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.given_views:
         names, shapes = dataset.view_names, dataset.shapes
         views = [resolve_view("given_views", view, names, shapes) for view in settings.given_views]
+        message = f"given_views: must name each view once, got {list(settings.given_views)}."
+        check(len({*views}) == len(views), message, "duplicate")
         dataset = dataset.select_views(views, "given_views")
     if settings.domains is not None:
         dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))

@@ -145,8 +145,8 @@ def check_sample_weights(
     if plan_weights is not None:
         message = f"sample_weight: plan requires a contraport objective, got {objective!r}."
         check(isinstance(objective, Loss), message, "no_plan")
-        message = (
-            f"sample_weight: plan requires all views of each item; some items of {dataset.name!r} lack a view, or will."
+        message = "sample_weight: plan requires all views of each item; " + (
+            f"some items of {dataset.name!r} lack a view." if dataset.present is not None else "audit drops views."
         )
         check(not dataset.has_partial_items, message, "missing_views")
     elif dataset.weights is None:
@@ -310,7 +310,7 @@ def _build_step_loss(
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
     if dataset.has_partial_items and (reason := loss.missing_views_blocker()) is not None:
-        message = f"audit: of more than two views leaves out single views; {reason}."
+        message = f"audit: not supported for more than two views, of which it drops some: {reason}."
         check(dataset.present is not None, message, "missing_views")
         assert dataset.present is not None
         lacking = int((~dataset.present.all(1)).sum())

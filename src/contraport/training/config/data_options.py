@@ -51,7 +51,6 @@ def _check_sample_weight(name: str, value: Any) -> None:
 
 def _check_given_views(name: str, value: Any) -> None:
     check(matches_type(value, Sequence[int | str]), f"{name}: must be a list of view names or numbers, got {value!r}.")
-    check(len(set(value)) == len(value), f"{name}: must name each view once, got {list(value)}.", "duplicate")
 
 
 def _serialize_augment(augment: Any) -> Any:
@@ -244,9 +243,9 @@ class ViewAndPairSettings(BaseOptions):
     )
     audit: bool = option(
         False,
-        "Online audit of data with two views: score all pairs at eight epochs and drop suspected mismatches. The share "
-        "of wrong pairs is estimated from decoys, pairs mismatched on purpose, which are trained on for the first "
-        "third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. The "
-        "run folder keeps the scores.",
+        "Online audit: score all pairs of data with two views at eight epochs, and drop suspected mismatches. The "
+        "share of wrong pairs is estimated from decoys, pairs mismatched on purpose, which are trained on for the "
+        "first third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. "
+        "The run folder keeps the scores.",
         group="selection of pairs",
     )
