@@ -337,5 +337,5 @@ def check_finite(features: Tensor) -> None:
     """Raise `UsageError` unless every feature is finite."""
     bad = (~features.isfinite().all(dim=1)).nonzero().flatten().tolist()
     message = f"features: must be finite, got NaN or infinity for {len(bad)} of {len(features)} items, first for item "
-    message += f"{bad[:1]}. Did the training diverge, or does the data contain NaN?"
+    message += f"{next(iter(bad), None)}. Did the training diverge, or does the data contain NaN?"
     check(not bad, message, "not_finite")

@@ -197,7 +197,7 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
 
 
 def accept_deprecated(**old_names: str) -> Callable[[C], C]:
-    """Decorator of a function or dataclass: accept deprecated keywords, given as ``new="old"``, with a warning.
+    """Decorator of a function or class: accept deprecated keywords, given as ``new="old"``, with a warning.
 
     >>> @accept_deprecated(width="wide")
     ... @dataclass
@@ -210,7 +210,8 @@ def accept_deprecated(**old_names: str) -> Callable[[C], C]:
 
     def decorate(target: Any) -> Any:
         if isinstance(target, type):
-            target.__init__ = decorate(target.__init__)  # type: ignore[misc]
+            constructor = "__new__" if issubclass(target, tuple) else "__init__"
+            setattr(target, constructor, decorate(getattr(target, constructor)))
             return target
 
         @functools.wraps(target)

@@ -42,6 +42,15 @@ def test_network_of_encoder_exists(encoder: EncoderEntry) -> None:
     assert inspect.isfunction(build) or issubclass(build, nn.Module)
 
 
+def test_deprecated_names_of_entries_still_work_with_a_warning() -> None:
+    with pytest.warns(FutureWarning) as warned:
+        data = DatasetEntry("a", "one", location="here", reader="module:read")  # type: ignore[call-arg]
+        encoder = EncoderEntry("b", "two", network_class="module:Network")  # type: ignore[call-arg]
+        assert (data.location, data.reader) == (data.source_description, data.reader_path) == ("here", "module:read")
+        assert encoder.network_class == encoder.network_class_path == "module:Network"
+    assert len(warned) == 6
+
+
 def test_entries_have_descriptions() -> None:
     assert all(encoder.description for encoder in list_encoders())
     for method in OBJECTIVES.values():

@@ -14,8 +14,10 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport import train
-from contraport.data import Dataset, load
-from contraport.data.image_cache import cache_decoded_images, has_encoded_images
+from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
+from contraport.data import Dataset, from_arrays, load
+from contraport.data.image_cache import cache_decoded_images, dataset_digest, has_encoded_images
+from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, with_partners
 
 
 @pytest.fixture
@@ -114,3 +116,21 @@ def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
     for value in (50, 90):
         kept = cache_decoded_images(written(value), tmp_path / "kept", num_workers=0)
         assert kept.__getitems__([1]).views[-1].unique().tolist() == [value]
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
+    items = np.random.default_rng(0).random((views, 50, 4), dtype=np.float32)
+
+    def build() -> Dataset:
+        dataset = from_arrays(tuple(items))
+        assert dataset.digests is not None  # computed before, as for the split of a run
+        return dataset
+
+    changed = [corrupt_dataset(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]
+    for seed in range(2):
+        partners = draw_mismatched_partners(build(), MismatchSpec(0.5, False), seed=seed)
+        changed.append(with_partners(build(), partners))
+    digests = [dataset_digest(dataset) for dataset in (build(), *changed)]
+    assert len(set(digests)) == 5
+    assert dataset_digest(build()) == digests[0]

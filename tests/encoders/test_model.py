@@ -305,3 +305,16 @@ def test_rejects_wrong_number_of_views():
         network(torch.rand(2, 4))
     with raises_usage_error("views.shape", 2, 3):
         network.encode([torch.rand(2, 4)] * 3)
+
+
+def test_deprecated_names_of_methods_still_work_with_a_warning():
+    model = Model(shapes=[(3,), (5,)], projection=4)
+    renamed = {
+        (model, "single_view"): "select_view",
+        (model, "save_encoder_files"): "save_encoder_configs",
+        (model, "represent_features"): "to_representation",
+        (model.tower(0), "represent_features"): "to_representation",
+    }
+    for (of, old), new in renamed.items():
+        with pytest.warns(FutureWarning, match=new):
+            assert getattr(of, old) == getattr(of, new)

@@ -105,7 +105,15 @@ def test_weighted_ngrams_start_at_the_raw_counts_and_weigh_each_hash():
         for number in [*hashes(text)[0], *hashes(text)[1]]:
             expected[number % encoder.num_features] += weights[number]
         assert torch.allclose(features.double(), expected / expected.norm(), atol=1e-6)
-    assert encoder.forward_vectors(texts_to_tensor(["a red bag"])).shape == (1, 3, encoder.num_features)
+    assert encoder.forward_features(texts_to_tensor(["a red bag"])).shape == (1, 3, encoder.num_features)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weighted_ngrams_in_half_precision(dtype):
+    encoder, batch = WeightedNgrams(()).eval(), texts_to_tensor([*TEXTS, ""])
+    torch.nn.init.constant_(encoder.log_weights.weight, 12 / LOG_WEIGHT_SCALE)  # beyond the range of float16
+    torch.testing.assert_close(encoder.to(dtype)(batch), vectorize_texts(batch, encoder.num_features).to(dtype))
 
 
 def test_weighted_ngrams_learn_which_words_tell_texts_apart():

@@ -12,6 +12,7 @@ from tests.errors import raises_usage_error
 from torch import Tensor, nn
 
 import contraport
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import model_export
@@ -141,6 +142,15 @@ def test_export_rejects_wrong_arguments(tmp_path: Path) -> None:
     with raises_usage_error("out.type", "folder"):
         contraport.export(model, format="safetensors", out=tmp_path / "file", overwrite=True)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("encoder", ["small-text", "weighted-ngrams"])
+def test_torchscript_of_texts_takes_any_number_of_texts(encoder: str, tmp_path: Path) -> None:
+    model = Model(encoder, [()]).eval()
+    file = contraport.export(model, format="torchscript", out=tmp_path / "texts.pt")
+    texts = texts_to_tensor(["a red bag", "", "größer als 日本語"])
+    with torch.no_grad():
+        assert torch.allclose(read(file, "torchscript")(texts), model(texts), atol=1e-6)
 
 
 def test_torch_export_rejects_texts(tmp_path: Path) -> None:

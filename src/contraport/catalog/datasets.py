@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated, keep_deprecated_attributes
 
 
-@keep_deprecated_attributes(location="source_description")
+@accept_deprecated(source_description="location", reader_path="reader")
+@keep_deprecated_attributes(location="source_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
     """Table entry of a named data set.
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from contraport.options import accept_deprecated, keep_deprecated_attributes
+
 TIMM = "any timm name"
 TRANSFORMERS = "any transformers name or folder"
 OWN = "module:attribute"
 
 
+@accept_deprecated(network_class_path="network_class")
+@keep_deprecated_attributes(network_class="network_class_path")
 class EncoderEntry(NamedTuple):
     """Table entry of a named encoder.
 

@@ -182,7 +182,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def content_ids(self) -> Tensor | None:
         """Integer id of the content of each item in each view, int64 ``(n, views)``: equal contents have equal ids.
 
-        An image with two captions, two items, has one number in the image view. None if no content repeats, or without
+        An image with two captions, two items, has one id in the image view. None if no content repeats, or without
         digests.
         """
         if self.entity_ids is not None:

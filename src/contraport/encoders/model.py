@@ -30,7 +30,7 @@ from contraport.encoders.factory import (
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
-from contraport.options import accept_deprecated, keep_deprecated_attributes, warn_renamed
+from contraport.options import accept_deprecated, keep_deprecated_attributes
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -46,7 +46,9 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 """
 
 
-@keep_deprecated_attributes(represent_features="to_representation")
+@keep_deprecated_attributes(
+    represent_features="to_representation", save_encoder_files="save_encoder_configs", single_view="select_view"
+)
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD):
     """Encoders and projectors for the views of an item: one tower per view, or one that all views share.
 
@@ -213,11 +215,6 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one.config |= {"shared": False, "representation": one.representation_part}
         one._hub_mixin_config = one.config
         return one if self.dims is None else one.truncate(self.dims)
-
-    def single_view(self, view: object) -> Model:
-        """Return `select_view` under its deprecated name."""
-        warn_renamed("single_view", "select_view", stacklevel=3)
-        return self.select_view(view)
 
     def tower(self, view: int) -> Tower:
         """Return the tower of a view."""

@@ -351,7 +351,9 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
 
 def _sum_by_bucket(hashes: Tensor, values: Tensor, size: int) -> Tensor:
     """Return the sums of the values with equal remainder of their hash, ``(b, size)``, normalized to length 1."""
-    return F.normalize(values.new_zeros(len(hashes), size).scatter_add(1, torch.remainder(hashes, size), values))
+    # shape[0], not len: a traced network then takes any number of texts
+    sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
+    return F.normalize(sums)
 
 
 def split_words(texts: Tensor) -> Tensor:
@@ -454,10 +456,13 @@ class WeightedNgrams(nn.Module):
         """Return the representation, ``(b, num_features)``, of length 1."""
         words, word_mask, ngrams, ngram_mask = self.hasher(texts)
         hashes, mask = torch.cat([words, ngrams], dim=1), torch.cat([word_mask, ngram_mask], dim=1)
-        present = F.dropout(mask.to(self.log_weights.weight.dtype), DROPOUT, self.training)
-        weights = torch.exp(LOG_WEIGHT_SCALE * self.log_weights(hashes).squeeze(2))
-        return _sum_by_bucket(hashes, present * weights, self.num_features)
+        dtype = self.log_weights.weight.dtype
+        # Half precision has neither the range of the weights nor that of the bound by which an empty text is divided.
+        log_weights = self.log_weights(hashes).squeeze(2).to(torch.promote_types(dtype, torch.float32))
+        present = F.dropout(mask.to(log_weights.dtype), DROPOUT, self.training)
+        values = present * torch.exp(LOG_WEIGHT_SCALE * log_weights)
+        return _sum_by_bucket(hashes, values, self.num_features).to(dtype)
 
-    def forward_vectors(self, texts: Tensor) -> Tensor:
+    def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
         return apply_to_vectors(self, split_words(texts))

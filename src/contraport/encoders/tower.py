@@ -13,6 +13,7 @@ from contraport._utils.text_bytes import channel_count, is_text_batch
 from contraport.encoders.factory import Shape, build_encoder
 from contraport.encoders.networks import Projector
 from contraport.errors import UsageError, check, unknown_name_error
+from contraport.options import keep_deprecated_attributes
 
 KINDS = {0: "text", 1: "vector", 2: "series", 3: "image"}
 
@@ -78,6 +79,7 @@ PROJECTION = "projection"
 BOTH = "both"
 
 
+@keep_deprecated_attributes(represent_features="to_representation")
 class Tower(nn.Module):
     """Standardization, encoder and projector for raw items of one shape.
 
