@@ -35,6 +35,7 @@ CASES = {
     "labels": (dataset({"a": VECTORS}, labels=[0, 1] * 20), {"use_labels": True}, "--objective sup-con"),
     "few dimensions": (dataset({"a": VECTORS}), {"dimensions": 2}, "--objective t-simclr --projection 2"),
     "wrong pairs": (dataset({"a": VECTORS, "b": VECTORS + 1}), {"wrong_pairs": True}, "--audit"),
+    "wrong views": (dataset({"a": VECTORS, "b": VECTORS, "c": VECTORS}), {"wrong_pairs": True}, "--recipe cmc --audit"),
 }
 
 

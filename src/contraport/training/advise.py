@@ -93,7 +93,7 @@ def advise(values: dict[str, Any]) -> Advice:
         reasons.append(encoder)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
-        (reasons if len(dataset.shapes) == 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
+        (reasons if len(dataset.shapes) >= 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
     alternatives += _list_alternatives(dataset, use_labels=options.use_labels)
     name = dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0] or "run"
     data = str(options.data) if isinstance(options.data, str | Path) else dataset.name
