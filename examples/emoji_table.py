@@ -7,8 +7,10 @@
     contraport train --data emoji/emoji.csv --recipe clip --out runs/emoji
     contraport search runs/emoji "a smiling cat" --page cats.html
 
-`--wrong` permutes that share of the English names and writes which rows these are to `wrong.csv`, so the audit can be
-judged. Skin tones and sequences of several people are left out, because their pictures hardly differ.
+`--wrong` permutes that share of the English names and writes which rows these are to `wrong.csv`, so that the audit can
+be judged: `--judge audits/emoji` prints how well its scores separate them, and writes the figures to
+examples/results/emoji_table.json (kept there: those of `--size 32 --wrong 0.2`). Skin tones and sequences of several
+people are left out, because their pictures hardly differ.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import emoji
 import numpy as np
+from garment_halves import RESULTS, judge_audit
 from PIL import Image, ImageDraw, ImageFont
 
 FONT = "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
@@ -48,14 +51,19 @@ def render(character: str, font: ImageFont.FreeTypeFont, size: int) -> Image.Ima
 
 
 def main() -> None:
-    """Write the pictures and the table."""
+    """Write the pictures and the table, or judge an audit of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("emoji"), help="Folder to write to. Default: emoji.")
     parser.add_argument("--size", type=int, default=64, help="Side of the pictures in pixels. Default: 64.")
     parser.add_argument("--languages", nargs="+", default=["en", "de", "fr", "es"], help="Default: en de fr es.")
     parser.add_argument("--wrong", type=float, default=0.0, help="Share of English names to permute. Default: 0.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of the permutation. Default: 0.")
+    parser.add_argument("--judge", type=Path, metavar="AUDIT", help="Folder of an audit of the written table to judge.")
     options = parser.parse_args()
+    if options.judge is not None:
+        wrong_rows = np.loadtxt(options.out / "wrong.csv", dtype=int, skiprows=1)
+        judge_audit(options.judge, wrong_rows, RESULTS / "emoji_table.json")
+        return
     font = ImageFont.truetype(FONT, BITMAP)
     (options.out / "images").mkdir(parents=True, exist_ok=True)
     rows, seen = [], set()

@@ -4,17 +4,21 @@
     contraport audit --data halves.npz --out audits/halves
 
 The pictures are those of Fashion-MNIST, of 28 x 28 pixels. The numbers of the wrong pairs are written beside the data,
-to `halves-wrong.txt`, so that the audit can be judged: `--judge audits/halves` prints how it ordered them.
+to `halves-wrong.txt`, so that the audit can be judged: `--judge audits/halves` prints how well its scores separate
+them, and writes the figures to examples/results/garment_halves.json.
 """
 
 import argparse
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from contraport.data import load
+
+RESULTS = Path(__file__).parent / "results"
 
 
 def write_halves(out: Path, wrong_list: Path, items: int, wrong_share: float) -> None:
@@ -30,15 +34,26 @@ def write_halves(out: Path, wrong_list: Path, items: int, wrong_share: float) ->
     )
 
 
-def judge_audit(audit: Path, wrong_list: Path) -> None:
-    """Print how well the scores of an audit separate the wrong pairs from the others."""
+def judge_audit(audit: Path, wrong: np.ndarray, out: Path) -> None:
+    """Print and write as JSON how well the scores of an audit separate the wrong pairs from the others."""
+    estimate = json.loads((audit / "audit.json").read_text())
     with open(audit / "pairs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     scores = np.array([float(row["score"]) for row in rows])
-    is_wrong = np.isin([int(row["row"]) for row in rows], np.loadtxt(wrong_list, dtype=int))
+    is_wrong = np.isin([int(row["row"]) for row in rows], wrong)
     worst = np.argsort(scores)
-    print(f"AUROC {roc_auc_score(is_wrong, -scores):.3f}")
-    print(f"of the 50 and 200 worst pairs {is_wrong[worst[:50]].sum()} and {is_wrong[worst[:200]].sum()} are wrong")
+    result = {
+        "pairs": len(rows),
+        "wrong": int(is_wrong.sum()),
+        "noise_rate": estimate["noise_rate"],
+        "noise_interval": estimate["noise_interval"],
+        "flagged": estimate["flagged"],
+        "auroc": float(roc_auc_score(is_wrong, -scores)),
+        "wrong_of_worst_50": int(is_wrong[worst[:50]].sum()),
+        "wrong_of_worst_200": int(is_wrong[worst[:200]].sum()),
+    }
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
 
 
 def main() -> None:
@@ -53,7 +68,7 @@ def main() -> None:
     if arguments.judge is None:
         write_halves(arguments.out, wrong_list, arguments.items, arguments.wrong)
     else:
-        judge_audit(arguments.judge, wrong_list)
+        judge_audit(arguments.judge, np.loadtxt(wrong_list, dtype=int), RESULTS / "garment_halves.json")
 
 
 if __name__ == "__main__":
