@@ -441,11 +441,10 @@ more than once, and the mean confidence was 0.43.
 
 {_partners()}
 
-Alone, the same generic item is proposed up to {
-        largest_hub:.0f} times, and most proposals are wrong. The plan proposes nothing
-where right partners cannot be separated from wrong ones, as for most of UCI's views. Where it proposes more than five, it
-misses 30 to 50 % of the right ones that are found alone, and proposes 6 to 24 times fewer wrong ones; the share of
-right ones is then above the mean confidence.
+Alone, the same generic item is proposed up to {largest_hub:.0f} times, and most proposals are wrong. The plan proposes
+nothing where right partners cannot be separated from wrong ones, as for most of UCI's views. Where it proposes more
+than five, it misses 30 to 50 % of the right ones that are found alone, and proposes 6 to 24 times fewer wrong ones; the
+share of right ones is then above the mean confidence.
 
 ### Wrong pairs that resemble right ones
 
