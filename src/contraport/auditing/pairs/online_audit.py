@@ -16,8 +16,9 @@ have not learned yet, or never will.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -93,8 +94,22 @@ class AuditState(NamedTuple):
     training_positions: Tensor
 
 
-class AuditCallback(Callback):
-    """Training callback that scores the pairs between epochs and selects the pairs to train on next.
+class _State(Protocol):
+    """Fields that the states of all online audits have."""
+
+    @property
+    def trained_epochs(self) -> int: ...
+    @property
+    def memorization_auc(self) -> float: ...
+    @property
+    def training_positions(self) -> Tensor: ...
+
+
+State = TypeVar("State", bound=_State)
+
+
+class OnlineAuditCallback(Callback, ABC, Generic[State]):
+    """Base class of training callbacks that score between epochs and select the positions to train on next.
 
     Attributes:
         last_state: state after the most recent scoring; None before the first.
@@ -110,7 +125,7 @@ class AuditCallback(Callback):
         epochs: int,
         loader_config: LoaderConfig | None = None,
     ) -> None:
-        self.last_state: AuditState | None = None
+        self.last_state: State | None = None
         self.run_folder: Run | None = None
         self._dataset = dataset
         self._pipeline = pipeline
@@ -127,7 +142,7 @@ class AuditCallback(Callback):
         self._apply_selection()
 
     def after_epoch(self, loop: Loop) -> None:
-        """Score the pairs if a scoring is due after this epoch, then log and save the scores; before the checkpoint."""
+        """Score if a scoring is due after this epoch, then log and save the scores; before the checkpoint."""
         with propagate_errors():
             is_due = self.score_if_due(loop.completed_epochs)
         if not is_due or self.run_folder is None:
@@ -140,6 +155,47 @@ class AuditCallback(Callback):
         (log.info if is_last else log.debug)("Epoch %d: %s.", state.trained_epochs, self.describe_state())
         if is_last and state.memorization_auc > MEMORIZATION_THRESHOLD:
             log.warning(format_memorization_warning(state.memorization_auc))
+
+    def score_if_due(self, epoch: int) -> bool:
+        """Score if a scoring is due after `epoch` epochs; return whether it was due."""
+        if epoch not in self._scoring_epochs:
+            return False
+        # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
+        self.last_state = broadcast_object(self._next_state(epoch) if is_main_process() else None)
+        self._apply_selection()
+        return True
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state of the audit, and its selection, from a checkpoint."""
+
+    @abstractmethod
+    def save_scores(self, run: Run) -> None:
+        """Write the scores of the last scoring to a run folder."""
+
+    @abstractmethod
+    def describe_state(self) -> str:
+        """Describe the last scoring: the share of mismatches, and what is trained on next."""
+
+    @abstractmethod
+    def _next_state(self, epoch: int) -> State:
+        """Score after `epoch` epochs, and return the state with the new selection."""
+
+    def _apply_selection(self) -> None:
+        """Restrict the training to the positions of the last state; before the first scoring, to the initial ones."""
+        state = self.last_state
+        self._positions = self._initial_positions if state is None else state.training_positions
+        self._order.restrict_positions(self._positions.numpy())
+
+    def _draw_fresh_partners(self, purpose: str) -> Tensor:
+        """Draw other partners of the decoys, ``(d,)``, which were not trained on; their own item if there is none."""
+        decoys = self._dataset.decoy_pairs
+        random = numpy_generator(purpose, len(decoys.first))
+        return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, by=2)
+
+
+class AuditCallback(OnlineAuditCallback[AuditState]):
+    """Training callback that scores the pairs between epochs and selects the pairs to train on next."""
 
     def save_scores(self, run: Run) -> None:
         """Write the scores of the last scoring to a run folder."""
@@ -154,15 +210,6 @@ class AuditCallback(Callback):
         if not is_rate_reliable(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate_low):
             wrong = "the views share too little to estimate how many pairs are wrong"
         return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"
-
-    def score_if_due(self, epoch: int) -> bool:
-        """Score the pairs if a scoring is due after `epoch` epochs; return whether it was due."""
-        if epoch not in self._scoring_epochs:
-            return False
-        # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
-        self.last_state = broadcast_object(self._next_state(epoch) if is_main_process() else None)
-        self._apply_selection()
-        return True
 
     def extract_paired_features(self) -> PairedFeatures:
         """Extract the features of all pairs by the current model; only training pairs can be neighbors."""
@@ -204,12 +251,6 @@ class AuditCallback(Callback):
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
-    def _apply_selection(self) -> None:
-        """Restrict the training to the positions of the last state; before the first scoring, to the initial ones."""
-        state = self.last_state
-        self._positions = self._initial_positions if state is None else state.training_positions
-        self._order.restrict_positions(self._positions.numpy())
-
     def _next_state(self, epoch: int) -> AuditState:
         last = self.last_state
         scores, decoy_scores, fresh_scores = self._score()
@@ -231,8 +272,7 @@ class AuditCallback(Callback):
     def _score(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
-        random = numpy_generator("audit.fresh_mismatches", len(decoys.first))
-        partners = draw_wrong_partners(decoys.first, self._dataset.content_ids, random, by=2)
+        partners = self._draw_fresh_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
-from contraport.auditing.pairs.online_audit import MAX_DROPPED_SHARE, AuditCallback
+from contraport.auditing.pairs.online_audit import MAX_DROPPED_SHARE, OnlineAuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
     MAX_VECTOR_WIDTH,
@@ -29,9 +29,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
 )
 from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
-from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.runs import Run
-from contraport.seeding import numpy_generator
 
 
 class ViewAuditState(NamedTuple):
@@ -59,15 +57,8 @@ class ViewAuditState(NamedTuple):
     trusted_views: Tensor
 
 
-class ViewAuditCallback(AuditCallback):
-    """Training callback that scores the views between epochs and selects the views to train on next.
-
-    Attributes:
-        last_state: state after the most recent scoring; None before the first.
-        run_folder: run folder to write the scores to; None: they are not written.
-    """
-
-    last_state: ViewAuditState | None  # type: ignore[assignment]  # a state of views in place of one of pairs
+class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
+    """Training callback that scores the views between epochs and selects the views to train on next."""
 
     @property
     def _view_pairs(self) -> list[tuple[int, int]]:
@@ -117,7 +108,7 @@ class ViewAuditCallback(AuditCallback):
         # In place: the processes of a loader hold the same memory.
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
 
-    def _next_state(self, epoch: int) -> ViewAuditState:  # type: ignore[override]  # as `last_state`
+    def _next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
         scores, fresh_scores = self._score()
         trained_scores, number = scores[items:], 1
@@ -162,8 +153,7 @@ class ViewAuditCallback(AuditCallback):
         sources = [encoded[: len(dataset.shapes)]]
         if has_vector_views(dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(dataset.store.fetch(torch.arange(items)))
-        random = numpy_generator("audit.fresh_view_mismatches", len(decoys.first))
-        partners = draw_wrong_partners(decoys.first, dataset.content_ids, random, by=2)
+        partners = self._draw_fresh_partners("audit.fresh_view_mismatches")
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
             self._decoy_members(decoys.second),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from contraport.auditing.pairs.online_audit import AuditCallback
+from contraport.auditing.pairs.online_audit import AuditCallback, OnlineAuditCallback
 from contraport.auditing.pairs.online_view_audit import ViewAuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import BatchOrder, Dataset
@@ -54,7 +54,7 @@ class Components(NamedTuple):
     batches: BatchLoader | StreamLoader
     module: TrainingModule
     steps_per_epoch: int
-    audit_callback: AuditCallback | None = None
+    audit_callback: OnlineAuditCallback[Any] | None = None
     negative_miner: NegativeMiner | None = None
     adjustment_notes: tuple[str, ...] = ()
     mismatched_partners: Tensor | None = None
@@ -115,7 +115,7 @@ def build_components(
     audit_callback = None
     if isinstance(dataset, DecoyDataset):
         order = cast(BatchOrder, batches.batch_sampler)
-        kind = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
+        kind: type[OnlineAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.apply(batches)
