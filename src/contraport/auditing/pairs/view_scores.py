@@ -74,7 +74,6 @@ def log_ratio_of_mismatch(
     """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, bounded.
 
     Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
-    Below the median of the known mismatches the ratio does not fall with the score.
 
     Args:
         scores: scores to judge, ``(m,)``.
@@ -88,9 +87,6 @@ def log_ratio_of_mismatch(
     # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
     right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
     ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
-    # Where no known mismatch scores as low, the densities alone would make the lowest pairs right.
-    low = ratio[: np.searchsorted(grid, np.median(mismatch_scores), side="right")]
-    low[:] = np.maximum.accumulate(low[::-1])[::-1]
     return np.asarray(np.interp(scores, grid, ratio).clip(-LARGEST_RATIO, LARGEST_RATIO))
 
 
