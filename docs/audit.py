@@ -557,7 +557,7 @@ def describe_no_wrong_pairs(results: list[dict[str, Any]]) -> str:
             for method in ("online", "frozen")
         ]
         estimates = " and ".join(f"{min(means):.3f} to {max(means):.3f} ({method})" for method, means in ranges)
-        parts.append(f"with {level:.0%} shuffled {estimates}")
+        parts.append(f"{estimates} with {level:.0%} shuffled")
     return f"The mean estimate was {'; '.join(parts)}."
 
 
