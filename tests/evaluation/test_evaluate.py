@@ -158,7 +158,7 @@ def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Diff
     verdict = write_verdict(measured, differences, test_items=50)
     assert verdict is None if start is None else (verdict or "").startswith(start)
     few = write_verdict(measured, differences, test_items=12)
-    assert few == (None if verdict is None else f"12 test items decide little. {verdict}")
+    assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 
 def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:

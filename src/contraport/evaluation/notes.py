@@ -22,7 +22,7 @@ from contraport.training.config import RECORDED_OPTIONS
 CLASSES_NAMED = 5
 
 FEW_TEST_ITEMS = 50
-"""Below this number of test items a verdict warns that they decide little: one item is more than 2 points."""
+"""Below this number of test items a verdict warns that differences may be noise: one item is more than 2 points."""
 
 Results = Mapping[str, MetricResult | float]
 """Results of one encoder by metric key."""
@@ -149,7 +149,7 @@ def write_verdict(trained: Iterable[str], differences: Differences, *, test_item
     verdict = _choose_features(trained, differences)
     if verdict is None or test_items >= FEW_TEST_ITEMS:
         return verdict
-    return f"{pluralize(test_items, 'test item')} decide little. {verdict}"
+    return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
 def _choose_features(trained: Iterable[str], differences: Differences) -> str | None:
