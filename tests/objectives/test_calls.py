@@ -546,6 +546,19 @@ def test_a_list_of_pairs_with_their_shares(backend):
             contraport.PairList(PAIRS, wrong)
 
 
+@pytest.mark.parametrize("name", ["info-nce", "nt-xent"])
+def test_shares_of_pairs_have_a_gradient(name):
+    pairs = [(0, 1), (0, 2), (2, 0), (4, 5), (0, 1), (3, 4)]  # (0, 1) twice: its shares add up
+
+    def loss(shares):
+        return build(name)(*views(), target=contraport.PairList(pairs, shares))
+
+    shares = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25, 1.5], dtype=torch.float64, requires_grad=True)
+    gradient = torch.autograd.grad(loss(shares), shares)[0]
+    assert gradient[[0, 1, 4]].abs().min() > 1e-4
+    assert torch.autograd.gradcheck(loss, shares)
+
+
 def test_a_reference_set_leaves_out_the_row_itself(backend):
     """As pytorch-metric-learning's ref_emb, where the reference set has the embeddings among its own."""
     x, y = different()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 from tests.objectives import formulas
-from tests.objectives.comparing import BACKENDS, DOMAINS, IDS, LABELS, assert_same, outcome, views
+from tests.objectives.comparing import BACKENDS, DOMAINS, IDS, LABELS, assert_same, build, outcome, views
 from torch import nn
 
 import contraport
@@ -224,6 +224,20 @@ def test_similarity_matrix_gives_the_targets_of_all_views(layout, ids, sparse, i
         expected[r] /= max(float(expected[r].sum()), 1e-300) * n
     torch.testing.assert_close(target(block, {}).dense().double(), expected, rtol=1e-6, atol=1e-12)
     torch.testing.assert_close(target.transpose()(block, {}).dense(), target(block, {}).dense())
+
+
+@pytest.mark.parametrize("name", ["info-nce", "nt-xent"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_similarities_have_a_gradient(name, sparse):
+    items = torch.tensor([3, 5, 0, 5, 8, 2, 11])
+
+    def loss(values):
+        matrix = torch.sparse_coo_tensor(MATRIX.nonzero().T, values, MATRIX.shape, check_invariants=True)
+        return build(name)(*views(), target=SimilarityMatrix(matrix if sparse else matrix.to_dense(), items))
+
+    values = MATRIX[MATRIX > 0].requires_grad_()
+    assert torch.autograd.grad(loss(values), values)[0].abs().max() > 1e-4
+    assert torch.autograd.gradcheck(loss, values)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_strength_follows_its_schedule():
     [
         (lambda: build("nt-xent")(*views(), weights="plans"), "weights.unknown", "'plan'"),
         (lambda: build("vic-reg")(*views(), weights="plan"), "weights.conflict", ""),
-        (lambda: build("nt-xent")(views()[0], weights="plan", target=[[0, 1]]), "weights.select_view", "one"),
+        (lambda: build("nt-xent")(views()[0], weights="plan", target=[[0, 1]]), "weights.single_view", "one"),
         (
             lambda: build("nt-xent")(*views(), weights="plan", present=torch.eye(7, 2).flip(0) < 1),
             "weights.conflict",

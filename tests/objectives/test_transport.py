@@ -404,6 +404,8 @@ def test_rounding_keeps_a_feasible_plan_and_rejects_unequal_totals():
     x, y, a, b = points()
     plan = transport(x, y, Gibbs("sqeuclidean", 0.8), Exact(), a=a, b=b).plan
     torch.testing.assert_close(plan.round_to_marginals().dense(), plan.dense())
+    cost = (plan.dense() * torch.cdist(x, y).square()).sum(1)
+    torch.testing.assert_close(plan.round_to_marginals().row_cost(), cost)
     with raises_usage_error("plan.total", 2):
         transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5), a=a, b=2 * b).rounded  # noqa: B018
 

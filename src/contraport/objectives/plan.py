@@ -290,7 +290,8 @@ class Plan:
         missing_rows = (a.exp() - scaled.log_row_mass().exp()).clamp_min(0)
         missing_columns = (b.exp() - scaled.log_column_mass().exp()).clamp_min(0)
         total = missing_columns.sum()
-        return RoundedPlan(scaled, missing_rows, missing_columns / torch.where(total > 0, total, 1))
+        shares = missing_columns / torch.where(total > 0, total, 1)
+        return RoundedPlan(scaled, missing_rows, shares, self.log_kernel_without_link)
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
@@ -355,11 +356,13 @@ class RoundedPlan:
         scaled: Plan of which no row or column has more than its target mass.
         missing_row_mass: Missing mass of each row, (N,).
         column_shares: Share of each column in the missing mass, (M,).
+        log_kernel: Log-kernel without its link, from which costs follow; see `Plan.log_kernel_without_link`.
     """
 
     scaled: Plan
     missing_row_mass: Tensor
     column_shares: Tensor
+    log_kernel: LogKernel
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -376,9 +379,13 @@ class RoundedPlan:
     @torch.no_grad()
     def row_cost(self) -> Tensor:
         """Return the transport cost of each row, (N,), block by block of rows."""
-        kernel = self.scaled.log_kernel_without_link
-        costs = map_row_blocks(lambda rows: kernel.take_rows(rows).dense() @ self.column_shares, self.shape)
-        return self.scaled.row_cost(detach_plan=True) - kernel.cost_scale * self.missing_row_mass * torch.cat(costs)
+
+        # Not `scaled.row_cost`: the kernel of a plan that is a matrix, or of a Tsallis plan, does not give its costs.
+        def cost(rows: slice) -> Tensor:
+            plan = self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
+            return (plan * self.log_kernel.take_rows(rows).dense()).sum(1)
+
+        return -self.log_kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
 
     @torch.no_grad()
     def dense(self) -> Tensor:

@@ -86,16 +86,22 @@ class PairList(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         pattern, pairs, same = block.pattern, self._indices, block.x is block.y
-        shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares).detach()
+        shares = torch.ones(len(pairs)) if self.shares is None else to_numeric_tensor("shares", self.shares)
         shares = shares.to(pairs.device, block.compute_dtype)
         if same:
             others = pairs[:, 0] != pairs[:, 1]
             pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
-        pairs, size = (pairs.flip(1) if self._transposed else pairs), (pattern.num_items,) * 2
-        between_items = torch.sparse_coo_tensor(pairs.T, shares, size, check_invariants=False).coalesce()
+        pairs, size = (pairs.flip(1) if self._transposed else pairs), pattern.num_items
+        listed, places = torch.unique(pairs[:, 0] * size + pairs[:, 1], return_inverse=True)
+        # The sparse matrix holds indices of pairs, not shares: `index_select` of a sparse tensor has no gradient.
+        indices, numbers = torch.stack([listed // size, listed % size]), torch.arange(len(listed), device=pairs.device)
+        between_items = torch.sparse_coo_tensor(indices, numbers, (size, size), check_invariants=False)
         entries = between_items.index_select(0, pattern.row_items).index_select(1, pattern.column_items).coalesce()
-        (rows, columns), values = entries.indices(), entries.values()
-        values = values if self.shares is not None else torch.ones_like(values)  # duplicates count once
+        rows, columns = entries.indices()
+        if self.shares is None:
+            values = shares.new_ones(len(rows))  # duplicates count once
+        else:
+            values = shares.new_zeros(len(listed)).index_add(0, places, shares)[entries.values()]
         if same:
             keep = rows != columns
             rows, columns, values = rows[keep], columns[keep], values[keep]
@@ -262,9 +268,18 @@ class SimilarityMatrix(Target):
         """Return the dense submatrix of some rows and columns, on the device of the matrix."""
         if not _is_sparse(self.matrix):
             return self.matrix[rows][:, columns]
-        matrix = self.matrix.detach().to_sparse_coo().coalesce()
-        dense: Tensor = matrix.index_select(0, rows).index_select(1, columns).to_dense()
-        return dense
+        # Entries are sorted, so that only the rows of the items are read: the work grows with the batch.
+        matrix = self.matrix.to_sparse_coo().coalesce()
+        (entry_rows, entry_columns), values = matrix.indices(), matrix.values()
+        starts, ends = (torch.searchsorted(entry_rows, rows.contiguous(), right=right) for right in (False, True))
+        counts = ends - starts
+        row = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)
+        entry = torch.arange(len(row), device=rows.device) + (ends - counts.cumsum(0))[row]
+        distinct, places = columns.unique(return_inverse=True)
+        column = torch.searchsorted(distinct, entry_columns[entry]).clamp_max(len(distinct) - 1)
+        present = distinct[column] == entry_columns[entry]
+        dense = values.new_zeros(len(rows), len(distinct))
+        return dense.index_put((row[present], column[present]), values[entry[present]])[:, places]
 
 
 def _check_compared(excluded: list[Tensor]) -> None:

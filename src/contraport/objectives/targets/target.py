@@ -179,7 +179,7 @@ class SparseTargetPlan(TargetPlan):
     def row_negative_entropy(self) -> Tensor:
         if self.cached_negative_entropy is not None:
             return self.cached_negative_entropy
-        return self._sum_by_row(torch.xlogy(self.values, self.values))
+        return self._sum_by_row(_times_log(self.values))
 
     def row_square_mass(self) -> Tensor:
         return self._sum_by_row(self.values.square())
@@ -236,7 +236,7 @@ class DenseTargetPlan(TargetPlan):
         return self.matrix.sum(1)
 
     def row_negative_entropy(self) -> Tensor:
-        return torch.xlogy(self.matrix, self.matrix).sum(1)
+        return _times_log(self.matrix).sum(1)
 
     def row_square_mass(self) -> Tensor:
         return self.matrix.square().sum(1)
@@ -347,6 +347,11 @@ def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetP
         return SparseTargetPlan(rows, columns, values, pattern.shape, True, values * -log_of_size(n, values))
     counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
     return SparseTargetPlan(rows, columns, values / counts[rows], pattern.shape)
+
+
+def _times_log(mass: Tensor) -> Tensor:
+    """Return p log p of each entry; entries of 0 have no gradient, as that of an excluded pair would be NaN."""
+    return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 
 
 def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:
