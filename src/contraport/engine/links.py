@@ -26,7 +26,8 @@ class Link(ABC):
     def derivative(self, t: Tensor) -> Tensor:
         """Return h'(T), and 0 where h(T) is minus infinity."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
-        return torch.zeros_like(t) if slope is None else slope
+        # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
+        return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class PolynomialTail(Link):
 
     def value(self, t: Tensor) -> Tensor:
         return -self.power * torch.log1p((-t).clamp_min(0))
+
+    def derivative(self, t: Tensor) -> Tensor:  # several times faster than autograd, as are those below
+        return self.power / (1 + (-t).clamp_min(0))
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,10 @@ class PoweredCost(Link):
         # A power below one has an infinite derivative at zero, so the cost is kept above the smallest normal number.
         return -((-t).clamp_min(torch.finfo(t.dtype).tiny) ** self.power)
 
+    def derivative(self, t: Tensor) -> Tensor:
+        tiny = torch.finfo(t.dtype).tiny
+        return torch.where(-t < tiny, 0, self.power * (-t).clamp_min(tiny) ** (self.power - 1))
+
 
 @dataclass(frozen=True)
 class SquaredKernelLink(Link):
@@ -58,6 +66,9 @@ class SquaredKernelLink(Link):
 
     def value(self, t: Tensor) -> Tensor:
         return 2 * self.inner.value(t)
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return 2 * self.inner.derivative(t)
 
 
 @dataclass(frozen=True)
@@ -102,10 +113,6 @@ class LogOfFunction(Link):
         is_zero = psi <= 0  # false for NaN, which then shows in the result
         return torch.where(is_zero, -torch.inf, torch.where(is_zero, 1, psi).log())
 
-    def derivative(self, t: Tensor) -> Tensor:
-        # Where psi is 0 its own derivative may be infinite.
-        return torch.where(self.value(t) == -torch.inf, 0, super().derivative(t))
-
 
 @dataclass(frozen=True)
 class LogPower(Link):
@@ -125,3 +132,6 @@ class LogHinge(Link):
 
     def value(self, t: Tensor) -> Tensor:
         return torch.where(t <= -1, -torch.inf, self.power * torch.where(t <= -1, 0, t).log1p())
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return torch.where(t <= -1, 0, self.power / (1 + torch.where(t <= -1, 0, t)))

@@ -41,7 +41,7 @@ class Shards(NamedTuple):
 
     Attributes:
         sizes: Number of rows of each process.
-        order: Permutation, (N,), that sorts the rows by owner and keeps their order within one; None if already sorted.
+        order: Permutation, (N,), that sorts the rows by owner, in a stable order; None if they are already sorted.
         inverse_order: Inverse of the permutation `order`, (N,), or None.
     """
 

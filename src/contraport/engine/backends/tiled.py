@@ -311,7 +311,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """Whether all exponents are small enough for a plain `exp`; the gradient reuses the answer of the forward pass.
+        """True if all exponents are small enough for a plain `exp`; saved tiles hold the result of their forward pass.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.

@@ -278,8 +278,9 @@ class SimilarityMatrix(Target):
         distinct, places = columns.unique(return_inverse=True)
         column = torch.searchsorted(distinct, entry_columns[entry]).clamp_max(len(distinct) - 1)
         present = distinct[column] == entry_columns[entry]
-        dense = values.new_zeros(len(rows), len(distinct))
-        return dense.index_put((row[present], column[present]), values[entry[present]])[:, places]
+        dense: Tensor = values.new_zeros(len(rows), len(distinct))
+        dense = dense.index_put((row[present], column[present]), values[entry[present]])
+        return dense[:, places]
 
 
 def _check_compared(excluded: list[Tensor]) -> None:
