@@ -94,7 +94,7 @@ USE_CASES = (
                 (),
                 "If a fifth of the pairs or more may be wrong, and the data have two or more given views, leave out "
                 "what `contraport train --audit` flags. On views that share much this gained up to 54 points, and "
-                "something with one wrong pair in ten, but nothing certain with one in twenty. On halves of digits "
+                "nine with one wrong pair in ten, but nothing certain with one in twenty. On halves of digits "
                 "there was a clear gain only if most pairs were wrong. On pairs of texts it gained four points if two "
                 "fifths were wrong.",
                 (
