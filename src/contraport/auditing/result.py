@@ -243,7 +243,6 @@ def advise_on_flagged(count: int, noun: str, method: str) -> str:
     if count == 0:
         return f"Train on all {noun}s: none looks wrong."
     audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
-    # Only an audit that trains can be resumed.
     folder = "a new folder" if method == "frozen" else f"{resume} if it was written to a folder"
     return (
         f"Train with {audit}, or write the data without the {pluralize(count, f'flagged {noun}')}: repeat this audit "

@@ -1,6 +1,4 @@
-"""Canonical maps: regularized canonical correlation between two views, cross-fitted.
-
-The maps of a pair are fitted to other pairs.
+"""Canonical maps: regularized canonical correlation between two views, cross-fitted (maps of a pair to other pairs).
 
 Source: Hotelling (1936), Relations between two sets of variates; the ridge is that of Vinod (1976), Canonical ridge and
 econometrics of joint production.

@@ -166,10 +166,6 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         return True
 
     @abstractmethod
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of the audit, and its selection, from a checkpoint."""
-
-    @abstractmethod
     def save_scores(self, run: Run) -> None:
         """Write the scores of the last scoring to a run folder."""
 

@@ -23,13 +23,7 @@ from contraport._utils.files import atomic_write
 from contraport._utils.formatting import format_options, pluralize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.column_roles import (
-    DOMAIN_NAMES,
-    KEY_NAMES,
-    LABEL_NAMES,
-    list_some,
-    suggest_view_patterns,
-)
+from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES, list_some, suggest_view_patterns
 from contraport.data.formats.columns import explode_text_lists, holds_strings, holds_texts, is_number_text
 from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_lists, resolve_roles
 from contraport.errors import UsageError, check, unreadable_error
@@ -94,10 +88,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
 
 def suggest_views(path: str | Path, columns: Mapping[str, Any] | None = None) -> str:
-    """Return sentences that list the columns of a table of one view, and declare two or more views of them.
-
-    The table is read again: this is for messages of errors.
-    """
+    """Return sentences that list the columns of a table of one view, and declare two or more views of them."""
     (names,) = resolve_roles(TableRows(read_table(path, columns)), columns, str(path)).views
     example = format_options(columns={"views": suggest_view_patterns(names)})
     listed = ", ".join(list_some(names))
