@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contraport.engine import (
+    CostWeightedLink,
     Geometry,
     Gibbs,
     HalfStep,
@@ -359,3 +360,10 @@ def test_backward_uses_the_backend_of_forward():
         return z.grad
 
     assert torch.equal(slope(True), slope(False))
+
+
+def test_slope_of_a_link_is_zero_where_it_is_minus_infinity():
+    t = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+    link = LogOfFunction(lambda t: t.square().sqrt())  # of an infinite slope at 0
+    torch.testing.assert_close(link.derivative(t), torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64))
+    torch.testing.assert_close(CostWeightedLink(None, 0.0).derivative(t), torch.tensor([0.0, 0.0, 0.0]).double())
