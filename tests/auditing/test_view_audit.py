@@ -92,6 +92,13 @@ def test_rejects_exports_of_pairs(views: dict[str, np.ndarray], tmp_path: Path) 
         contraport.audit(data=views, method="frozen", out=tmp_path / "audit", repair=True)
 
 
+def test_rejects_to_drop_images_before_anything_is_audited(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 255, size=(ITEMS, 8, 8), dtype=np.uint8)
+    with raises_usage_error("drop.not_numeric", "image"):
+        contraport.audit(data={**views, "photo": images}, out=tmp_path / "out", drop=True, epochs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_resumes_only_with_the_same_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     out, options = tmp_path / "audit", {"epochs": 1, "progress": False}
     contraport.audit(data=views, given_views=("a", "b", "c"), out=out, **options)

@@ -28,7 +28,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import get_second_content_ids, propose_partners, select_free_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
-from contraport.auditing.view_audit import ViewAudit
+from contraport.auditing.view_audit import ViewAudit, check_views_can_be_blanked
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.formats import tables
 from contraport.data.split_record import fingerprint_dataset
@@ -125,6 +125,8 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
         raise UsageError(message, kind="views")
+    if options.drop:
+        check_views_can_be_blanked(dataset)
     audits, names = {}, dataset.view_names
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
     message = f"data: must have all views of every item for an audit, got {lacking} items that lack a view."

@@ -11,13 +11,22 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_arrays, write_json
+from contraport._utils.formatting import join_names
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
 from contraport.auditing.result import Audit, advise_on_flagged, write_csv_columns
 from contraport.data import Dataset
+from contraport.encoders import kind_from_shape
 from contraport.errors import check
 
 _ROWS_SHOWN = 10
+
+
+def check_views_can_be_blanked(dataset: Dataset) -> None:
+    """Raise `UsageError` if a view is an image or a text, which an `.npz` cannot mark as missing."""
+    kinds = [kind_from_shape(shape) for shape in dataset.shapes]
+    good = not {"image", "text"} & {*kinds}
+    check(good, f"drop: requires vectors or series as three or more views, got {join_names(kinds)}.", "not_numeric")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +113,7 @@ class ViewAudit:
         Raises:
             UsageError: a view is an image or a text, which an `.npz` cannot mark as missing.
         """
-        good = all(0 < len(shape) < 3 for shape in dataset.shapes)
-        check(good, f"drop: of three or more views requires vectors or series, got {dataset.shapes}.", "not_numeric")
+        check_views_can_be_blanked(dataset)
         fetched = dataset.__getitems__(list(range(len(dataset)))).views
         views = {name: view.clone() for name, view in zip(self.view_names, fetched, strict=True)}
         for item, view in self.flagged().tolist():

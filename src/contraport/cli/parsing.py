@@ -194,7 +194,7 @@ class _Parser(ArgumentParser):
         before = self.arguments[: self.arguments.index(word)]
         start = max((place for place, one in enumerate(before) if one.startswith("--")), default=0)
         flag, _, value = before[start].partition("=") if before else ("", "", "")
-        if "." in flag:  # --columns.views 'ear_*' 'eye_*'
+        if flag.startswith("--") and "." in flag:  # --columns.views 'ear_*' 'eye_*'
             rest = itertools.takewhile(lambda one: not one.startswith("--"), self.arguments[start + 1 :])
             listed = shlex.quote(json.dumps([*filter(None, [value]), *rest], ensure_ascii=False))
             message = f"unexpected argument {word!r}: {flag} takes one value; write a list as {listed}."
