@@ -60,6 +60,12 @@ def test_new_option_checks_its_values() -> None:
         learn(patience=1)
 
 
+@pytest.mark.parametrize("name", ["out", "data", "root", "teacher"])
+def test_rejects_an_empty_path(name: str) -> None:
+    with raises_usage_error(f"{name}.empty"):
+        Settings(**{"data": "digits", name: ""})
+
+
 def test_deprecated_keyword_works_with_one_warning() -> None:
     with pytest.warns(FutureWarning, match=r"wait.*patience") as caught:
         assert learn(wait=3).patience == 3  # type: ignore[call-arg]

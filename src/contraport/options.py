@@ -97,6 +97,8 @@ class Option:
         """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
         if value is None and matches_type(None, self.type):
             return
+        if isinstance(value, str) and not value and Path in get_args(self.type):  # Path("") is the current folder
+            raise UsageError(f"{self.name}: must be a path, got an empty text.", kind="empty")
         if self.check is not None:
             self.check(self.name, value)
         elif not matches_type(value, self.type):

@@ -881,3 +881,13 @@ def test_results_name_their_device(monkeypatch: pytest.MonkeyPatch, asked: str, 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     assert _provenance(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told
+
+
+@pytest.mark.parametrize("name", ["table.csv", "results.json"])
+def test_refuses_a_folder_of_something_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / "cells").mkdir()
+    (tmp_path / name).write_text("[1]")
+    with raises_usage_error("out.exists", tmp_path):
+        compare(**SMALL, out=tmp_path)
+    assert (tmp_path / name).read_text() == "[1]"
+    assert not any((tmp_path / "cells").iterdir())

@@ -128,6 +128,15 @@ def test_existing_output_needs_overwrite(tmp_path: Path, format: str) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_export_replaces_no_other_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Bert"]}')
+    (tmp_path / "model.safetensors").write_bytes(b"mine")
+    with raises_usage_error("out.not_a_model", tmp_path):
+        contraport.export(trained([(4,)]), format="safetensors", out=tmp_path, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert (tmp_path / "model.safetensors").read_bytes() == b"mine"
+
+
 def test_export_rejects_wrong_arguments(tmp_path: Path) -> None:
     model = trained([(4,)])
     with raises_usage_error("format.unknown", "onx", "onnx"):

@@ -97,3 +97,15 @@ def test_ignores_dangling_links(run: Run) -> None:
     run.write_metrics([{"step": 1}])
     (run.path / "loop").symlink_to(run.path / "loop")
     assert run.metrics() == [{"step": 1}]
+
+
+@pytest.mark.parametrize("config", ["data: digits\nepochs: 3\n", "model: resnet\ndata: digits\n", "{}\n", "- 1\n"])
+def test_overwrite_rejects_a_config_of_something_else(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "train.log").write_text("years of work")
+    if config != "data: digits\nepochs: 3\n":
+        (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UsageError, match=r"config\.yaml"):
+        Run.create(tmp_path, {"data": "digits"}, overwrite=True)
+    assert (tmp_path / "train.log").read_text() == "years of work"
+    assert (tmp_path / "config.yaml").read_text() == config

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from contraport._utils.files import write_json, write_text
+from contraport._utils.files import read_json, write_json, write_text
 from contraport._utils.formatting import format_flags, join_names, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
@@ -48,7 +48,7 @@ from contraport.comparison.tuning import (
     search_space,
     select_best_trial,
 )
-from contraport.errors import UsageError, out_of_memory_message, report_write_errors
+from contraport.errors import UsageError, check_new_folder, out_of_memory_message, report_write_errors
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
@@ -81,6 +81,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
     grid = build_grid(arguments)
+    _check_folder(grid.out)
     options = grid.compare_options
     metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
@@ -115,6 +116,21 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     return _save_results(
         grid, trials, trial_results, cells, results, metric, has_started=len(budget.finished_job_seconds) > 0
     )
+
+
+_OUTPUT_FILES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
+
+
+def _check_folder(out: Path) -> None:
+    """Raise `UsageError` unless a folder is new, empty or that of a comparison.
+
+    A comparison without results has `cells/` alone; `results.json` is written before the other files.
+    """
+    saved = read_json(out / "results.json")
+    is_own = isinstance(saved, dict) and "cells" in saved
+    is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in _OUTPUT_FILES)
+    if not is_own and not is_begun:
+        check_new_folder("out", out)
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
@@ -316,10 +332,10 @@ def _save_results(
     ]
     # Another process may be running other cells of the same table.
     with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
+        write_json(out / "results.json", {**_provenance(grid), **comparison.to_json_dict(), "cells": cell_records})
         write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())
         write_text(out / "table.csv", comparison.csv())
-        write_json(out / "results.json", {**_provenance(grid), **comparison.to_json_dict(), "cells": cell_records})
         save_figure(comparison, out / "plot.png")
         write_text(out / "page.html", render_comparison_page(comparison, commands))
     return comparison

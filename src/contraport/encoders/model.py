@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from contraport._utils.files import check_checksum, checksum_path, write_checksum
+from contraport._utils.files import check_checksum, checksum_path, read_json, write_checksum
 from contraport._utils.text_bytes import channel_count, concatenate_batches, item_shape
 from contraport._version import __version__
 from contraport.encoders.factory import (
@@ -464,6 +464,12 @@ def _check_weights(missing: Sequence[str], unexpected: Sequence[str], folder: Pa
         f"or another version than contraport {__version__}."
     )
     check(not parts, message, "other_weights")
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Return whether a folder holds the weights and configuration of a model."""
+    config = read_json(folder / CONFIG_FILE)
+    return isinstance(config, dict) and {"encoder", "shapes"} <= config.keys() and (folder / WEIGHTS_FILE).exists()
 
 
 def read_config(file: Path, argument: str) -> dict[str, Any]:

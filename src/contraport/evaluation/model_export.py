@@ -17,6 +17,7 @@ from contraport._utils.files import atomic_write, atomic_write_folder
 from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.encoders import FeatureExtractor, Model, is_user_module_description
+from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, check_parent_folder, import_optional, report_write_errors
 from contraport.evaluation.config import EXPORT, ExportOptions
@@ -69,6 +70,9 @@ def export(given: dict[str, Any]) -> Path:
     check(not path.exists() or path.is_dir() == is_folder, f"out: {path} exists and is not a {kind}.", "type")
     hint = f"Pass {format_options(overwrite=True)} to replace it."
     check(options.overwrite or not path.exists(), f"out: {path} exists. {hint}", "exists")
+    if is_folder and path.exists() and any(path.iterdir()):
+        message = f"out: {path} is not a model of `contraport export`, so it is not replaced. Choose another folder."
+        check(is_model_folder(path), message, "not_a_model")
     if isinstance(options.run, Model):
         model = options.run
     else:

@@ -151,6 +151,20 @@ class Run(RunFolder):
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
 
+    def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
+        """Raise `UsageError` unless a new run may be written to this folder; see `create`.
+
+        A folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or
+        another tool may have written such a file too.
+        """
+        super().check_accepts_new_run(overwrite=overwrite)
+        if self.config_path.exists():
+            names = self.config().keys()
+            message = f"out: {self.config_path} is not that of a run, so {self.path} is not replaced. Choose another."
+            marks = (self.checkpoints, self.metrics_path, self.backup.path)
+            is_own = bool(names) and names <= RECORDED_OPTIONS.keys() and any(path.exists() for path in marks)
+            check(is_own, message, "not_a_run")
+
     def config(self) -> dict[str, Any]:
         """Read the keyword arguments of the training from `config.yaml`."""
         return copy.deepcopy(self._config().values)
