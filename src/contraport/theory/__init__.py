@@ -3,8 +3,8 @@
 from contraport.options import keep_deprecated_names
 from contraport.theory.alpha_cl import (
     ContrastiveCovariance,
-    DeepLinearTraining,
-    LinearEncoderTraining,
+    DeepLinearResult,
+    LinearEncoderResult,
     contrastive_covariance,
     energy,
     pair_weights,
@@ -22,10 +22,15 @@ from contraport.theory.entropic_transport import (
     optimal_couplings,
     solve_entropic_program,
 )
-from contraport.theory.representations import ClassCosines, CollapseComparison, compare_collapse, compute_class_cosines
-from contraport.theory.toy_problems import Mixture, gaussian_mixture
+from contraport.theory.representation_geometry import (
+    ClassCosines,
+    CollapseComparison,
+    compare_collapse,
+    compute_class_cosines,
+)
+from contraport.theory.toy_problems import MixtureSample, sample_gaussian_mixture
 from contraport.theory.uniformity import (
-    FiveGaussiansTraining,
+    FiveGaussiansResult,
     PenaltyResult,
     PenaltySweep,
     UniformPoints,
@@ -36,35 +41,24 @@ from contraport.theory.uniformity import (
 
 __all__ = [
     "AugmentationTargets", "ClassCosines", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance",
-    "Coupling", "Couplings", "DeepLinearTraining", "EntropicPath", "FiveGaussiansTraining", "LinearEncoderTraining",
-    "Mixture", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
-    "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "contrastive_covariance",
-    "energy", "gaussian_mixture", "minimize_uniformity_loss", "optimal_couplings", "pair_weights",
+    "Coupling", "Couplings", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "LinearEncoderResult",
+    "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
+    "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "contrastive_covariance", "energy",
+    "minimize_uniformity_loss", "optimal_couplings", "pair_weights", "sample_gaussian_mixture",
     "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder", "train_linear_encoder",
     "train_on_five_gaussians",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_names(
     __name__,
-    Collapse="CollapseComparison",
-    DeepLinear="DeepLinearTraining",
-    FiveGaussians="FiveGaussiansTraining",
-    LinearEncoder="LinearEncoderTraining",
-    MatchedPlan="PlanWithStatistics",
-    Matching="ConstraintComparison",
-    NoiseAndMixup="AugmentationTargets",
-    PerfectUniformity="UniformPoints",
-    Similarity="ClassCosines",
-    SimplexPath="EntropicPath",
-    UniformityPenalty="PenaltySweep",
-    collapse="compare_collapse",
-    deep_linear="train_deep_linear_encoder",
-    five_gaussians="train_on_five_gaussians",
-    linear_encoder="train_linear_encoder",
-    matching="compare_constraints",
-    noise_and_mixup="compute_augmentation_targets",
-    perfect_uniformity="minimize_uniformity_loss",
-    similarity="compute_class_cosines",
-    simplex_path="solve_entropic_program",
-    uniformity_penalty="sweep_uniformity_penalty",
-)
+    Collapse="CollapseComparison", collapse="compare_collapse", deep_linear="train_deep_linear_encoder",
+    DeepLinear="DeepLinearResult", DeepLinearTraining="DeepLinearResult", five_gaussians="train_on_five_gaussians",
+    FiveGaussians="FiveGaussiansResult", FiveGaussiansTraining="FiveGaussiansResult",
+    gaussian_mixture="sample_gaussian_mixture", linear_encoder="train_linear_encoder",
+    LinearEncoder="LinearEncoderResult", LinearEncoderTraining="LinearEncoderResult", MatchedPlan="PlanWithStatistics",
+    Matching="ConstraintComparison", matching="compare_constraints", Mixture="MixtureSample",
+    noise_and_mixup="compute_augmentation_targets", NoiseAndMixup="AugmentationTargets",
+    perfect_uniformity="minimize_uniformity_loss", PerfectUniformity="UniformPoints", Similarity="ClassCosines",
+    similarity="compute_class_cosines", simplex_path="solve_entropic_program", SimplexPath="EntropicPath",
+    uniformity_penalty="sweep_uniformity_penalty", UniformityPenalty="PenaltySweep",
+)  # fmt: skip

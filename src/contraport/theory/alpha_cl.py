@@ -1,4 +1,4 @@
-"""Contrastive covariance, and linear encoders trained by alpha-CL, which find its eigenvectors (Tian, 2022)."""
+"""Theory of alpha-CL (Tian, 2022): contrastive covariance, and linear encoders that learn its top eigenvectors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
     tensor([[ 2.0000,  0.0000],
             [ 0.0000, -0.2500]], dtype=torch.float64)
     """
-    x, alpha = torch.cat([x0, x1]).double(), _as_pair_weights(x0, x1, alpha)
+    x, alpha = torch.cat([x0, x1]).double(), _resolve_pair_weights(x0, x1, alpha)
     rows, columns, n = alpha.sum(1), alpha.sum(0), len(x0)
     # The sum over all pairs (i, j), expanded so that no (2n, 2n, d) differences are stored.
     crossed = x.T @ alpha @ x
@@ -148,14 +148,14 @@ def pair_weights(
     tensor([0., 1., 0., 1.])
     """
     if loss is not None:
-        return _compute_loss_weights(z0, z1, loss)
+        return _compute_weights_by_gradient(z0, z1, loss)
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
 class _ShiftedCost(nn.Module):
-    """Half the squared distances of unit embeddings plus a shift of each pair, which receives their gradient.
+    """Half the squared distance of unit embeddings plus a shift per pair, whose gradient is that of the pair's cost.
 
-    Each embedding is followed by an indicator of its row, by which its shifts are found.
+    Each embedding is followed by the one-hot vector of its row, which selects its shifts.
     """
 
     def __init__(self, rows: int) -> None:
@@ -167,8 +167,8 @@ class _ShiftedCost(nn.Module):
         return 1 - x[:, :d] @ y[:, :d].T + x[:, d:] @ self.shift @ y[:, d:].T
 
 
-def _compute_loss_weights(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return minus the derivatives of a loss in the costs of its negatives, times the number of rows."""
+def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
+    """Return pair weights of a loss, (2n, 2n): minus its derivative by the cost of each negative pair, times 2n."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
@@ -186,8 +186,8 @@ def _compute_loss_weights(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
 
 
 def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the loss of alpha-CL with fixed pair weights, of embeddings that are not normalized: minus the energy."""
-    weights = _as_pair_weights(x0, x1, alpha)
+    """Build the loss of alpha-CL with fixed pair weights: minus the energy; embeddings are not normalized."""
+    weights = _resolve_pair_weights(x0, x1, alpha)
     rows, columns, n = weights.sum(1), weights.sum(0), len(x0)
 
     def compute_loss(z0: Tensor, z1: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
     return compute_loss
 
 
-def _as_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
+def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     n = len(x0)
     check(n >= 2, f"x0: must have at least 2 items, got {n}.")
     good = x0.ndim == 2 and x0.shape == x1.shape
@@ -219,8 +219,8 @@ def _as_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
 
 @keep_deprecated_attributes(energies="energy_by_iteration", optimum="max_energy")
 @dataclass(frozen=True, eq=False)
-class LinearEncoderTraining:
-    """Training of a linear encoder with orthonormal rows by alpha-CL with fixed pair weights.
+class LinearEncoderResult:
+    """Result of `train_linear_encoder`: weights, energy and principal angles by iteration.
 
     Attributes:
         weight: weight matrix of the encoder, (k, d).
@@ -248,8 +248,8 @@ class LinearEncoderTraining:
 
 def train_linear_encoder(
     x0: Tensor, x1: Tensor, dimensions: int = 2, *, alpha: Tensor | None = None, iterations: int = 200, seed: int = 0
-) -> LinearEncoderTraining:
-    """Train a linear encoder by alpha-CL with fixed pair weights, which finds principal components.
+) -> LinearEncoderResult:
+    """Train a linear encoder by alpha-CL with fixed pair weights; it learns principal components.
 
     The rows of the encoder are orthonormal and converge to the top eigenvectors of the contrastive covariance.
 
@@ -290,7 +290,7 @@ def train_linear_encoder(
         # From the sines, the parts of the rows outside the eigenspace: cosines lose angles below 1e-8 to rounding.
         sines = torch.linalg.svdvals(weight().detach() @ complement @ complement.T)
         angles.append(sines.clamp(max=1).arcsin())
-    return LinearEncoderTraining(
+    return LinearEncoderResult(
         weight().detach(), torch.tensor(energies, dtype=torch.float64), max_energy, torch.stack(angles)
     )
 
@@ -304,8 +304,8 @@ def train_linear_encoder(
     weights="layer_weights",
 )
 @dataclass(frozen=True, eq=False)
-class DeepLinearTraining:
-    """Training of a deep linear encoder with layers of unit norm by alpha-CL with fixed pair weights.
+class DeepLinearResult:
+    """Result of `train_deep_linear_encoder`: weights, energy, rank and alignment of the layers by iteration.
 
     Attributes:
         layer_weights: weight matrices of the L layers after training, in the order they are applied.
@@ -356,7 +356,7 @@ def train_deep_linear_encoder(
     per_filter: bool = False,
     iterations: int = 300,
     seed: int = 0,
-) -> DeepLinearTraining:
+) -> DeepLinearResult:
     """Train a deep linear encoder by alpha-CL with fixed pair weights; its layers align and become rank one.
 
     Args:
@@ -410,7 +410,7 @@ def train_deep_linear_encoder(
         shares.append(torch.stack(squares))
         alignments.append(torch.stack([(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]))
     uneven = [float((left.abs() - 1 / math.sqrt(len(left))).abs().max()) for left in lefts[:-1]]
-    return DeepLinearTraining(
+    return DeepLinearResult(
         tuple(weights),
         torch.stack(alignments),
         torch.stack(shares),
@@ -422,6 +422,6 @@ def train_deep_linear_encoder(
 
 
 def _leading_singular_vectors(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first left and right singular vectors of a layer, and the share of the layer that they explain."""
+    """Return the leading left and right singular vectors of a layer, and their share of its squared norm."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return left[:, 0], right[0], values[0].square() / values.square().sum()

@@ -15,7 +15,7 @@ from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
-from contraport.theory.toy_problems import Mixture, gaussian_mixture
+from contraport.theory.toy_problems import MixtureSample, sample_gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans of noise and of mixup augmentations for a Gaussian mixture, in spaces of growing dimension.
+    """Target plans of noise and of mixup augmentations for a Gaussian mixture, by dimension of its space.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).
@@ -95,11 +95,13 @@ def compute_augmentation_targets(
     """
     check(len(dimensions) >= 1, "dimensions: must have at least one number, got none.", "missing")
     check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
-    mixtures = [gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
+    mixtures = [sample_gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
     # Mean squared displacement by mixup along each coordinate.
     moved = [2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2) for data in mixtures]
-    noise = [_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)]
-    mixup = [_target_plan(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
+    noise = [
+        _compute_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)
+    ]
+    mixup = [_compute_target_plan(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
     return AugmentationTargets(
         torch.tensor(dimensions),
@@ -130,6 +132,6 @@ def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
     return cost
 
 
-def _target_plan(data: Mixture, kernel: Gibbs) -> Tensor:
+def _compute_target_plan(data: MixtureSample, kernel: Gibbs) -> Tensor:
     target = SoftNeighbors(data.x, kernel)
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), target, KL()).target_plan(data.x)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MAX_ITERATIONS = 100_000
-"""Limit of Sinkhorn's algorithm for a converged plan; a warning is issued where it does not suffice."""
+"""Maximum number of Sinkhorn iterations for a converged plan; a warning is issued if it is not enough."""
 
 
 @keep_deprecated_attributes(error="marginal_error")
@@ -163,7 +163,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
 
 
 def _as_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return the given positions on a line as (n, 1), or n evenly spaced ones for None; raise `UsageError`."""
+    """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = positions.shape == masses.shape
@@ -208,7 +208,7 @@ class ConstraintComparison:
     plans_by_constraint: Mapping[str, PlanWithStatistics]
 
     def figure(self) -> Figure:
-        """Draw each plan as lines whose width is the mass, blue to partners and orange to others.
+        """Draw each plan as lines whose width is the mass: blue between true pairs, orange between others.
 
         The area of a dot is the mass of a row or column, that of its ring the mass it should have.
         """
@@ -260,10 +260,10 @@ def compare_constraints(
     }
     z0, z1, kernel = z0.detach().double(), z1.detach().double(), Gibbs("cosine", temperature)
     plans = {name: transport(z0, z1, kernel, constraint).plan.dense() for name, constraint in constraints.items()}
-    return ConstraintComparison(partners, {name: _summarize(plan, partners) for name, plan in plans.items()})
+    return ConstraintComparison(partners, {name: _summarize_plan(plan, partners) for name, plan in plans.items()})
 
 
-def _summarize(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
+def _summarize_plan(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
     mass = plan.sum()
     columns = plan.sum(0) / mass
     return PlanWithStatistics(
@@ -277,14 +277,14 @@ def _summarize(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
 
 
 CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]], dtype=torch.float64)
-PANELS = 4
-"""Number of temperatures at which the triangle is drawn, zero included."""
+NUM_PANELS = 4
+"""Number of panels of the figure: one triangle per temperature, including temperature 0."""
 
 
 @keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
 class EntropicPath:
-    """Optima of an entropic linear program over three masses, by temperature.
+    """Solutions of an entropic linear program over three masses, by temperature.
 
     Attributes:
         costs: cost c of each of the three masses, (3,).
@@ -305,8 +305,8 @@ class EntropicPath:
     unregularized_solution: Tensor
 
     def figure(self) -> Figure:
-        """Draw the objective on the triangle of masses at some temperatures, with the path of its minimum."""
-        chosen = torch.linspace(0, len(self.temperatures) - 1, PANELS).round().long()[1:].unique()
+        """Draw the objective on the triangle of masses at some temperatures, and the path of its minimum."""
+        chosen = torch.linspace(0, len(self.temperatures) - 1, NUM_PANELS).round().long()[1:].unique()
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)
         axes[0].set_title("linear program")
@@ -320,7 +320,7 @@ class EntropicPath:
 def solve_entropic_program(
     costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
 ) -> EntropicPath:
-    """Solve a linear program over three masses that sum to 1, with entropy of increasing weight.
+    """Solve a linear program over three masses that sum to 1, with an entropy term of increasing weight.
 
     Without entropy the optimum is a corner. With entropy every mass is positive: the optimum leaves the boundary and
     moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver is the constraint

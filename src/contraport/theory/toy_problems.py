@@ -1,4 +1,4 @@
-"""Toy problems of the theory studies: points of a Gaussian mixture, and minimization by L-BFGS."""
+"""Toy data and optimizer of the theory studies: samples of a Gaussian mixture, and L-BFGS."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from contraport.seeding import torch_generator
 
 
 @keep_deprecated_attributes(components="component_indices")
-class Mixture(NamedTuple):
-    """Sample of points from a mixture of Gaussians.
+class MixtureSample(NamedTuple):
+    """Points sampled from a mixture of Gaussians, with the component of each.
 
     Attributes:
         x: sampled points, (n, d).
@@ -29,9 +29,9 @@ class Mixture(NamedTuple):
     centers: Tensor
 
 
-def gaussian_mixture(
+def sample_gaussian_mixture(
     items: int = 250, dimensions: int = 2, components: int = 5, sigma: float = 0.1, *, seed: int = 0
-) -> Mixture:
+) -> MixtureSample:
     """Sample a Gaussian mixture whose centers lie evenly on the unit circle of the first two coordinates.
 
     Args:
@@ -44,7 +44,7 @@ def gaussian_mixture(
     Raises:
         UsageError: a number is out of range.
 
-    >>> gaussian_mixture(10).component_indices.tolist()
+    >>> sample_gaussian_mixture(10).component_indices.tolist()
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
     check(items >= components >= 1, f"items: must be at least the number of components ({components}), got {items!r}.")
@@ -55,7 +55,7 @@ def gaussian_mixture(
     centers[:, 0], centers[:, 1] = angles.cos(), angles.sin()
     component = torch.arange(items) * components // items
     noise = torch.randn(items, dimensions, generator=torch_generator("theory.mixture", seed))
-    return Mixture(centers[component] + sigma * noise, component, centers)
+    return MixtureSample(centers[component] + sigma * noise, component, centers)
 
 
 def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:

@@ -20,7 +20,7 @@ from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES, create_panels, draw_heatmap, mass_colormap
 from contraport.plots.plan_plots import LogScale, clipped_log10, share_on_target
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
-from contraport.theory.toy_problems import Mixture, gaussian_mixture, iterate_lbfgs
+from contraport.theory.toy_problems import MixtureSample, iterate_lbfgs, sample_gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
 
 
 class _CircleEncoding(NamedTuple):
-    """Embeddings of items on the unit circle by a trained encoder: of the clean items, and of two noisy views."""
+    """Embeddings on the unit circle by a trained encoder: of the items without noise, and of two noisy views."""
 
     clean_embeddings: Tensor
     view_embeddings: tuple[Tensor, Tensor]
@@ -170,8 +170,8 @@ def minimize_uniformity_loss(
 
 @keep_deprecated_attributes(embeddings="clean_embeddings")
 @dataclass(frozen=True, eq=False)
-class FiveGaussiansTraining:
-    """Training of an encoder that maps five Gaussians to the circle: embeddings, alignment and uniformity.
+class FiveGaussiansResult:
+    """Result of `train_on_five_gaussians`: embeddings on the circle, their alignment and uniformity.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
@@ -182,7 +182,7 @@ class FiveGaussiansTraining:
         untrained_uniformity: uniformity of the embeddings before training.
     """
 
-    data: Mixture
+    data: MixtureSample
     clean_embeddings: Tensor
     alignment: float
     uniformity: float
@@ -210,11 +210,11 @@ class FiveGaussiansTraining:
 def train_on_five_gaussians(
     objective: Loss | None = None,
     *,
-    data: Mixture | None = None,
+    data: MixtureSample | None = None,
     noise: float = 0.02,
     iterations: int = 1000,
     seed: int = 0,
-) -> FiveGaussiansTraining:
+) -> FiveGaussiansResult:
     """Train an encoder that maps five Gaussians to the circle with nearly perfect alignment and uniformity.
 
     Args:
@@ -229,12 +229,12 @@ def train_on_five_gaussians(
 
     Source: Hu et al. (2023), section 3 and figure 2.
     """
-    data = data or gaussian_mixture()
+    data = data or sample_gaussian_mixture()
     trained = _train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = measure_alignment_uniformity(polygon, polygon).uniformity
-    return FiveGaussiansTraining(
+    return FiveGaussiansResult(
         data, trained.clean_embeddings, *trained.trained_metrics, perfect, trained.untrained_metrics.uniformity
     )
 
@@ -247,7 +247,7 @@ def train_on_five_gaussians(
     positive_share="positive_mass_share",
 )
 class PenaltyResult(NamedTuple):
-    """Result of training an encoder with one factor of the uniformity penalty.
+    """Embeddings, plan and metrics of an encoder trained with one factor of the uniformity penalty.
 
     Attributes:
         clean_embeddings: embeddings of the clean points, (n, 2), unit length.
@@ -268,14 +268,14 @@ class PenaltyResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PenaltySweep:
-    """Results of training with several factors of the uniformity penalty.
+    """Results of `sweep_uniformity_penalty`, by factor of the uniformity penalty.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
         by_factor: result by factor of the penalty.
     """
 
-    data: Mixture
+    data: MixtureSample
     by_factor: Mapping[float, PenaltyResult]
 
     def figure(self) -> Figure:
@@ -303,13 +303,13 @@ class PenaltySweep:
 def sweep_uniformity_penalty(
     factors: Sequence[float] = (0.0, 1.0),
     *,
-    data: Mixture | None = None,
+    data: MixtureSample | None = None,
     temperature: float = 0.5,
     noise: float = 0.02,
     iterations: int = 500,
     seed: int = 0,
 ) -> PenaltySweep:
-    """Train an encoder onto the circle by balanced matching, once for each factor of the uniformity penalty.
+    """Train an encoder onto the circle by the IOT loss, once per factor of its uniformity penalty.
 
     The penalty is zero where all negatives have equal mass in the plan.
 
@@ -326,21 +326,21 @@ def sweep_uniformity_penalty(
 
     Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20 and its figure.
 
-    >>> result = sweep_uniformity_penalty(data=gaussian_mixture(20), iterations=1)
+    >>> result = sweep_uniformity_penalty(data=sample_gaussian_mixture(20), iterations=1)
     >>> list(result.by_factor), result.by_factor[1.0].plan.shape
     ([0.0, 1.0], torch.Size([40, 40]))
     """
     check(len(factors) > 0, "factors: must have at least one number, got none.", "missing")
-    data = data or gaussian_mixture(100)
+    data = data or sample_gaussian_mixture(100)
     by_factor = {}
     for factor in factors:
         loss = iot(temperature, uniformity=factor)
         trained = _train_circle_encoder(loss, data.x, noise=noise, iterations=iterations, seed=seed)
-        by_factor[factor] = _summarize(trained, iot_uniform(temperature))
+        by_factor[factor] = _summarize_encoder(trained, iot_uniform(temperature))
     return PenaltySweep(data, by_factor)
 
 
-def _summarize(trained: _CircleEncoding, loss: Loss) -> PenaltyResult:
+def _summarize_encoder(trained: _CircleEncoding, loss: Loss) -> PenaltyResult:
     views = trained.view_embeddings
     plan, target = loss.plan(*views), loss.target_plan(*views)
     negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]

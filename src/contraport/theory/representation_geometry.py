@@ -1,4 +1,4 @@
-"""Representations of trained encoders: dimensional collapse, and cosines within and between classes."""
+"""Geometry of learned representations: dimensional collapse, and cosines within and between classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(spectra="relative_singular_values")
 @dataclass(frozen=True, eq=False)
 class CollapseComparison:
-    """Singular values and effective ranks of representations, by the objective that trained them.
+    """Singular values and effective ranks of the representations learned by several objectives.
 
     Attributes:
         relative_singular_values: singular values of the centered representation divided by the largest, (F,),
@@ -133,8 +133,8 @@ def _train_encoder(x: Tensor, objective: Loss, features: int, masked: float, ite
     return representation
 
 
-MAX_CLASSES_WITH_NUMBERS = 12
-"""Above this number of classes the cells of the means have no numbers."""
+MAX_ANNOTATED_CLASSES = 12
+"""Largest number of classes at which the heatmap of class means shows numbers."""
 
 
 @keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
@@ -176,7 +176,7 @@ class ClassCosines:
             ax.set_yticks(list(places), self.class_names)
             ax.tick_params(length=0)
             ax.spines[:].set_visible(False)
-        if len(self.class_names) <= MAX_CLASSES_WITH_NUMBERS:
+        if len(self.class_names) <= MAX_ANNOTATED_CLASSES:
             for (row, column), mean in np.ndenumerate(self.class_mean_cosines.numpy()):
                 ink = "white" if abs(mean) > 0.6 else "black"
                 text = f"{round(mean, 1) + 0.0:.1f}".replace("-", "−")
