@@ -73,7 +73,7 @@ ROWS = [one for row in METRICS.values() for one in row.expand_numbers()]
 @pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
 def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "EPOCHS", 2)
-    monkeypatch.setattr(tuning, "STEPS", 2)
+    monkeypatch.setattr(tuning, "MIN_STEPS", 2)
     make = captioned if TEXT_ENCODER in measure.requirements else pictures
     make = coupled if COUPLING in measure.requirements else make
     model = model_of(make(6, "train")).train()
@@ -101,7 +101,7 @@ def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> Non
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
     assert context.link_ranking.is_new_row.all()
-    assert np.array_equal(context.link_ranking.ranked, expected.ranked)
+    assert np.array_equal(context.link_ranking.ranked_columns, expected.ranked_columns)
 
 
 def number(result: np.ndarray | MetricResult | float) -> float:

@@ -13,8 +13,8 @@ from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
-    bootstrap_mean_below_one,
-    clipped_bootstrap_mean,
+    bootstrap_mean_at_most_one,
+    bootstrap_mean_in_unit_interval,
 )
 from contraport.metrics.probes import squared_calibration_error_per_item
 
@@ -127,7 +127,7 @@ def test_hubness_influence_agrees_with_finite_differences() -> None:
 def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     alone = [of(z).std() for of in (influence.uniformity_influence, influence.hubness_influence)]
-    monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 100)
+    monkeypatch.setattr(geometry, "MAX_SUBSET_ITEMS", 100)
     for of, number in (
         (influence.uniformity_influence, geometry.uniformity),
         (influence.hubness_influence, geometry.hubness),
@@ -166,16 +166,16 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
     found[:wrong] = (found[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, found)
     plain = clustering.ari_influence(labels, found)
-    low, high = bootstrap_interval(MetricResult(plain, bootstrap_mean_below_one))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_mean_at_most_one))
     assert low <= value <= high <= 1
     assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
-    assert MetricResult(plain, bootstrap_mean_below_one).value == pytest.approx(value)
+    assert MetricResult(plain, bootstrap_mean_at_most_one).value == pytest.approx(value)
 
 
 def test_nmi_interval_stays_above_zero() -> None:
     labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
     value = normalized_mutual_info_score(labels, found)
     plain = clustering.nmi_influence(labels, found)
-    low, high = bootstrap_interval(MetricResult(plain, clipped_bootstrap_mean))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_mean_in_unit_interval))
     assert bootstrap_interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3

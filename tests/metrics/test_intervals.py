@@ -8,9 +8,9 @@ from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
     bootstrap_mean,
-    bootstrap_mean_below_one,
+    bootstrap_mean_at_most_one,
+    bootstrap_mean_in_unit_interval,
     bootstrap_median,
-    clipped_bootstrap_mean,
     draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
@@ -138,8 +138,8 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (
         bootstrap_mean,
-        bootstrap_mean_below_one,
-        clipped_bootstrap_mean,
+        bootstrap_mean_at_most_one,
+        bootstrap_mean_in_unit_interval,
         root_bootstrap_mean,
         bootstrap_median,
         r_squared,

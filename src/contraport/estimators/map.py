@@ -24,7 +24,7 @@ from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.page_samples import Arrays, choose_fixed_subsample, collect_item_data
 from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_train_and_test, resolve_device
 from contraport.features import Features, as_features, write_features
-from contraport.metrics.embedding_geometry import MAP_NEIGHBORS, trustworthiness
+from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots import embedding as draw_embedding
 from contraport.reporting.html_page import PageBuilder
@@ -107,7 +107,7 @@ def map(values: dict[str, Any]) -> Map:
     estimator._bars = bars
     with bars.track_steps(None):  # so that the bars of the steps share a display
         points = estimator.fit_transform(rows)
-    trust = trustworthiness(rows, torch.from_numpy(points)) if len(rows) > 2 * MAP_NEIGHBORS else None
+    trust = trustworthiness(rows, torch.from_numpy(points)) if len(rows) > 2 * TRUSTWORTHINESS_NEIGHBORS else None
     result = Map(
         points,
         features.source_rows,
@@ -214,7 +214,7 @@ def _render_page(result: Map, features: Features, dataset: Dataset | None) -> st
     """Render the map as a page in the form of the report's section of embeddings."""
     chosen = choose_fixed_subsample(len(result.points), PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
-    arrays: Arrays = {"neighbors": nearest_neighbors(rows, min(MAP_NEIGHBORS, len(rows) - 1)).numpy()}
+    arrays: Arrays = {"neighbors": nearest_neighbors(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:
         arrays = collect_item_data(dataset, rows, chosen)
     elif features.labels is not None:

@@ -41,7 +41,7 @@ from contraport.evaluation.page_samples import (
 from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
-from contraport.metrics.embedding_geometry import UNIFORMITY_ITEMS
+from contraport.metrics.embedding_geometry import MAX_SUBSET_ITEMS
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import (
     Difference,
@@ -157,7 +157,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
         check_enough_neighbors(options.neighbors, len(loaded.train))
     checkpoints = find_epoch_checkpoints(run, before=loaded.trained_epochs) if options.checkpoints == "all" else {}
     dims = tuple(options.dims) or loaded.training_settings.matryoshka_dims[1:]
-    truncated = [trained.truncate(size) for size in dims]
+    truncated = [trained.truncate_features(size) for size in dims]
     steps = (len(baselines) + 1 + len(truncated) + len(checkpoints)) * len(possible) + (not options.alone)
     results: dict[str, dict[str, MetricResult | float]] = {}
     plans: list[tuple[int, Arrays]] = []
@@ -196,7 +196,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
         "epochs": loaded.trained_epochs,
         "train_items": len(loaded.train),
         "test_items": len(loaded.test),
-        "uniformity_items": min(len(loaded.test), UNIFORMITY_ITEMS),
+        "uniformity_items": min(len(loaded.test), MAX_SUBSET_ITEMS),
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),

@@ -16,7 +16,7 @@ from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.builtin_metrics import SEVERAL_CLASSES
 from contraport.metrics.intervals import LEVEL, Difference, MetricResult, bootstrap_mean
-from contraport.metrics.registry import BASELINES, BEFORE_TRAINING, choose_headline_metrics
+from contraport.metrics.registry import BASELINES, INITIAL_ENCODER_BASELINES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
 CLASSES_NAMED = 5
@@ -130,7 +130,7 @@ def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyTyp
 
     Differences that are not significant are ignored.
     """
-    before = next((row for row in BEFORE_TRAINING if row in rows), None)
+    before = next((row for row in INITIAL_ENCODER_BASELINES if row in rows), None)
     metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _TRADEOFF]
     if before is None or not (worse := _changed(rows, differences, before, metrics, worse=True)):
         return []

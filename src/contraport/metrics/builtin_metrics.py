@@ -148,7 +148,7 @@ def rms_calibration_error(context: EvalContext) -> MetricResult:
 
 @few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
 def few_shot(context: EvalContext, number: int) -> ItemValues:
-    """Accuracy of a linear probe trained on this many items per class: the mean over 5 random draws."""
+    """Accuracy of a linear probe trained on k items per class: the mean over 5 random draws."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: number)
     return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
@@ -156,7 +156,7 @@ def few_shot(context: EvalContext, number: int) -> ItemValues:
 
 @few_label_metric("Few-percent@{}", numbers=(1, 10))
 def few_percent(context: EvalContext, number: int) -> ItemValues:
-    """Mean accuracy, over 5 draws, of a linear probe trained on a percentage of each class (at least one item)."""
+    """Accuracy of a linear probe trained on k % of each class (at least one item): the mean over 5 random draws."""
     labels = context.train_y
     draw = partial(probes.sample_per_class, labels, lambda size: round(size * number / 100))
     return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
@@ -194,7 +194,7 @@ def domain_probe(context: EvalContext) -> ItemValues:
 
 @share_metric("Unseen domain", group="domains", requires=(LABELS, SEVERAL_CLASSES, DOMAINS, CLASSES_ACROSS_DOMAINS))
 def unseen_domain(context: EvalContext) -> ItemValues:
-    """Accuracy of a linear probe in each domain, trained on the other domains only."""
+    """Accuracy of a linear probe on each domain, trained on the other domains only."""
     return probes.unseen_domain_correctness(
         (context.train_x, context.train_y, context.train_domains),
         (context.test_x, context.test_y, context.test_domains),
@@ -203,25 +203,25 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 
 @link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
 def link_recall(context: EvalContext, number: int) -> ItemValues:
-    """Share of test pairs whose column is among this many nearest of its row, without the row's training columns."""
+    """Share of test pairs whose column is among the k nearest of its row, which exclude the row's training columns."""
     return context.link_ranking.recall(number)
 
 
 @link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
 def link_ndcg(context: EvalContext, number: int) -> MetricResult:
-    """Normalized discounted cumulative gain of a row's held-out columns among its highest: the mean over rows."""
-    return intervals.MetricResult(context.link_ranking.ndcg(number), intervals.bootstrap_mean_below_one)
+    """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
+    return intervals.MetricResult(context.link_ranking.ndcg(number), intervals.bootstrap_mean_at_most_one)
 
 
 @link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
 def link_coverage(context: EvalContext, number: int) -> float:
-    """Share of all columns that are among the highest of some row; low if a few columns are near every row."""
+    """Share of all columns that are among the k nearest of some row; low if a few columns are near every row."""
     return context.link_ranking.coverage(number)
 
 
 @link_metric("Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
 def link_popularity(context: EvalContext, number: int) -> float:
-    """Mean popularity (number of training pairs) of the rows' top columns, relative to that of true partners."""
+    """Mean popularity (number of training pairs) of the rows' k nearest columns, relative to that of true partners."""
     return context.link_ranking.popularity_ratio(number)
 
 
@@ -235,14 +235,14 @@ def link_popularity(context: EvalContext, number: int) -> float:
     numbers=(10,),
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
-    """Link recall of rows without any training pair (cold start)."""
+    """Link recall@k of rows without any training pair (cold start)."""
     ranking = context.link_ranking
     return float(ranking.recall(number)[ranking.is_new_row].mean())
 
 
 @retrieval_metric("Recall@{}", numbers=(1, 5, 10))
 def recall(context: EvalContext, number: int) -> MetricResult:
-    """Share of test items whose other view is among this many nearest candidates: the mean over directions."""
+    """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
     return intervals.MetricResult(context.retrieval_ranks <= number, column_names=context.retrieval_directions)
 
 
@@ -317,14 +317,14 @@ def hubness(context: EvalContext) -> ItemValues:
 def nmi(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
     values = clustering.nmi_influence(context.test_y, context.test_clusters)
-    return intervals.MetricResult(values, intervals.clipped_bootstrap_mean)
+    return intervals.MetricResult(values, intervals.bootstrap_mean_in_unit_interval)
 
 
 @clustering_metric("ARI", unit="share of pairs above chance")
 def ari(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
     values = clustering.ari_influence(context.test_y, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_mean_below_one)
+    return intervals.MetricResult(values, intervals.bootstrap_mean_at_most_one)
 
 
 def _register_robustness(kind: str, title: str, images: str, *requires: Requirement) -> None:

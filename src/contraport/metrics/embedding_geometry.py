@@ -1,4 +1,4 @@
-"""Geometry of embeddings on the unit sphere: alignment, uniformity, tolerance, effective rank, hubness; and of maps."""
+"""Geometry of embeddings: alignment, uniformity, tolerance, effective rank, hubness, and trustworthiness of maps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from contraport.errors import check
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.seeding import torch_generator
 
-UNIFORMITY_ITEMS = 10_000
-"""`uniformity` and `hubness` use a fixed random subset of this size if there are more items."""
+MAX_SUBSET_ITEMS = 10_000
+"""Maximum number of items for `uniformity` and `hubness`; of more items they use a fixed random subset."""
 
 HUB_NEIGHBORS = 10
-"""Number of nearest neighbors that `hubness` counts."""
+"""Default number of nearest neighbors of each item that `hubness` counts."""
 
-MAP_NEIGHBORS = 12
-"""Number of nearest neighbors on a map that `trustworthiness` judges."""
+TRUSTWORTHINESS_NEIGHBORS = 12
+"""Default number of nearest neighbors of each item that `trustworthiness` compares."""
 
-MAP_QUERIES = 2_000
-"""Largest number of items whose neighbors `trustworthiness` judges."""
+TRUSTWORTHINESS_QUERIES = 2_000
+"""Maximum number of items whose neighbors `trustworthiness` compares."""
 
 PAIRS_AT_ONCE = 1 << 22
 """Number of pairs that `uniformity` holds in memory at a time: 16 MiB."""
@@ -58,7 +58,7 @@ def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
 def uniformity(z: Tensor) -> float:
     """Return log mean exp(-2 |zi - zj|^2) over all pairs i < j on the unit sphere: lower is more uniform.
 
-    `z` is `(n, d)` and normalized inside (Wang and Isola, ICML 2020). All pairs are used up to `UNIFORMITY_ITEMS`
+    `z` is `(n, d)` and normalized inside (Wang and Isola, ICML 2020). All pairs are used up to `MAX_SUBSET_ITEMS`
     items; beyond that, those of a fixed random subset of this size. Memory grows with n, not with its square.
 
     Raises:
@@ -68,7 +68,7 @@ def uniformity(z: Tensor) -> float:
     -8.0
     """
     check(z.ndim == 2 and len(z) > 1, f"z: must be (items, features) with at least 2 items, got {tuple(z.shape)}.")
-    return math.log(float(gaussian_potential_per_item(_subsample(F.normalize(z.float(), dim=1))).mean()))
+    return math.log(float(gaussian_potential_per_item(_draw_fixed_subset(F.normalize(z.float(), dim=1))).mean()))
 
 
 def gaussian_potential_per_item(z: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
     """Return the skewness of how often an item is among the nearest neighbors of others: 0 without hubs.
 
     `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything, which hurts retrieval.
-    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond `UNIFORMITY_ITEMS` items a fixed
+    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond `MAX_SUBSET_ITEMS` items a fixed
     random subset of this size is used.
 
     Raises:
@@ -170,16 +170,16 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
     True
     """
     check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
-    counts = nearest_neighbors(_subsample(z), neighbors).flatten()
-    counts = counts.bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
+    counts = nearest_neighbors(_draw_fixed_subset(z), neighbors).flatten()
+    counts = counts.bincount(minlength=min(len(z), MAX_SUBSET_ITEMS)).double()
     return 0.0 if (counts == counts[0]).all() else float(skewness(counts, torch.ones_like(counts)))
 
 
-def trustworthiness(x: Tensor, z: Tensor, neighbors: int = MAP_NEIGHBORS) -> float:
+def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGHBORS) -> float:
     """Return the trustworthiness of a map, whether neighbors on it are neighbors in the data: 1 perfect, .5 random.
 
     The penalty of a neighbor on the map is its rank in the data, by Euclidean distance, minus `neighbors`; 0 if that is
-    negative. Beyond `MAP_QUERIES` items the neighbors of a fixed random subset of this size are judged, among all.
+    negative. Beyond `TRUSTWORTHINESS_QUERIES` items, only the neighbors of a fixed random subset of this size count.
 
     Args:
         x: data, (n, d).
@@ -197,7 +197,8 @@ def trustworthiness(x: Tensor, z: Tensor, neighbors: int = MAP_NEIGHBORS) -> flo
     """
     n = len(x)
     check(n > 2 * neighbors, f"z: must have more than {2 * neighbors} items, got {n}.")
-    rows = torch.randperm(n, generator=torch_generator("metrics.trustworthiness", n))[:MAP_QUERIES].to(x.device)
+    order = torch.randperm(n, generator=torch_generator("metrics.trustworthiness", n))
+    rows = order[:TRUSTWORTHINESS_QUERIES].to(x.device)
     excess = 0.0
     for part in rows.split(max(1, PAIRS_AT_ONCE // n)):
         within = torch.arange(len(part), device=x.device)
@@ -221,11 +222,11 @@ def skewness(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def fixed_random_subset(items: int) -> Tensor:
-    """Return the positions of a fixed random subset of `UNIFORMITY_ITEMS` items, or all positions of fewer items."""
-    if items <= UNIFORMITY_ITEMS:
+    """Return the positions of a fixed random subset of `MAX_SUBSET_ITEMS` items, or all positions of fewer items."""
+    if items <= MAX_SUBSET_ITEMS:
         return torch.arange(items)
-    return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:UNIFORMITY_ITEMS]
+    return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_SUBSET_ITEMS]
 
 
-def _subsample(z: Tensor) -> Tensor:
-    return z if len(z) <= UNIFORMITY_ITEMS else z[fixed_random_subset(len(z)).to(z.device)]
+def _draw_fixed_subset(z: Tensor) -> Tensor:
+    return z if len(z) <= MAX_SUBSET_ITEMS else z[fixed_random_subset(len(z)).to(z.device)]

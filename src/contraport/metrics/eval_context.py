@@ -24,7 +24,7 @@ from contraport.metrics.retrieval import (
     LinkRanking,
     class_embeddings,
     class_prompts,
-    first_positions,
+    first_occurrences,
     ordered_view_pairs,
     rank_links,
     retrieval_ranks,
@@ -33,7 +33,7 @@ from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
 
 
-@keep_deprecated_attributes(num_classes="num_train_classes")
+@keep_deprecated_attributes(num_classes="num_train_classes", truncate="truncate_features")
 class EvalContext:
     """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
 
@@ -71,12 +71,12 @@ class EvalContext:
         self.test: Dataset = test
         self.name, self.neighbors, self.objective = name, neighbors, objective
         self.class_names, self.templates = classes or test.class_names, tuple(templates)
-        self._whole: EvalContext | None = None
+        self._full: EvalContext | None = None
 
-    def truncate(self, dims: int) -> EvalContext:
-        """Return a copy named ``dims 64`` or alike, with representations cut to their first `dims` coordinates.
+    def truncate_features(self, dims: int) -> EvalContext:
+        """Return a copy whose representations are cut to their first `dims` coordinates.
 
-        Items are not embedded again for metrics on the representation.
+        Its name is ``dims 64`` or alike. Items are not embedded again for metrics on the representation.
         """
         context = copy.copy(self)
         context.__dict__ = {
@@ -84,14 +84,14 @@ class EvalContext:
             for name, value in self.__dict__.items()
             if not isinstance(getattr(EvalContext, name, None), cached_property)
         }
-        context.encoder, context.name, context._whole = self.model.truncate(dims), f"dims {dims}", self
+        context.encoder, context.name, context._full = self.model.truncate(dims), f"dims {dims}", self
         return context
 
-    def _extract_representation(self, dataset: Dataset, whole: Tensor | None) -> Tensor:
-        """Return the features of the items of a dataset, `(n, F)`, from those of the whole representation if given."""
-        if whole is None:
+    def _extract_representation(self, dataset: Dataset, full: Tensor | None) -> Tensor:
+        """Return the features of a dataset, `(n, F)`, cut from `full`, the untruncated features, if given."""
+        if full is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
-        parts = whole.split(self.model.representation_sizes, dim=1)
+        parts = full.split(self.model.representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
     @property
@@ -155,37 +155,37 @@ class EvalContext:
     @cached_property
     def train_y(self) -> Tensor:
         """Class of each training item, `(n,)`; requires labels."""
-        return _available(self.train.labels)
+        return _require_values(self.train.labels)
 
     @cached_property
     def test_y(self) -> Tensor:
         """Class of each test item, `(m,)`; requires labels."""
-        return _available(self.test.labels)
+        return _require_values(self.test.labels)
 
     @property
     def train_domains(self) -> Tensor:
         """Domain of each training item, `(n,)`; requires domains."""
-        return _available(self.train.domains)
+        return _require_values(self.train.domains)
 
     @property
     def test_domains(self) -> Tensor:
         """Domain of each test item, `(m,)`; requires domains."""
-        return _available(self.test.domains)
+        return _require_values(self.test.domains)
 
     @property
     def regression_targets(self) -> tuple[Tensor, Tensor]:
         """Regression targets of the training items `(n,)` and of the test items `(m,)`; requires such targets."""
-        return _available(self.train.regression_targets), _available(self.test.regression_targets)
+        return _require_values(self.train.regression_targets), _require_values(self.test.regression_targets)
 
     @cached_property
     def train_x(self) -> Tensor:
         """Features of the training items, `(n, F)` on the CPU."""
-        return self._extract_representation(self.train, None if self._whole is None else self._whole.train_x)
+        return self._extract_representation(self.train, None if self._full is None else self._full.train_x)
 
     @cached_property
     def test_x(self) -> Tensor:
         """Features of the test items, `(m, F)` on the CPU."""
-        return self._extract_representation(self.test, None if self._whole is None else self._whole.test_x)
+        return self._extract_representation(self.test, None if self._full is None else self._full.test_x)
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:
@@ -234,7 +234,7 @@ class EvalContext:
     @cached_property
     def link_ranking(self) -> LinkRanking:
         """Ranking of all columns of a coupling for each row of the test pairs."""
-        train_pairs, test_pairs = _available(self.train.entity_ids), _available(self.test.entity_ids)
+        train_pairs, test_pairs = _require_values(self.train.entity_ids), _require_values(self.test.entity_ids)
         rows, columns = (self._embed_entities(view) for view in range(2))
         return rank_links(rows, columns, train_pairs, test_pairs)
 
@@ -243,13 +243,13 @@ class EvalContext:
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """
-        train_ids, test_ids = (_available(part.entity_ids)[:, view] for part in (self.train, self.test))
+        train_ids, test_ids = (_require_values(part.entity_ids)[:, view] for part in (self.train, self.test))
         new = (~torch.isin(test_ids, train_ids)).nonzero()[:, 0]
         project = not self.has_shared_encoder
         size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
-                first = pairs[first_positions(ids[pairs])[0]]
+                first = pairs[first_occurrences(ids[pairs])[0]]
                 embedded = self._embed_views(dataset.subset(first), project=project, plain=True)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded
@@ -294,6 +294,6 @@ class EvalContext:
             return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
 
 
-def _available(values: Tensor | None) -> Tensor:
+def _require_values(values: Tensor | None) -> Tensor:
     assert values is not None  # the requirements of a metric are checked before
     return values

@@ -17,7 +17,7 @@ from contraport.encoders import Model
 from contraport.training.loop import Callback, Loop
 
 EPOCHS = 10
-STEPS = 200
+MIN_STEPS = 200
 """Minimum number of optimizer steps: small data get more epochs."""
 
 BATCH_SIZE = 128
@@ -96,7 +96,7 @@ def fine_tuning_correctness(
             train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-        epochs = max(EPOCHS, math.ceil(STEPS / len(batches)))
+        epochs = max(EPOCHS, math.ceil(MIN_STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
         Loop(
             _CrossEntropyStep(model, views),

@@ -50,7 +50,7 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
 
 
 def shift_mean_to(value: float, slopes: Tensor) -> ItemValues:
-    """Shift influences `(n,)` so that their mean is `value`; if one is not finite, return the constant `value`."""
+    """Shift influences `(n,)` so that their mean is `value`; if one of them is not finite, all become `value`."""
     if not slopes.isfinite().all():
         return np.full(len(slopes), value)
     return np.asarray((value + slopes - slopes.mean()).cpu().numpy())

@@ -35,7 +35,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def bonferroni_level(comparisons: int) -> float:
-    """Return the confidence level of each of several intervals so that all hold at once with `LEVEL` (Bonferroni).
+    """Return the confidence level at which each of several intervals must hold so that all hold at once (Bonferroni).
 
     >>> bonferroni_level(1), round(bonferroni_level(10), 4)
     (0.95, 0.995)
@@ -55,13 +55,13 @@ def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
     return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
-def bootstrap_mean_below_one(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, on the scale of log(1 - mean).
+def bootstrap_mean_at_most_one(items: ItemValues, counts: ItemValues) -> ItemValues:
+    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, such that no mean exceeds 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
-    >>> bootstrap_mean(items, counts).round(3).tolist(), bootstrap_mean_below_one(items, counts).round(3).tolist()
+    >>> bootstrap_mean(items, counts).round(3).tolist(), bootstrap_mean_at_most_one(items, counts).round(3).tolist()
     ([0.9, 1.033, 0.767], [0.9, 0.974, 0.621])
     """
     value = items.mean(dtype=np.float64)
@@ -69,13 +69,13 @@ def bootstrap_mean_below_one(items: ItemValues, counts: ItemValues) -> ItemValue
     return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
-def clipped_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap mean for a metric from 0 to 1: `bootstrap_mean_below_one`, clipped at 0.
+def bootstrap_mean_in_unit_interval(items: ItemValues, counts: ItemValues) -> ItemValues:
+    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1: `bootstrap_mean_at_most_one`, clipped at 0.
 
-    >>> clipped_bootstrap_mean(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
+    >>> bootstrap_mean_in_unit_interval(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
     """
-    return bootstrap_mean_below_one(items, counts).clip(min=0)
+    return bootstrap_mean_at_most_one(items, counts).clip(min=0)
 
 
 def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
@@ -127,7 +127,7 @@ class MetricResult:
     @property
     def is_mean_of_items(self) -> bool:
         """True if the value of the metric is the mean of the item values."""
-        return self.statistic in (bootstrap_mean, bootstrap_mean_below_one, clipped_bootstrap_mean)
+        return self.statistic in (bootstrap_mean, bootstrap_mean_at_most_one, bootstrap_mean_in_unit_interval)
 
     def results_by_column(self) -> dict[str, MetricResult]:
         """Return a separate result for each named column, such as a retrieval direction, by name."""

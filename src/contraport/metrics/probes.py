@@ -22,10 +22,10 @@ from contraport.seeding import numpy_generator, torch_generator
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Candidate penalties of a linear probe, strongest first."""
 
-PENALTY_ITEMS = 5_000
+MAX_PENALTY_SELECTION_ITEMS = 5_000
 """Maximum number of training items used to select the penalty."""
 
-DRAWS = 5
+FEW_LABEL_DRAWS = 5
 """Number of random draws of few labeled items."""
 
 _BINS = 15
@@ -33,7 +33,7 @@ _BINS = 15
 SIMILARITIES_AT_ONCE = 1 << 24
 """Number of cosines that `knn` holds in memory at a time: 64 MiB."""
 
-Hits = np.ndarray[tuple[int], np.dtype[np.bool_]]
+ItemCorrectness = np.ndarray[tuple[int], np.dtype[np.bool_]]
 """Correctness of the class of each test item, Booleans `(m,)`."""
 
 
@@ -79,12 +79,12 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
 def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
     """Select the penalty of `PENALTIES` whose probe is best on a held-out fifth of each class; ties: the strongest.
 
-    Beyond `PENALTY_ITEMS` items a fixed random choice of this size is used. Held-out items of classes that the probe
-    was not trained on are ignored. If none are left, or one class only, the penalty is 1/n for n items, scikit-learn's
-    default.
+    Beyond `MAX_PENALTY_SELECTION_ITEMS` items a fixed random choice of this size is used. Held-out items of classes
+    that the probe was not trained on are ignored. If none are left, or one class only, the penalty is 1/n for n items,
+    scikit-learn's default.
     """
     order = torch.randperm(len(train_x), generator=torch_generator("metrics.probe_penalty"))
-    subset = order[:PENALTY_ITEMS].sort().values
+    subset = order[:MAX_PENALTY_SELECTION_ITEMS].sort().values
     x, y = train_x[subset.to(train_x.device)], train_y[subset.to(train_y.device)]
     train, validation = (
         torch.from_numpy(draw_stratified_split(y.cpu().numpy(), split, purpose="metrics.probe_split"))
@@ -104,7 +104,7 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
     return max(PENALTIES, key=accuracies.__getitem__)
 
 
-def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> Hits:
+def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> ItemCorrectness:
     """Return whether a fitted linear probe predicts the class of each test item correctly, `(m,)`."""
     return np.asarray(probe.predict(test_x.cpu().numpy()) == test_y.cpu().numpy())
 
@@ -124,13 +124,13 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
 def few_label_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
 ) -> np.ndarray[Any, Any]:
-    """Return the share of few-label probes that predict the class of each test item correctly, `(m,)`.
+    """Return the share of probes with few labels that predict the class of each test item correctly, `(m,)`.
 
-    `choose` draws the positions of the training items; the mean is over `DRAWS` draws. The penalty is selected on the
-    drawn items alone (`select_penalty`), so that no other label is used.
+    `choose` draws the positions of the training items; the mean is over `FEW_LABEL_DRAWS` draws. The penalty is
+    selected on the drawn items alone (`select_penalty`), so that no other label is used.
     """
     hits = []
-    for seed in range(DRAWS):
+    for seed in range(FEW_LABEL_DRAWS):
         few = choose(numpy_generator("metrics.few_labels", seed))
         hits.append(probe_correctness(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
@@ -193,7 +193,7 @@ _LabeledItems = tuple[Tensor, Tensor, Tensor]
 """Features `(n, F)`, labels `(n,)` and domains `(n,)` of items."""
 
 
-def unseen_domain_correctness(train: _LabeledItems, test: _LabeledItems) -> Hits:
+def unseen_domain_correctness(train: _LabeledItems, test: _LabeledItems) -> ItemCorrectness:
     """Return whether a probe on the training items of all other domains predicts the class of each test item, `(m,)`.
 
     Raises:
@@ -264,7 +264,7 @@ def knn(
 
 def knn_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, neighbors: int = 20, temperature: float = 0.07
-) -> Hits:
+) -> ItemCorrectness:
     """Return whether a k-nearest-neighbor vote predicts the class of each test item correctly, `(m,)`."""
     _check_shapes(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower", "neither"]
 
-BEFORE_TRAINING: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
-"""The encoder before training, by row of the evaluation: with the weights it started from, or with random ones.
+INITIAL_ENCODER_BASELINES: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
+"""Descriptions of the baselines that are the encoder before training, by row name in `evaluation.json`.
 
-A run has only one of the two. A pretrained encoder is far better than random weights before the first step.
+A run has only one of the two: its initial weights, or random ones. Pretrained weights are far better than random ones.
 """
 
-BASELINES: Final = {**BEFORE_TRAINING, "raw": "raw inputs"}
-"""Descriptions of all baselines, by row of the evaluation."""
+BASELINES: Final = {**INITIAL_ENCODER_BASELINES, "raw": "raw inputs"}
+"""Descriptions of all baselines, by row name in `evaluation.json`."""
 
-NUM_HEADLINES = 2
-"""Largest number of metrics that a verdict is based on."""
+MAX_HEADLINE_METRICS = 2
+"""Maximum number of metrics that a verdict is based on."""
 
 _HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")
 _NUMBER, _AT = "{}", "@"
@@ -188,7 +188,7 @@ def register_metric(
     >>> METRICS.pop("largest_variance").summary
     'Largest variance of a feature.'
     """
-    key = _key_of(title)
+    key = _metric_key(title)
     name, at, number = key.partition(_AT)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,10 +209,10 @@ def register_metric(
     return register
 
 
-def _key_of(name: str) -> str:
-    """Return the metric key for a name in any spelling; a title is also accepted.
+def _metric_key(name: str) -> str:
+    """Return the metric key for a name or title, in any spelling.
 
-    >>> _key_of("Linear probe"), _key_of("Recall@1")
+    >>> _metric_key("Linear probe"), _metric_key("Recall@1")
     ('linear_probe', 'recall@1')
     """
     return name.strip().lower().replace("-", "_").replace(" ", "_")
@@ -248,7 +248,7 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     directed = [metric for metric in metrics if metric.better_direction != "neither"]
     for group in _HEADLINE_GROUPS:
         if in_group := [metric for metric in directed if metric.group == group]:
-            return in_group[:NUM_HEADLINES]
+            return in_group[:MAX_HEADLINE_METRICS]
     return []
 
 
@@ -292,9 +292,9 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
     groups = {entry.group for entry in METRICS.values()}
     selected: dict[str, Metric] = {}
     for name in names or [key for key, entry in METRICS.items() if entry.is_default]:
-        key = _key_of(name)
+        key = _metric_key(name)
         entry = metric_by_key(key) or METRICS.get(key)  # or without its number
-        entries = [entry] if entry else [one for one in METRICS.values() if key in (_key_of(one.group), "all")]
+        entries = [entry] if entry else [one for one in METRICS.values() if key in (_metric_key(one.group), "all")]
         if not entries:
             parts = [part.strip() for part in name.split(",")]
             check(

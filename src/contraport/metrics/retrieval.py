@@ -18,13 +18,12 @@ from contraport.metrics.intervals import ItemValues
 COSINES_AT_ONCE = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""
 
-ROUNDING = 4e-6
-"""Unit vectors at distances that differ by at most this count as equally near. In single precision an encoder moves
-equal items by a few 1e-7 each, because the order of its sums depends on the position in a batch."""
+TIE_TOLERANCE = 4e-6
+"""Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
 
 
 def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.ndarray[Any, Any]:
-    """Return the retrieval rank of each item's other view by cosine, `(n, k)`; rank 1 is the nearest.
+    """Return the rank of each item's other view by cosine, `(n, k)`; rank 1 is the nearest.
 
     One column per ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: the first view of a
     pair queries the second. Ties up to the rounding of single precision count as nearer, so that a collapsed encoder
@@ -53,7 +52,7 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
 
 
 def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
-    """Return all ordered pairs of view positions, for a number of views.
+    """Return all ordered pairs of the positions of `views` views.
 
     >>> ordered_view_pairs(2)
     [(0, 1), (1, 0)]
@@ -77,7 +76,7 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
 
     def one_way(queries: Tensor, keys: Tensor) -> Tensor:
         positives = (queries * keys).sum(dim=1) / temperature
-        sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_rows_at_once(keys))]
+        sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_rows_at_once(keys))]
         return positives - torch.cat(sums)
 
     return ((one_way(a, b) + one_way(b, a)) / 2).cpu().numpy()
@@ -87,7 +86,7 @@ def nearest_neighbors(z: Tensor, count: int) -> Tensor:
     """Return the positions of each item's nearest other items in `z` `(n, d)` by cosine, `(n, count)`."""
     z = F.normalize(z.float(), dim=1)
     nearest, start = [], 0
-    for chunk in z.split(_rows_at_once(z)):
+    for chunk in z.split(_max_rows_at_once(z)):
         cosines = chunk @ z.T
         rows = torch.arange(len(chunk), device=z.device)
         cosines[rows, rows + start] = -torch.inf  # not the item itself
@@ -105,12 +104,12 @@ def _normalized(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
 
 def _match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tensor) -> np.ndarray[Any, Any]:
     """Return the rank of the best match of each item's query among the distinct keys."""
-    first_queries, query = first_positions(query_ids)
-    first_keys, key = first_positions(key_ids)
+    first_queries, query = first_occurrences(query_ids)
+    first_keys, key = first_occurrences(key_ids)
     queries, keys = queries[first_queries.to(queries.device)], keys[first_keys.to(keys.device)]
     query_of, key_of = query.to(keys.device), key.to(keys.device)
     ranks, start = [], 0
-    for chunk in queries.split(_rows_at_once(keys)):
+    for chunk in queries.split(_max_rows_at_once(keys)):
         here = (query_of >= start) & (query_of < start + len(chunk))
         rows, columns = query_of[here] - start, key_of[here]
         cosines = chunk @ keys.T
@@ -128,18 +127,18 @@ def _tie_threshold(cosines: Tensor) -> Tensor:
     The tolerance applies to distances, which rounding moves by as much as the vectors. The cosine of nearly equal
     vectors moves by the square of that: a fixed tolerance of cosines would tie everything in a narrow cone.
     """
-    distances = (2 - 2 * cosines).clamp(min=0).sqrt() + ROUNDING
+    distances = (2 - 2 * cosines).clamp(min=0).sqrt() + TIE_TOLERANCE
     return 1 - distances.square() / 2
 
 
-def first_positions(ids: Tensor) -> tuple[Tensor, Tensor]:
+def first_occurrences(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first position of each distinct id, and for each id its index among the distinct ones."""
     distinct, index = torch.unique(ids, return_inverse=True)
     first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")
     return first, index
 
 
-def _rows_at_once(keys: Tensor) -> int:
+def _max_rows_at_once(keys: Tensor) -> int:
     return max(1, COSINES_AT_ONCE // len(keys))
 
 
@@ -157,7 +156,7 @@ def class_prompts(classes: Sequence[str], templates: Sequence[str] = TEMPLATES) 
 
 
 def class_embeddings(texts: Tensor, templates: int) -> Tensor:
-    """Return the embedding of each class on the unit sphere, ``(classes, d)``: the mean direction of its texts.
+    """Return the embedding of each class on the unit sphere, ``(classes, d)``: the mean of its text embeddings.
 
     Args:
         texts: embeddings of `class_prompts`, ``(classes * templates, d)``.
@@ -188,34 +187,34 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
     return hits
 
 
-LONGEST = 100
-"""Length of the ranked list of columns that is kept for each row."""
+MAX_RANKED_COLUMNS = 100
+"""Maximum number of best columns that are kept for each row."""
 
 
 @dataclass(frozen=True)
 class LinkRanking:
-    """Ranked columns of each test row, without the columns that the row was paired with in training.
+    """Columns of a coupling, ranked for each row of the test pairs without the columns of the row's training pairs.
 
     Attributes:
         row_index: index of each test pair's row among the ranked rows, (m,).
         pair_ranks: rank of each test pair's column, from 1, (m,); infinity if it is not among those kept.
-        ranked: column at each rank, (rows, ranks).
+        ranked_columns: column at each rank, (rows, ranks).
         popularity: number of training pairs of each column, (columns,).
         is_new_row: whether the row of each test pair has no training pair, (m,).
     """
 
     row_index: np.ndarray[Any, Any]
     pair_ranks: np.ndarray[Any, Any]
-    ranked: np.ndarray[Any, Any]
+    ranked_columns: np.ndarray[Any, Any]
     popularity: np.ndarray[Any, Any]
     is_new_row: np.ndarray[Any, Any]
 
     def recall(self, k: int) -> np.ndarray[Any, Any]:
-        """Return whether each test pair's column is among the k highest of its row, (m,)."""
+        """Return whether each test pair's column is among the k nearest of its row, (m,)."""
         return np.asarray(self.pair_ranks <= k)
 
     def ndcg(self, k: int) -> np.ndarray[Any, Any]:
-        """Return values per test pair, (m,), whose mean is the normalized discounted cumulative gain, mean over rows.
+        """Return values per test pair, (m,), whose mean is the mean NDCG of the rows.
 
         Source: Järvelin and Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques, with binary gains.
         """
@@ -225,16 +224,16 @@ class LinkRanking:
         return np.asarray(gains / ideal[self.row_index] * len(gains) / len(partners))
 
     def coverage(self, k: int) -> float:
-        """Return the share of all columns that are among the k highest of some row."""
-        return len(np.unique(self.ranked[:, :k])) / len(self.popularity)
+        """Return the share of all columns that are among the k nearest of some row."""
+        return len(np.unique(self.ranked_columns[:, :k])) / len(self.popularity)
 
     def popularity_ratio(self, k: int) -> float:
-        """Return the mean number of training pairs of the k highest columns, relative to that of the true partners.
+        """Return the mean number of training pairs of the rows' k nearest columns, relative to that of true partners.
 
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """
-        shown = self.popularity[self.ranked[:, :k]].mean()
+        shown = self.popularity[self.ranked_columns[:, :k]].mean()
         pairs_of_partners = self.popularity * self.popularity
         return float(shown / (pairs_of_partners.sum() / self.popularity.sum()))
 
@@ -261,8 +260,8 @@ def rank_links(
     chosen = test_pairs[:, 0].unique()
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))
-    length, ranked = min(LONGEST, len(columns)), []
-    for start, part in enumerate(chosen.split(step := _rows_at_once(columns))):
+    length, ranked = min(MAX_RANKED_COLUMNS, len(columns)), []
+    for start, part in enumerate(chosen.split(step := _max_rows_at_once(columns))):
         scores, own = rows[part] @ columns.T, place[train_pairs[:, 0]] - start * step
         inside = (own >= 0) & (own < len(part))
         scores[own[inside], train_pairs[inside, 1]] = -torch.inf

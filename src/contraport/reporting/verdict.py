@@ -10,7 +10,7 @@ from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BASELINES, NUM_HEADLINES, choose_headline_metrics
+from contraport.metrics.registry import BASELINES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
@@ -141,7 +141,7 @@ def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
         if metric.better_direction != "neither" and (gain := _difference_in_favor(metric, one, other)) is not None
     }
     titles = titles_by_metric_name(gains)
-    if len(titles) <= NUM_HEADLINES:  # the sentences on the headline metrics cover them
+    if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
         return []
     # A family with significant gains of both signs counts for neither run.
     signs: dict[str, set[bool]] = {family: set() for family in titles}

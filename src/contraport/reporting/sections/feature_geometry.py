@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
-from contraport.metrics.registry import BEFORE_TRAINING
+from contraport.metrics.registry import INITIAL_ENCODER_BASELINES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
@@ -137,7 +137,7 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
 def _alignment_uniformity_path(run: ReportRun) -> list[tuple[str, float, float]]:
     """Return name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
     names = [row for _, row in list_row_names_by_epoch(run)] or [
-        row for row in (*BEFORE_TRAINING, "trained") if row in run.rows_by_encoder
+        row for row in (*INITIAL_ENCODER_BASELINES, "trained") if row in run.rows_by_encoder
     ]
     path = [
         (name, run.rows_by_encoder[name].get("uniformity"), run.rows_by_encoder[name].get("alignment"))

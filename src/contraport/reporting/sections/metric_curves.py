@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.registry import BASELINES, BEFORE_TRAINING
+from contraport.metrics.registry import BASELINES, INITIAL_ENCODER_BASELINES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
@@ -125,7 +125,7 @@ def list_row_names_by_epoch(run: ReportRun) -> list[tuple[int, str]]:
     """Return each evaluated epoch with the row name of its metrics; epoch 0 is before training."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.rows_by_encoder if name.startswith("epoch ")]
-    epochs += [(0, row) for row in BEFORE_TRAINING if row in run.rows_by_encoder]
+    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINES if row in run.rows_by_encoder]
     epochs += [(last, "trained")] if last is not None else []
     return sorted(epochs)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.registry import BEFORE_TRAINING
+from contraport.metrics.registry import INITIAL_ENCODER_BASELINES
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
@@ -232,7 +232,7 @@ class _EvaluatedEncoder(NamedTuple):
 def _distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
     """Return the baselines of all runs without duplicates; repeated names get the run's name appended."""
     baselines: list[_EvaluatedEncoder] = []
-    for row in ("raw", *BEFORE_TRAINING):
+    for row in ("raw", *INITIAL_ENCODER_BASELINES):
         for run in runs:
             names = {"raw": "raw inputs", "given": f"{run.encoder} as given", "untrained": f"untrained {run.encoder}"}
             source = _EvaluatedEncoder(names[row], run, row)
