@@ -1,4 +1,4 @@
-"""Table of named data sets: descriptions, locations and readers."""
+"""Table of named data sets: their descriptions, where they are searched for, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contraport.options import accept_deprecated, keep_deprecated_attributes
 @accept_deprecated(source_description="location", reader_path="reader")
 @keep_deprecated_attributes(location="source_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
-    """Table entry of a named data set.
+    """Table entry of a named data set: description, where it is searched for, and its reader.
 
     Attributes:
         source_description: Where the data set is searched for, as a phrase.

@@ -14,7 +14,7 @@ OWN = "module:attribute"
 @accept_deprecated(network_class_path="network_class")
 @keep_deprecated_attributes(network_class="network_class_path")
 class EncoderEntry(NamedTuple):
-    """Table entry of a named encoder.
+    """Table entry of a named encoder: description and location of its network class.
 
     Attributes:
         network_class_path: Location of the network class, or of a function that builds it, ``module:name``; empty for
@@ -73,11 +73,11 @@ ENCODERS = {
         ),
     )
 }
-"""The encoders of this package, by name."""
+"""All encoders of this package, by name."""
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return one entry per named encoder, and one each for timm, transformers and your own encoder.
+    """Return one entry per named encoder, and one each for any timm model, any transformer and a custom encoder.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
     ['small-cnn', 'lite0', 'gradients', 'mlp']

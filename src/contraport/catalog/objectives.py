@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ObjectiveEntry:
-    """Registry entry of an objective.
+    """Registry entry of a named objective: its builder, citation and formula.
 
     Attributes:
         name: Name of the objective, hyphenated.
@@ -61,7 +61,7 @@ Choice = TypeVar("Choice")
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
 
 _MAX_EXPONENT = 60.0
-"""Largest exponent in use: the sum of exp(60) over a large batch still fits in single precision."""
+"""Largest exponent that settings may lead to: the sum of exp(60) over a large batch fits in single precision."""
 
 _GCA = (
     "Chen, Lin, Liu, Xiao and Dyer (2024), "
@@ -92,7 +92,7 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
         def build(*args: P.args, **settings: P.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
             if isinstance(call.arguments.get("temperature"), str):
-                call.arguments["temperature"] = _learned_temperature(call.arguments["temperature"], signature)
+                call.arguments["temperature"] = _build_learned_temperature(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
@@ -167,7 +167,7 @@ def list_objectives() -> list[str]:
     return sorted(OBJECTIVES)
 
 
-def _learned_temperature(text: str, signature: inspect.Signature) -> float:
+def _build_learned_temperature(text: str, signature: inspect.Signature) -> float:
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
     start = parse_learned_temperature(text)
@@ -175,19 +175,19 @@ def _learned_temperature(text: str, signature: inspect.Signature) -> float:
     return cp.engine.InitialTemperature(0.5 if start is None else start)
 
 
-def _choose(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
+def _get_choice(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
     if name not in choices:
         raise unknown_name_error(option, name, choices)
     return choices[str(name)]
 
 
-def _joint_or_cross(name: str, *, symmetric: bool = True) -> Layout:
+def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
-    return _choose("layout", name, layouts)
+    return _get_choice("layout", name, layouts)
 
 
-def _negatives_layout(views: str) -> cp.Joint:
-    return cp.Joint(candidates=_choose("negatives", views, {name: name for name in ("both", "same", "other")}))
+def _joint_layout(views: str) -> cp.Joint:
+    return cp.Joint(candidates=_get_choice("negatives", views, {name: name for name in ("both", "same", "other")}))
 
 
 @register_objective(
@@ -251,7 +251,7 @@ def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     >>> round(sup_con(temperature=1.0)(torch.eye(2), torch.eye(2), labels=torch.tensor([0, 1])).item(), 4)
     0.5514
     """
-    pairs = _joint_or_cross(layout, symmetric=False)
+    pairs = _select_layout(layout, symmetric=False)
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Labels(), cp.KL())
 
 
@@ -274,7 +274,7 @@ def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01,
     >>> round(rince(temperature=1.0, q=1.0, lam=0.5)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3591
     """
-    pairs, kernel, divergence = _joint_or_cross(layout), cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
+    pairs, kernel, divergence = _select_layout(layout), cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
     good = q <= _MAX_EXPONENT * kernel.temperature
     check(good, f"temperature: must be at least q / {_MAX_EXPONENT:g}, got {temperature!r} for q = {q!r}.", "range")
     return cp.Objective(pairs, kernel, cp.Free(), cp.Pairs(), divergence)
@@ -282,7 +282,7 @@ def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01,
 
 @register_objective(_GCA, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}")
 def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
-    """GCA-INCE: InfoNCE on a balanced (Sinkhorn) plan, in which rows and columns have equal mass.
+    """GCA-INCE: InfoNCE on a balanced plan, computed by Sinkhorn iterations, with equal row and column masses.
 
     Args:
         temperature: in units of the cosine.
@@ -360,7 +360,7 @@ def gca_uot(
     """
     check_nonnegative("rince_weight", rince_weight)
     check_nonnegative("entropy_weight", entropy_weight)
-    row_weight, column_weight = _marginal_weights(marginal_weight)
+    row_weight, column_weight = _parse_marginal_weights(marginal_weight)
     weights: dict[Divergence, float] = {
         cp.MarginalPenalty(marginal_divergence, "rows"): row_weight,
         cp.MarginalPenalty(marginal_divergence, "columns"): column_weight,
@@ -372,8 +372,8 @@ def gca_uot(
     return cp.Objective(cp.Joint(), kernel, constraint, cp.Pairs(), cp.KL(conditional), penalties)
 
 
-def _marginal_weights(weight: float | tuple[float, float]) -> tuple[float, float]:
-    """Return the weights of the marginals of rows and columns, given as one number or as a pair."""
+def _parse_marginal_weights(weight: float | tuple[float, float]) -> tuple[float, float]:
+    """Return the weights of the row and column marginal penalties, given as one number or as a pair."""
     weights = (weight, weight) if not isinstance(weight, tuple | list) else tuple(weight)
     check(len(weights) == 2, f"marginal_weight: must be a number or a pair, got {weight!r}.")
     for one in weights:
@@ -386,7 +386,7 @@ def _marginal_weights(weight: float | tuple[float, float]) -> tuple[float, float
     r"\tfrac1n \sum_i (2 - 2 \cos(p_i, \mathrm{sg}(t_i)))",
 )
 def byol() -> Loss:
-    """BYOL: squared distance of predictions from detached targets of a momentum encoder, without negatives.
+    """BYOL: squared distance of predictions from detached momentum-encoder targets, without negatives.
 
     Call it on ``(prediction, target)``, and once more with the views exchanged.
 
@@ -421,7 +421,7 @@ def iot(
     penalties: dict[Divergence, float] | None = {cp.PlanUniformity(): uniformity} if uniformity else None
     constraints: dict[str, Constraint]
     constraints = {"rows": cp.Rows(), "simplex": cp.Simplex(), "balanced": cp.Balanced(iterations)}
-    kernel, chosen = cp.Gibbs("cosine", temperature), _choose("constraint", constraint, constraints)
+    kernel, chosen = cp.Gibbs("cosine", temperature), _get_choice("constraint", constraint, constraints)
     return cp.Objective(cp.Joint(), kernel, chosen, cp.Pairs(), cp.KL(), penalties)
 
 
@@ -429,7 +429,7 @@ def iot(
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """IOT-CL with a uniformity penalty, which spreads the plan evenly over the negatives; see `iot`.
+    """IOT-CL with a uniformity penalty, which spreads the mass of the plan evenly over the negatives; see `iot`.
 
     >>> import torch
     >>> round(iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -455,7 +455,7 @@ def iot_quadratic(
     >>> round(iot_quadratic()(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
     7.9078
     """
-    pairs = _joint_or_cross(layout, symmetric=False)
+    pairs = _select_layout(layout, symmetric=False)
     allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(over=constraint)
     divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), divergence)
@@ -519,12 +519,12 @@ def pairwise(
     if phi is not None and psi is not None:
         divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
     else:
-        chosen = _choose("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
+        chosen = _get_choice("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
         has_temperature, divergence = chosen.accepts_temperature, chosen.build_divergence(epsilon, c)
     good = has_temperature or temperature is None
     check(good, f"temperature: does not apply to {preset or 'phi and psi'}, which have none.", "conflict")
     kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if has_temperature else 1.0)
-    return cp.Objective(_negatives_layout(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
+    return cp.Objective(_joint_layout(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
 
 
 @register_objective(
@@ -589,9 +589,9 @@ def alpha_cl(
         "direct": lambda: (cp.Gibbs("cosine", temperature, power=p / 2), cp.Rows() if normalize else cp.Free()),
         "uniform": lambda: (cp.RationalQuadratic("cosine", temperature, power=0), cp.Rows()),
     }
-    kernel, constraint = _choose("regularizer", regularizer, weights)()
+    kernel, constraint = _get_choice("regularizer", regularizer, weights)()
     divergence = cp.ContrastiveEnergy(detach, not normalize, phi)
-    return cp.Objective(_negatives_layout(negatives), kernel, constraint, cp.Pairs(), divergence)
+    return cp.Objective(_joint_layout(negatives), kernel, constraint, cp.Pairs(), divergence)
 
 
 @register_objective(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
@@ -665,7 +665,7 @@ def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
     tensor(1.8796)
     """
     layouts: dict[str, Layout] = {"full": cp.AllViewPairs(), "core": cp.CoreViewPairs()}
-    layout = _choose("graph", graph, layouts)
+    layout = _get_choice("graph", graph, layouts)
     return cp.Objective(layout, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
@@ -690,7 +690,7 @@ def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: s
     >>> round(cmc_nce(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.9515
     """
-    core = _choose("graph", graph, {"full": False, "core": True})
+    core = _get_choice("graph", graph, {"full": False, "core": True})
     kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core=core)
     return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation(momentum))
 
@@ -736,7 +736,7 @@ def dcl(temperature: TemperatureLike = 0.1) -> Loss:
     r" w_i = 2 - n\,\mathrm{softmax}_i(s_{ii'}/\sigma)",
 )
 def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
-    """DCLW: decoupled contrastive learning with larger weights for positives of low similarity. Can be negative.
+    """DCLW: decoupled contrastive learning (DCL), with larger weights on dissimilar positives. Can be negative.
 
     Args:
         temperature: in units of the cosine.
@@ -781,7 +781,7 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _align_and_repel(cp.Cross(symmetric=False), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
+    return _sum_attraction_repulsion(cp.Cross(symmetric=False), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
 
 
 @register_objective(
@@ -798,7 +798,7 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _align_and_repel(cp.Joint(together=True), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
+    return _sum_attraction_repulsion(cp.Joint(together=True), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
 
 
 @register_objective(
@@ -819,10 +819,10 @@ def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
     """
     check_nonnegative("gamma", gamma)
     kernel, layout = cp.Gibbs("chordal", temperature), cp.Cross(symmetric=False)
-    return _align_and_repel(layout, kernel, cp.KernelAttraction(), cp.MeanKernel(), 2.0, gamma)
+    return _sum_attraction_repulsion(layout, kernel, cp.KernelAttraction(), cp.MeanKernel(), 2.0, gamma)
 
 
-def _align_and_repel(
+def _sum_attraction_repulsion(
     layout: Layout,
     kernel: Kernel,
     attraction: Divergence,
@@ -830,7 +830,7 @@ def _align_and_repel(
     attraction_weight: float = 1.0,
     repulsion_weight: float = 1.0,
 ) -> Loss:
-    """Sum an attraction between views and a repulsion within each view, under one kernel."""
+    """Build the sum of an attraction between views and a repulsion within each view, under one kernel."""
     attract = cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), attraction)
     repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
@@ -940,7 +940,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     >>> guided(temperature=1.0)(torch.eye(2), torch.eye(2), features=torch.eye(2))
     tensor(0.3133)
     """
-    pairs = cp.GuidedNegatives(_joint_or_cross(layout), margin)
+    pairs = cp.GuidedNegatives(_select_layout(layout), margin)
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
@@ -949,7 +949,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks pairs by their graded similarities, such as scores of annotators; needs ``weights=``, the grades.
+    """CoSENT: ranks pairs as their grades do, such as similarity scores of annotators; needs ``weights=``, the grades.
 
     Only the order of the grades counts. Items are not negatives of each other.
 
@@ -970,7 +970,7 @@ def cosent(temperature: TemperatureLike = 0.05) -> Loss:
     r"\text{as cosent, with } s = |\cos(e^{-i\pi/4} z, z')|,\; z \in \mathbb{C}^{d/2}",
 )
 def angle(temperature: TemperatureLike = 0.0354) -> Loss:
-    """AnglE: ranks pairs by graded similarities as `cosent`, by an angle in the complex plane; needs ``weights=``.
+    """AnglE: ranks graded pairs like `cosent`, but by an angle in the complex plane; needs ``weights=``, the grades.
 
     The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
 

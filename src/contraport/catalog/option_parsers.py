@@ -9,22 +9,22 @@ from contraport._utils.spec_parser import parse_spec
 from contraport.errors import check, check_integer, is_number, unknown_name_error
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
-"""Strengths of the augmentations that suit the kind of data, in increasing order."""
+"""Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
 
 SCALED_NOISE = ("scaled-noise", "noise")
-"""Noise in units of each feature's standard deviation; ``noise`` is its earlier name, used by older runs."""
+"""Names of the noise in units of each feature's standard deviation; ``noise`` is the name in older runs."""
 
 ISOTROPIC_NOISE = "isotropic-noise"
-"""Noise of the same deviation in all features, in units of their mean standard deviation."""
+"""Name of the noise of equal deviation in all features, in units of their mean standard deviation."""
 
-MAX_STRENGTH = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
-"""Largest strength of the augmentations that do not depend on the kind of data."""
+MAX_STRENGTHS = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
+"""Largest strength of each augmentation that accepts a strength."""
 
-AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH)
-"""All names."""
+AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTHS)
+"""Names of all augmentations."""
 
 CORRUPTIONS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
-"""Image corruptions; noise also applies to vectors and time series."""
+"""Kinds of corruptions of images; noise also applies to vectors and time series."""
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -32,13 +32,13 @@ DOMAINS = {
     "rotate": ("upright", "quarter", "half", "three-quarters"),
     "style": ("plain", "edges", "posterised", "inverted"),
 }
-"""Domains of each kind: rotations of images, or rendering styles."""
+"""Names of the domains of each kind of domain shift: rotations of images, or rendering styles."""
 
-_CLASS = "class"
+_WITHIN_CLASS = "class"
 
 
 class AugmentSpec(NamedTuple):
-    """Parsed augmentation option: a name with an optional strength.
+    """Parsed option `augment`: name of an augmentation, with an optional strength.
 
     Attributes:
         name: Name of the augmentation, one of `AUGMENTS`.
@@ -50,7 +50,7 @@ class AugmentSpec(NamedTuple):
 
 
 class MismatchSpec(NamedTuple):
-    """Parsed option for pairs mismatched on purpose: their share, and whether partners are of one class.
+    """Parsed option `mismatch`: share of pairs mismatched on purpose, and whether their partners are of one class.
 
     Attributes:
         share: Share of all pairs that are mismatched on purpose.
@@ -62,21 +62,21 @@ class MismatchSpec(NamedTuple):
 
 
 class CorruptionSpec(NamedTuple):
-    """Parsed option for the corruption of items: its kind, and its severity from 1 to 5."""
+    """Parsed corruption of the option `corrupt`: its kind, and its severity from 1 to 5."""
 
     kind: str
     severity: int
 
 
 class DomainShiftSpec(NamedTuple):
-    """Parsed `domains` option: the kind of domain shift (rotation or style), and the held-out domain, if any."""
+    """Parsed option `domains`: the kind of domain shift (rotation or style), and the held-out domain, if any."""
 
     name: str
     held_out: str | None = None
 
 
-SAMPLINGS = ("top", "random")
-"""Ways to choose among the considered negatives."""
+MINING_SAMPLINGS = ("top", "random")
+"""Ways to choose hard negatives among the candidates: the most similar, or random ones."""
 
 
 class MiningRule(NamedTuple):
@@ -105,7 +105,7 @@ class MiningRule(NamedTuple):
     sampling: str = "top"
 
     def validate(self, prefix: str = "") -> MiningRule:
-        """Return the rule, or raise `UsageError` if a value is out of range; `prefix` begins the message."""
+        """Return the rule itself, or raise `UsageError` if a value is out of range; `prefix` begins the message."""
         check_integer(f"{prefix}k", self.k)
         check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
@@ -114,12 +114,12 @@ class MiningRule(NamedTuple):
             value = getattr(self, name)
             message = f"{prefix}{name}: must be a finite number, got {value!r}."
             check(value is None or (is_number(value) and math.isfinite(value)), message)
-        if self.sampling not in SAMPLINGS:
-            raise unknown_name_error(f"{prefix}sampling", self.sampling, SAMPLINGS)
+        if self.sampling not in MINING_SAMPLINGS:
+            raise unknown_name_error(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
         return self
 
     def resolve_range_max(self, positives: int) -> int:
-        """Return `range_max`, or its default for anchors with at most `positives` positives each."""
+        """Return the number of candidates to consider: `range_max`, or its default for a number of positives."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
@@ -127,7 +127,7 @@ class MiningRule(NamedTuple):
 
 
 class MinedNegativesSpec(NamedTuple):
-    """Parsed option of mined negatives: settings of the mining in training, or a file.
+    """Parsed option of mined hard negatives: the mining rule and its schedule in training, or a file of negatives.
 
     Attributes:
         rule: Rule that selects the negatives.
@@ -142,10 +142,10 @@ class MinedNegativesSpec(NamedTuple):
     file: str | None = None
 
 
-MINED = "mined"
-"""Name of the option of mined negatives."""
+MINED_NEGATIVES = "mined"
+"""Value of the option `negatives` that stands for mined hard negatives; settings follow after a colon."""
 
-_MINED_DEFAULTS = {"k": 4, "relative_margin": 0.05}
+_DEFAULT_MINING_SETTINGS = {"k": 4, "relative_margin": 0.05}
 
 
 def parse_mined_negatives(text: str) -> MinedNegativesSpec:
@@ -158,7 +158,9 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     (8, 0, None, 0.05)
     """
     names = (*MiningRule._fields, "refresh", "start", "file")
-    settings = dict(parse_spec("negatives", text, {MINED: names}, default_setting={MINED: "file"}).settings)
+    settings = dict(
+        parse_spec("negatives", text, {MINED_NEGATIVES: names}, default_setting={MINED_NEGATIVES: "file"}).settings
+    )
     if "file" in settings:
         check(len(settings) == 1, f"negatives: a file excludes other settings, got {text!r}.", "conflict")
         return MinedNegativesSpec(file=str(settings["file"]))
@@ -166,7 +168,7 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     check_integer("negatives: refresh", refresh)
     check_integer("negatives: start", start, 0)
     margins = {"relative_margin", "absolute_margin", "max_score"} & settings.keys()
-    defaults = {name: value for name, value in _MINED_DEFAULTS.items() if name == "k" or not margins}
+    defaults = {name: value for name, value in _DEFAULT_MINING_SETTINGS.items() if name == "k" or not margins}
     rule = MiningRule(**defaults | settings).validate("negatives: ")  # type: ignore[arg-type]  # checked here
     return MinedNegativesSpec(rule, int(refresh), int(start))
 
@@ -180,13 +182,13 @@ def parse_augment(text: object) -> AugmentSpec:
     >>> parse_augment("strong"), parse_augment("mixup:0.3")
     (AugmentSpec(name='strong', strength=None), AugmentSpec(name='mixup', strength=0.3))
     """
-    valid = {name: ("strength",) if name in MAX_STRENGTH else () for name in AUGMENTS}
-    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTH, "strength"))
+    valid = {name: ("strength",) if name in MAX_STRENGTHS else () for name in AUGMENTS}
+    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTHS, "strength"))
     strength = settings.get("strength")
     if strength is None:
         check(":" not in str(text), f"augment: must be a name, noise:0.2 or mixup:0.5, got {text!r}.", "no_strength")
         return AugmentSpec(name)
-    limit = MAX_STRENGTH[name]
+    limit = MAX_STRENGTHS[name]
     expected = "a positive number" if limit == math.inf else f"a number in (0, {limit:g}]"
     in_range = not isinstance(strength, str) and 0 < strength <= limit and strength < math.inf
     check(in_range, f"augment: the strength of {name} must be {expected}, got {text!r}.")
@@ -203,10 +205,10 @@ def parse_mismatch(value: object) -> MismatchSpec:
     (MismatchSpec(share=0.2, within_class=False), MismatchSpec(share=0.4, within_class=True))
     """
     text, _, among = str(value).partition(":")
-    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_CLASS}, got {value!r}."
-    share = _to_float(text)
-    check(0 <= share <= 1 and among in ("", _CLASS), expected)
-    return MismatchSpec(share, among == _CLASS)
+    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_WITHIN_CLASS}, got {value!r}."
+    share = _float_or_nan(text)
+    check(0 <= share <= 1 and among in ("", _WITHIN_CLASS), expected)
+    return MismatchSpec(share, among == _WITHIN_CLASS)
 
 
 def parse_imbalance_ratio(value: object) -> float:
@@ -218,7 +220,7 @@ def parse_imbalance_ratio(value: object) -> float:
     >>> parse_imbalance_ratio("50")
     50.0
     """
-    ratio = _to_float(value)
+    ratio = _float_or_nan(value)
     check(1 <= ratio < math.inf, f"imbalance: must be a finite number >= 1, such as 100, got {value!r}.")
     return ratio
 
@@ -262,8 +264,8 @@ def parse_domains(text: object) -> DomainShiftSpec:
     return DomainShiftSpec(name, held_out or None)
 
 
-def _to_float(value: object) -> float:
-    """Convert a number or its text to a float; NaN if it is none."""
+def _float_or_nan(value: object) -> float:
+    """Convert a value or its text to a float; NaN if it is not a number."""
     try:
         return float(str(value))
     except ValueError:

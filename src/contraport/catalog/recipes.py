@@ -26,13 +26,13 @@ class Recipe(NamedTuple):
     citation: str
 
 
-def _of_objective(name: str, **settings: Any) -> Recipe:
+def _objective_recipe(name: str, **settings: Any) -> Recipe:
     row = OBJECTIVES[name]
     return Recipe({"objective": name, **settings}, row.summary, row.citation)
 
 
 RECIPES: dict[str, Recipe] = {
-    "simclr": _of_objective("nt-xent"),
+    "simclr": _objective_recipe("nt-xent"),
     "moco": Recipe(
         {
             "objective": "info-nce",
@@ -84,7 +84,7 @@ RECIPES: dict[str, Recipe] = {
         "The method distillationv1 of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good teacher "
         "is patient and consistent. LightlyTrain also applies mixup, to the images of the teacher too.",
     ),
-    "cmc": _of_objective("cmc"),
+    "cmc": _objective_recipe("cmc"),
     "cmc-nce": Recipe(
         {"objective": "cmc-nce", "negatives": "bank"},
         "Classify pairs as matched or not by NCE, with a memory bank of each view as the source of negatives.",
@@ -121,13 +121,13 @@ RECIPES: dict[str, Recipe] = {
         "Khattab and Zaharia (2020), ColBERT: Efficient and effective passage search via contextualized late "
         "interaction over BERT; the mean of the maxima in place of their sum, hence the temperature.",
     ),
-    "sup-con": _of_objective("sup-con"),
-    "rince": _of_objective("rince"),
-    "gca-ince": _of_objective("gca-ince"),
-    "gca-rince": _of_objective("gca-rince"),
-    "gca-uot": _of_objective("gca-uot"),
-    "iot": _of_objective("iot"),
-    "iot-uniform": _of_objective("iot-uniform"),
+    "sup-con": _objective_recipe("sup-con"),
+    "rince": _objective_recipe("rince"),
+    "gca-ince": _objective_recipe("gca-ince"),
+    "gca-rince": _objective_recipe("gca-rince"),
+    "gca-uot": _objective_recipe("gca-uot"),
+    "iot": _objective_recipe("iot"),
+    "iot-uniform": _objective_recipe("iot-uniform"),
     "iot-tighten": Recipe(
         {"objective": "nt-xent", "constraint": "tighten:every=2"},
         "Inverse optimal transport under a constraint that tightens: rows alone, then 1, 2, 4 and 8 iterations.",
@@ -138,10 +138,10 @@ RECIPES: dict[str, Recipe] = {
         "Inverse optimal transport under a constraint that relaxes: 8, 4, 2 and 1 iterations, then rows alone.",
         f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for trainings of ten or more.",
     ),
-    "alpha-cl": _of_objective("alpha-cl"),
-    "direct-clr": _of_objective("direct-clr", projection=0),
-    "t-simclr": _of_objective("t-simclr"),
-    "align-uniform": _of_objective("align-uniform"),
+    "alpha-cl": _objective_recipe("alpha-cl"),
+    "direct-clr": _objective_recipe("direct-clr", projection=0),
+    "t-simclr": _objective_recipe("t-simclr"),
+    "align-uniform": _objective_recipe("align-uniform"),
     "predictive": Recipe(
         {"predict": "l2"},
         "Decode each view from the features of the other views; no contrastive loss. The baseline of CMC.",
@@ -150,11 +150,11 @@ RECIPES: dict[str, Recipe] = {
 }
 """All recipes, by name."""
 
-_OWNED = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
+_DEPENDENTS = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
 
 
 def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the settings of the recipe to keyword arguments of `contraport.train`.
+    """Merge the settings of the option `recipe` into keyword arguments of `contraport.train`.
 
     Explicit options override the recipe. With another objective or other negatives, the recipe's settings of its own
     objective or negatives do not apply.
@@ -168,7 +168,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
     settings = get_recipe_settings(options.get("recipe"))
-    for owner, owned in _OWNED.items():
+    for owner, owned in _DEPENDENTS.items():
         if options.get(owner, settings.get(owner)) != settings.get(owner):
             settings = {name: value for name, value in settings.items() if name not in owned}
     resolved = {**settings, **options}

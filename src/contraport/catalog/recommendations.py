@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ClaimReference(NamedTuple):
-    """Reference to a claim of a benchmark suite.
+    """Reference to a benchmark claim, by its suite and its index in the suite.
 
     Attributes:
         suite: Name of the suite in `benchmarks/suites`.
@@ -22,7 +22,7 @@ class ClaimReference(NamedTuple):
 
 
 class ObjectiveRecommendation(NamedTuple):
-    """Recommendation of objectives, in one or a few sentences.
+    """Recommended objectives, with the reason as text and the benchmark claims that support it.
 
     Attributes:
         evidence: Benchmark claims that support the recommendation; empty if nothing was measured.
@@ -34,7 +34,7 @@ class ObjectiveRecommendation(NamedTuple):
 
 
 class UseCase(NamedTuple):
-    """Use case, with the recommended objectives.
+    """Use case (a kind of data or a goal), with the objectives recommended for it.
 
     Attributes:
         name: Kind of data or goal.
@@ -308,7 +308,7 @@ USE_CASES = (
         ),
     ),
 )
-"""All use cases."""
+"""All use cases, in the order of the documentation."""
 
 
 def list_use_cases(objective: str) -> list[str]:

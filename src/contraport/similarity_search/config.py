@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from contraport.catalog.option_parsers import SAMPLINGS
+from contraport.catalog.option_parsers import MINING_SAMPLINGS
 from contraport.errors import check
 from contraport.options import (
     EXTRA,
@@ -163,7 +163,7 @@ class MiningOptions(TrustOptions):
     sampling: Literal["top", "random"] = option(
         "top",
         "Negatives to take of those considered: the most similar (top), or random ones.",
-        check=one_of(*SAMPLINGS),
+        check=one_of(*MINING_SAMPLINGS),
     )
     audit: str | Path | None = option(
         None,
