@@ -79,7 +79,7 @@ def test_features_are_those_of_the_weights_in_the_package() -> None:
     ],
 )
 def test_starts_from_its_own_weights_unless_others_are_given(options: dict[str, Any], expected: Any) -> None:
-    assert Settings(**options).pretrained_encoders == expected
+    assert Settings(**options).effective_pretrained == expected
 
 
 @installed

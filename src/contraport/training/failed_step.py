@@ -66,7 +66,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     check_custom_code_trusted(
         settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects
     )
-    step, micro_batch = read_run_file(run.nonfinite_path, _step)
+    step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch)
     weights = load_initial_weights(settings, run)
     module = build_components(infer_encoder_settings(settings, weights), weights, run=run).module
 
@@ -74,7 +74,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
         module.load_state_dict(read_checkpoint(file)["pipeline"])
 
     read_run_file(run.nonfinite_checkpoint, restore)
-    return FailedStep(module, read_run_file(file, _batch), step, micro_batch)
+    return FailedStep(module, read_run_file(file, _read_batch), step, micro_batch)
 
 
 def replay(path: str | Path, **arguments: Any) -> FailedStep:
@@ -83,12 +83,12 @@ def replay(path: str | Path, **arguments: Any) -> FailedStep:
     return load_failed_step(path, **arguments)
 
 
-def _step(file: Path) -> tuple[int, int]:
+def _read_step_and_micro_batch(file: Path) -> tuple[int, int]:
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])
 
 
-def _batch(file: Path) -> Batch:
+def _read_batch(file: Path) -> Batch:
     with np.load(file, allow_pickle=False) as arrays:
         tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     views = sum(name.startswith("view") for name in tensors)

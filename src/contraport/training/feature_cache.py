@@ -31,7 +31,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 
 
 def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:
-    """Return the components of the training with cached features in place of items.
+    """Replace the items of the training by their cached features, and return the new components.
 
     The features are loaded from the cache folder, or computed and written to it.
 

@@ -130,7 +130,7 @@ class Loop:
             order.begin_at(epoch=self.completed_epochs, batch=self.completed_batches)
             while self.completed_epochs < self.epochs and not self.should_stop:
                 order.set_epoch(self.completed_epochs)
-                for batch in self._timed():
+                for batch in self._iterate_timed_batches():
                     self._train_on(batch.to(self.device))
                 # Counted before the callbacks: a checkpoint of after_epoch must resume in the next epoch.
                 self.completed_epochs, self.completed_batches = self.completed_epochs + 1, 0
@@ -146,7 +146,7 @@ class Loop:
     def _train_on(self, batch: Batch) -> None:
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
-        with self._gradients_exchanged(completes_step):
+        with self._gradient_sync_context(completes_step):
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.share)
@@ -177,14 +177,14 @@ class Loop:
             self.module.after_step(self.step)
         self.step, self.completed_micro_batches = self.step + 1, 0
 
-    def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
-        """Return a context that averages gradients over processes only for the last micro-batch of a step."""
+    def _gradient_sync_context(self, completes_step: bool) -> AbstractContextManager[Any]:
+        """Return a context in which processes exchange gradients only for the last micro-batch of a step."""
         if completes_step or not hasattr(self.loss_callable, "no_sync"):
             return nullcontext()
         context: AbstractContextManager[Any] = self.loss_callable.no_sync()
         return context
 
-    def _timed(self) -> Iterator[Batch]:
+    def _iterate_timed_batches(self) -> Iterator[Batch]:
         """Yield the batches of an epoch, and add the time spent waiting for them to `data_wait_seconds`."""
         batches = iter(self.batches)
         while True:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
 
 EvalContextFactory: TypeAlias = "Callable[[torch.device], EvalContext]"
-"""Creates the evaluation data of the online metrics on a device."""
+"""Function that builds the evaluation context of the online metrics for a device."""
 
-MONITOR_ITEMS = 2_000
-"""Maximum number of training items for online metrics."""
+MAX_ONLINE_METRIC_ITEMS = 2_000
+"""Maximum number of training items on which online metrics are computed."""
 
 
 class OnlineMetrics(Callback):
@@ -55,10 +55,10 @@ class OnlineMetrics(Callback):
 def build_eval_context_factory(
     settings: Settings, components: Components, dataset: Dataset
 ) -> EvalContextFactory | None:
-    """Build a function that maps a device to the evaluation data of the online metrics; None if there are none.
+    """Build the function that creates the evaluation context of the online metrics; None without online metrics.
 
-    The data are a fixed random subset of the training items, at most `MONITOR_ITEMS`: one half to fit probes, the other
-    to score them. No test item is used.
+    The items are a fixed random subset of the training items: one half to fit probes, the other to score them. No test
+    item is used.
 
     `dataset` has the training items before pairs are mismatched on purpose.
     """
@@ -71,7 +71,7 @@ def build_eval_context_factory(
 
     model, objective = components.module.model, components.module.objective
     whole = dataset.drop_incomplete()  # items that lack a view have no representation
-    drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITOR_ITEMS].numpy()
+    drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MAX_ONLINE_METRIC_ITEMS].numpy()
     check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
     train_items, test_items = copy_subset(whole, drawn[::2], "train"), copy_subset(whole, drawn[1::2], "test")
 

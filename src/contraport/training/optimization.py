@@ -62,12 +62,12 @@ def create_optimizer(
         return uniform
     theirs = {id(weights) for encoder in encoders for weights in encoder.parameters()}
     rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in theirs]
-    groups = _decayed(rest, rate, weight_decay)  # first: the learning rate of the first group is the one that is logged
+    groups = _split_by_decay(rest, rate, weight_decay)  # first: the logged learning rate is that of the first group
     for encoder in encoders:
         if layer_decay is None:
-            groups += _decayed(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
+            groups += _split_by_decay(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
             continue
-        check_defines_layers(encoder)
+        check_supports_layer_decay(encoder)
         for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
             scale = encoder_lr_scale * group.pop("lr_scale")
             groups.append({**group, "lr": rate * scale})
@@ -115,14 +115,14 @@ def build_loop(
     )
 
 
-def check_defines_layers(encoder: nn.Module) -> None:
-    """Raise `UsageError` unless an encoder defines its layers, which `layer_decay` requires and timm encoders do."""
+def check_supports_layer_decay(encoder: nn.Module) -> None:
+    """Raise `UsageError` unless an encoder states the order of its layers, as `layer_decay` requires (timm only)."""
     message = f"layer_decay: requires a timm encoder, got {type(encoder).__name__}."
     check(hasattr(encoder, "group_matcher"), message)
 
 
-def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two parameter groups of the trainable weights: one without and one with weight decay."""
+def _split_by_decay(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Split the trainable weights into two parameter groups: without weight decay (biases, norms) and with it."""
     learning = [(name, weights) for name, weights in named if weights.requires_grad]
     plain = [weights for name, weights in learning if weights.ndim <= 1 or name.endswith(".bias")]
     fading = [weights for name, weights in learning if not (weights.ndim <= 1 or name.endswith(".bias"))]

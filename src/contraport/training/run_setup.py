@@ -80,7 +80,7 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
     """
     if not settings.resume:
         with run.translate_write_errors():
-            _delete_leftovers(run)
+            _delete_leftover_files(run)
             Run.create(run.path, settings.to_config(), overwrite=settings.overwrite)
             if record is not None:
                 run.save_split_record(record)
@@ -103,7 +103,7 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
     )
     # Below all checks: a refused resume changes nothing. Rows after the checkpoint go, since their steps run again.
     with run.translate_write_errors():
-        _delete_leftovers(run)
+        _delete_leftover_files(run)
         drop_metrics_after(run, position)
         if position.epoch < settings.epochs:
             # An evaluation of the shorter training would be taken for one of the longer.
@@ -136,7 +136,7 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
         raise
 
 
-def _delete_leftovers(run: Run) -> None:
+def _delete_leftover_files(run: Run) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
         for half in leftover_files(folder):

@@ -32,36 +32,36 @@ from contraport.training.optimization import build_loop
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.training_module import TrainingModule
 
-SKIPPED = 2
-"""Number of steps of a dry run before the timed ones: in the first steps kernels are chosen and memory is allocated."""
+DRY_RUN_SKIPPED_STEPS = 2
+"""Number of untimed first steps of a dry run, in which kernels are chosen and memory is allocated."""
 
-MEASURED = 5
+DRY_RUN_TIMED_STEPS = 5
 
-_STEPS = range(SKIPPED + MEASURED)
+_DRY_RUN_STEPS = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
 
 PROFILE_SKIPPED, PROFILE_WARMUP, PROFILE_STEPS, PROFILE_ROWS = 5, 2, 10, 30
 """Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
 
-SLOW_STEP = 1.0
-"""Seconds per step on one thread above which all threads are used without further timing."""
+SLOW_STEP_SECONDS = 1.0
+"""Seconds of a step on one thread above which all threads are used, without timing other numbers of threads."""
 
-LARGE_NETWORK = 20_000_000
-"""Number of weights above which all threads are used without timing."""
+LARGE_NETWORK_WEIGHTS = 20_000_000
+"""Number of weights of the model above which all threads are used, without timing."""
 
-TIMED_STEPS = 5
-"""Number of timed steps per number of threads, after one that is not timed."""
+THREAD_TIMED_STEPS = 5
+"""Maximum number of timed steps for each number of threads tried, after one untimed step."""
 
-TIMING_BUDGET = 1.0
-"""Seconds of timing per number of threads, after at least one timed step."""
+THREAD_TIMING_SECONDS = 1.0
+"""Seconds of timing for each number of threads tried; at least one step is timed."""
 
-REQUIRED_SPEEDUP = 0.9
-"""More threads are chosen if a step takes less than this fraction of its time with fewer."""
+MAX_TIME_RATIO = 0.9
+"""Maximum ratio of the step time to that with fewer threads for which more threads are chosen."""
 
 log = logging.getLogger("contraport.training")
 
 
-class DryRun(NamedTuple):
-    """Result of a dry run: measured time and memory of a training.
+class DryRunResult(NamedTuple):
+    """Result of a dry run: measured time per step, and peak memory.
 
     Attributes:
         median_step_seconds: median seconds per optimizer step.
@@ -77,7 +77,7 @@ class DryRun(NamedTuple):
     def format_estimate(self, steps: int) -> str:
         """Return a one-line estimate of what a training with a given number of steps requires.
 
-        >>> DryRun(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
+        >>> DryRunResult(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
         encoding = (
@@ -94,15 +94,15 @@ class DryRun(NamedTuple):
 
 
 class _AllStepsTimed(Exception):  # noqa: N818 - control flow
-    """Raised to end the training of a dry run once all its steps are timed."""
+    """Raised to end a dry run once all its steps are timed."""
 
 
-class _Timer(Callback):
+class _StepTimer(Callback):
     """Callback that times each step, including the wait for its batches, and ends the training after the last."""
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(_STEPS, "timing steps", len(_STEPS)))
+        self._shown = iter(bars.track(_DRY_RUN_STEPS, "timing steps", len(_DRY_RUN_STEPS)))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -111,15 +111,15 @@ class _Timer(Callback):
     def after_batch(self, loop: Loop) -> None:
         if loop.completed_micro_batches > 0:
             return
-        _synchronize(loop.device)
+        _synchronize_device(loop.device)
         self.seconds.append(time.perf_counter() - self._start)
         if next(self._shown, None) is None:
             raise _AllStepsTimed
         self._start = time.perf_counter()
 
 
-class _FeatureBatches:
-    """Batches of random numbers that replace cached features; the values do not affect the timing."""
+class _RandomFeatureBatches:
+    """Batches of random features, which replace cached features in a dry run: the values do not affect the timing."""
 
     def __init__(self, components: Components, draws: int) -> None:
         model, views = components.module.model, components.module.views
@@ -136,7 +136,7 @@ class _FeatureBatches:
 
 
 @torch.random.fork_rng()
-def measure_training_steps(settings: Settings, components: Components) -> DryRun:
+def measure_training_steps(settings: Settings, components: Components) -> DryRunResult:
     """Measure the time and memory of a few training steps; the weights of the module change.
 
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
@@ -157,42 +157,43 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
     batches: Any = components.batches
     if draws > 0:
         feature_cache_seconds = (
-            draws * len(components.dataset) / settings.batch_size * _seconds_to_encode(components, device, bars)
+            draws * len(components.dataset) / settings.batch_size * _measure_encoding_seconds(components, device, bars)
         )
         module.uses_cached_features = True
-        batches = _FeatureBatches(components, draws)
-    timer = _Timer(bars)
+        batches = _RandomFeatureBatches(components, draws)
+    timer = _StepTimer(bars)
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
-    loop.epochs = len(_STEPS)  # of at least one step each, so that the timer ends the loop
+    loop.epochs = len(_DRY_RUN_STEPS)  # of at least one step each, so that the timer ends the loop
     try:
-        with thread_limit(choose_thread_count(settings, components)):
+        with limit_threads(choose_thread_count(settings, components)):
             loop.run()
     except _AllStepsTimed:
         pass
     finally:
         components.batches.close()
-    return DryRun(statistics.median(timer.seconds[SKIPPED:]), feature_cache_seconds, _peak_memory(device), device)
+    step_seconds = statistics.median(timer.seconds[DRY_RUN_SKIPPED_STEPS:])
+    return DryRunResult(step_seconds, feature_cache_seconds, _read_peak_memory(device), device)
 
 
-def _seconds_to_encode(components: Components, device: torch.device, bars: ProgressBars) -> float:
+def _measure_encoding_seconds(components: Components, device: torch.device, bars: ProgressBars) -> float:
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
-        for _ in bars.track(_STEPS, "timing the encoder", len(_STEPS)):
+        for _ in bars.track(_DRY_RUN_STEPS, "timing the encoder", len(_DRY_RUN_STEPS)):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))
-            _synchronize(device)
+            _synchronize_device(device)
             seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[SKIPPED:])
+    return statistics.median(seconds[DRY_RUN_SKIPPED_STEPS:])
 
 
-def _synchronize(device: torch.device) -> None:
+def _synchronize_device(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
 
 
-def _peak_memory(device: torch.device) -> int:
+def _read_peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux KiB
@@ -213,7 +214,7 @@ def _format_duration(seconds: float) -> str:
 
 
 @contextmanager
-def thread_limit(number: int | None) -> Iterator[None]:
+def limit_threads(number: int | None) -> Iterator[None]:
     """Context manager that sets the number of torch CPU threads; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
@@ -239,7 +240,7 @@ def choose_thread_count(settings: Settings, components: Components) -> int | Non
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
     if is_chosen or select_training_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
         return None
-    if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK:
+    if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK_WEIGHTS:
         return most
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
@@ -252,11 +253,11 @@ def choose_thread_count(settings: Settings, components: Components) -> int | Non
 def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
     """Return the thread count, at most `most`, with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
-    if seconds >= SLOW_STEP:
+    if seconds >= SLOW_STEP_SECONDS:
         return most
     for number in [*(number for number in (2, 4) if number < most), most]:
         measured = measure_step_seconds(module, batch, settings, threads=number)
-        if measured < REQUIRED_SPEEDUP * seconds:
+        if measured < MAX_TIME_RATIO * seconds:
             best, seconds = number, measured
     return best
 
@@ -264,14 +265,14 @@ def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Se
 def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
     """Measure the seconds of the forward and backward pass of a batch: the median, or the first if it is slow."""
     seconds: list[float] = []
-    with thread_limit(threads):
-        while len(seconds) <= TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < TIMING_BUDGET):
+    with limit_threads(threads):
+        while len(seconds) <= THREAD_TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < THREAD_TIMING_SECONDS):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
                 loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
-            if seconds[0] >= 2 * SLOW_STEP:
+            if seconds[0] >= 2 * SLOW_STEP_SECONDS:
                 return seconds[0]
     return statistics.median(seconds[1:])
 

@@ -49,7 +49,7 @@ from contraport.training.preflight import log_preflight_warnings, log_training_d
 from contraport.training.resumable_fit import fit
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
-from contraport.training.step_timing import choose_thread_count, measure_training_steps, thread_limit
+from contraport.training.step_timing import choose_thread_count, limit_threads, measure_training_steps
 
 log = logging.getLogger("contraport.training")
 
@@ -93,7 +93,7 @@ def train_from_options(options: dict[str, Any], *, log_hints: bool = True) -> Ru
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
             settings = simplify_freeze_setting(settings, dataset)
-            settings, notes = _fit_batch_size(settings, dataset, chosen="batch_size" in options)
+            settings, notes = _reduce_batch_size(settings, dataset, chosen="batch_size" in options)
             settings = with_epochs_from_steps(settings, dataset, chosen="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
@@ -108,7 +108,7 @@ def train_from_options(options: dict[str, Any], *, log_hints: bool = True) -> Ru
                 run.check_accepts_new_run(overwrite=settings.overwrite)
             record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
         with propagate_errors():
-            _check_same_items(dataset, record)
+            _check_equal_across_processes(dataset, record)
         with _locked(run), rollback_on_failure(run):
             with propagate_errors():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
@@ -132,7 +132,7 @@ def _locked(run: Run) -> Iterator[None]:
         yield
 
 
-def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
+def _check_equal_across_processes(dataset: Dataset, record: SplitRecord | None) -> None:
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
@@ -142,7 +142,7 @@ def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
     check(first == own, message, "differs_between_processes")
 
 
-def _fit_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
+def _reduce_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
     """Reduce the default batch size for few items; return the settings and notes for the log."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
@@ -187,9 +187,9 @@ def _fit(
         if count_cached_draws(settings) > 0:
             components = use_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
-            components = _cache_decoded(components, settings, Path(settings.decoded or run.decoded_path))
+            components = _cache_decoded_images(components, settings, Path(settings.decoded or run.decoded_path))
         loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
-        with thread_limit(settings.threads):
+        with limit_threads(settings.threads):
             loop, meter = fit(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
@@ -208,7 +208,7 @@ def _fit(
             log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
-def _cache_decoded(components: Components, settings: Settings, folder: Path) -> Components:
+def _cache_decoded_images(components: Components, settings: Settings, folder: Path) -> Components:
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):
         return components

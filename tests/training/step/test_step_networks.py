@@ -81,6 +81,6 @@ def test_freezes_batch_norm_that_replaced_another() -> None:
     freezing = EncoderFreezer([], None, adapted=[encoder])
     assert not encoder[1].training
     encoder[1] = nn.SyncBatchNorm(3)
-    freezing.apply(0)
+    freezing.freeze_or_unfreeze(0)
     assert not encoder[1].training
     assert encoder[0].training

@@ -1,4 +1,4 @@
-"""Checkpoints: the callback that writes them, what they hold, and the signals that stop a training after a checkpoint.
+"""Writing and restoring of checkpoints, and the handling of signals that stop a training after a checkpoint.
 
 A checkpoint is a dictionary:
 
@@ -51,9 +51,9 @@ class StopRequest:
         """Install the signal handlers; does nothing outside the main thread, where Python does not allow it."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                signal.signal(number, self._note)
+                signal.signal(number, self._handle_signal)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
         # since a scheduler may repeat it while the checkpoint is written.
         if self.requested and number == signal.SIGINT:
@@ -62,7 +62,7 @@ class StopRequest:
 
 
 @contextmanager
-def restored_signals() -> Iterator[None]:
+def restored_signal_handlers() -> Iterator[None]:
     """Context manager that restores the previous signal handlers at its end."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
@@ -137,13 +137,13 @@ def write_checkpoint(run: Run, loop: Loop, path: Path) -> None:
             return
         with run.translate_write_errors():
             with atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
-                _save(state, file)
+                _torch_save(state, file)
             # Only now can the new run be resumed, so only now is the replaced one given up.
             if run.last_checkpoint.exists():
                 run.backup.delete_backup()
 
 
-def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+def _torch_save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
     """Call `torch.save`, and raise the `OSError` of a full disk, which torch hides behind a `RuntimeError`."""
     try:
         torch.save(checkpoint, file)
@@ -232,14 +232,14 @@ def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_checkpoint_remedy(run: Run) -> str:
-    """Return the end of an error message: what to do about an unusable last checkpoint."""
+    """Format the remedy for an unusable last checkpoint, which ends an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
     return f"; {other}restart with {format_options(overwrite=True)}."
 
 
 def read_position(run: Run) -> Position:
-    """Read the position of the last checkpoint of a run; the start if there is none.
+    """Read the position (epoch, batch, step) of the last checkpoint of a run; the start if there is none.
 
     Raises:
         UsageError: the checkpoint is corrupt.

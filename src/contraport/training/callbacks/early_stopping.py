@@ -92,7 +92,7 @@ def parse_early_stopping(text: str) -> StoppingRule:
 
 
 def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
-    """Return the metrics to compute during training: those of `online_metrics`, and that of `early_stopping`."""
+    """Return the metrics to compute during training: those of `online_metrics` and the one of `early_stopping`."""
     scheduled = parse_scheduled_metrics(settings.online_metrics)
     watched = settings.early_stopping and parse_early_stopping(settings.early_stopping).metric
     if watched and watched.key not in {one.metric.key for one in scheduled}:
@@ -101,7 +101,7 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 
 
 class EarlyStopping(Callback):
-    """Callback that ends a training after `patience` epochs without improvement, or only logs that the loss is flat.
+    """Callback that ends a training after `patience` epochs without improvement, or by default only logs a flat loss.
 
     It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
     hold its state: a resumed training stops at the same epoch.
@@ -148,7 +148,7 @@ class EarlyStopping(Callback):
 
     def after_epoch(self, loop: Loop) -> None:
         # All processes decide by the value of the first, which alone computes the online metrics.
-        value = broadcast_object(self._read_value())
+        value = broadcast_object(self._pop_watched_value())
         if value is not None and self._is_better(value):
             self._best, self._best_epoch = value, loop.completed_epochs
         if self._best is None or self._epochs_without_improvement(loop) != self._patience(loop):
@@ -166,7 +166,7 @@ class EarlyStopping(Callback):
                 self._best_epoch, pluralize(self._patience(loop), "epoch"),
             )  # fmt: skip
 
-    def _read_value(self) -> float | None:
+    def _pop_watched_value(self) -> float | None:
         mean_loss = float(self._loss_sum) / self._loss_count
         self._loss_sum, self._loss_count = 0.0, 0
         if self._rule.metric is None:

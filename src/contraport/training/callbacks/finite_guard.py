@@ -26,13 +26,13 @@ class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the trainin
     """Error: an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
 
 
-class _Step(NamedTuple):
+class _StepValues(NamedTuple):
     """Losses of the micro-batches of a step, and the norm of its gradient."""
 
     losses: tuple[Tensor, ...]
     norm: Tensor
 
-    def numbers(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         return torch.stack([value.float() for value in (*self.losses, self.norm)])
 
 
@@ -52,7 +52,7 @@ class FiniteGuard(Callback):
 
     def before_step(self, loop: Loop) -> None:
         losses, self._losses = self._losses, []
-        numbers = _Step(tuple(losses), loop.grad_norm).numbers().tolist()
+        numbers = _StepValues(tuple(losses), loop.grad_norm).to_tensor().tolist()
         if not all(map(math.isfinite, numbers)):
             self._fail(loop, numbers[:-1], numbers[-1])
         if numbers[-1] == 0 and not self._has_warned:
@@ -88,7 +88,7 @@ class FailedStepRecorder(FiniteGuard):
         self._run = run
         self._seed = seed
         self._batches: list[Batch] = []
-        self._unread: list[_Step] = []
+        self._unread: list[_StepValues] = []
         self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
@@ -101,31 +101,31 @@ class FailedStepRecorder(FiniteGuard):
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         super().after_backward(loop, batch, loss)
-        if self._reads_each_step:
+        if self._checks_each_step:
             self._batches.append(batch)
 
     def before_step(self, loop: Loop) -> None:
-        if self._reads_each_step:
+        if self._checks_each_step:
             super().before_step(loop)
             self._batches = []
             return
-        self._unread.append(_Step(tuple(self._losses), loop.grad_norm))
+        self._unread.append(_StepValues(tuple(self._losses), loop.grad_norm))
         self._losses = []
         if len(self._unread) >= self.every:
-            self._check_unread()
+            self._check_unread_steps()
 
     def before_save(self, loop: Loop) -> None:
-        self._check_unread()
+        self._check_unread_steps()
         self._has_checkpoint = True
 
     @property
-    def _reads_each_step(self) -> bool:
-        """True if each step is checked before it is taken, as always before there is a checkpoint to restart from."""
+    def _checks_each_step(self) -> bool:
+        """True if each step is checked before it is taken: with `every` 1, or without a checkpoint to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
-    def _check_unread(self) -> None:
+    def _check_unread_steps(self) -> None:
         steps, self._unread = self._unread, []
-        if steps and not bool(torch.cat([step.numbers() for step in steps]).isfinite().all()):
+        if steps and not bool(torch.cat([step.to_tensor() for step in steps]).isfinite().all()):
             raise NonFiniteEarlierStep
 
     def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:

@@ -15,10 +15,10 @@ from contraport.errors import UsageError, import_optional
 from contraport.runs import MetricsRow, Run
 
 _PROJECT = "contraport"
-_VERSIONS = "versions.json"
-_MLFLOW_VALUE = 250
-"""Maximum length of a parameter value that every MLflow server accepts."""
-_MLFLOW_SETTINGS = 100
+_SESSION_IDS_FILE = "versions.json"
+_MLFLOW_MAX_VALUE_LENGTH = 250
+"""Maximum length of a parameter value, in characters, that every MLflow server accepts."""
+_MLFLOW_MAX_PARAMS = 100
 """Maximum number of parameters per request to an MLflow server."""
 
 
@@ -98,9 +98,9 @@ class MLflow(Logger):
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        entries = [Param(name, str(value)[:_MLFLOW_VALUE]) for name, value in _flatten(settings)]
-        for first in range(0, len(entries), _MLFLOW_SETTINGS):
-            self._client.log_batch(self.session_id, params=entries[first : first + _MLFLOW_SETTINGS])
+        entries = [Param(name, str(value)[:_MLFLOW_MAX_VALUE_LENGTH]) for name, value in _flatten_settings(settings)]
+        for first in range(0, len(entries), _MLFLOW_MAX_PARAMS):
+            self._client.log_batch(self.session_id, params=entries[first : first + _MLFLOW_MAX_PARAMS])
 
     def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
@@ -159,20 +159,20 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     if not makers:
         return []
     run.loggers_path.mkdir(exist_ok=True)
-    file = run.loggers_path / _VERSIONS
-    versions: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    with _report_logger_errors(run):
-        loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
-        for name in loggers.keys() - versions:  # MLflow parameters are immutable, even `epochs` on resume
+    file = run.loggers_path / _SESSION_IDS_FILE
+    session_ids: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    with _translate_logger_errors(run):
+        loggers = {name: make(run, session_ids.get(name), step) for name, make in makers.items()}
+        for name in loggers.keys() - session_ids:  # MLflow parameters are immutable, even `epochs` on resume
             loggers[name].log_settings(config)
-    write_json(file, {**versions, **{name: logger.session_id for name, logger in loggers.items()}})
+    write_json(file, {**session_ids, **{name: logger.session_id for name, logger in loggers.items()}})
     return list(loggers.values())
 
 
 def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
     """Send a row of metrics to all loggers that do not have it yet."""
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
-    with _report_logger_errors(run):
+    with _translate_logger_errors(run):
         for logger in loggers:
             if row["step"] > logger.last_step:
                 logger.log_metrics(numbers, row["step"])
@@ -183,7 +183,7 @@ def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> No
     """Close the loggers; if the training failed, errors of loggers are suppressed."""
     for logger in loggers:
         if succeeded:
-            with _report_logger_errors(run):
+            with _translate_logger_errors(run):
                 logger.close(succeeded=True)
         else:
             with suppress(Exception):
@@ -191,7 +191,7 @@ def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> No
 
 
 @contextmanager
-def _report_logger_errors(run: Run) -> Iterator[None]:
+def _translate_logger_errors(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each package has its own exceptions
@@ -202,10 +202,10 @@ def _report_logger_errors(run: Run) -> Iterator[None]:
         ) from error
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the names and values of nested settings; a nested name is joined by a slash, as in ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}/")
+            yield from _flatten_settings(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value

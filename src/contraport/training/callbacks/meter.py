@@ -90,7 +90,7 @@ class Meter(Callback):
         if self._steps_of_row == self._every or loop.is_last_batch:
             self._step_values = {
                 "lr": loop.optimizer.param_groups[0]["lr"],
-                "temperature": _temperature(self._objective),
+                "temperature": _read_temperature(self._objective),
                 "plan_mass": getattr(self._objective, "last_mass", None),
             }
 
@@ -148,7 +148,7 @@ class Meter(Callback):
             send_metrics_row(self._loggers, self._run, self.last_row)
 
 
-def _temperature(objective: nn.Module | None) -> float | None:
+def _read_temperature(objective: nn.Module | None) -> float | None:
     temperature = getattr(objective, "temperature", None)
     if temperature is None:
         return None

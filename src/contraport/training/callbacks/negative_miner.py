@@ -24,7 +24,7 @@ log = logging.getLogger("contraport.training")
 
 
 class NegativeMiner(Callback):
-    """Callback that mines hard negatives; in the batches of later epochs, each item is followed by its negatives.
+    """Callback that mines hard negatives; in later batches, each item is followed by its negatives.
 
     There is one table of negatives if each item has one stored view, whose random views are the positives; else one
     for each view, mined for the first other view. An item with too few negatives gets itself, which the loss excludes.
@@ -55,8 +55,8 @@ class NegativeMiner(Callback):
         self.layout = MinedBatchLayout(self._positions.shape[1] // tables, tables)
         self._mined_epoch = -1
 
-    def apply(self, batches: BatchLoader | StreamLoader) -> None:
-        """Set the negatives of later batches: those mined last, or random ones before the first mining."""
+    def set_batch_negatives(self, batches: BatchLoader | StreamLoader) -> None:
+        """Append to each item of later batches the negatives mined last, or random ones before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
         order.set_companions(self._positions)
@@ -70,7 +70,7 @@ class NegativeMiner(Callback):
             self._mine_if_due(loop)
 
     def state(self) -> dict[str, Any]:
-        """Return the positions of the negatives, and the number of epochs after which they were mined; -1: never."""
+        """Return the positions of the negatives, and the epoch at whose start they were mined; -1: not yet mined."""
         return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class NegativeMiner(Callback):
                 if is_main_process():
                     self._positions = self._mine(cast(TrainingModule, loop.module), epoch)
             self._positions, self._mined_epoch = broadcast_object(self._positions), epoch
-        self.apply(loop.batches)
+        self.set_batch_negatives(loop.batches)
 
     def _mine(self, module: TrainingModule, epoch: int) -> np.ndarray:
         model, dataset = module.model, self._dataset

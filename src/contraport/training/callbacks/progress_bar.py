@@ -27,13 +27,13 @@ class ProgressBar(Callback):
             BarColumn(bar_width=6, table_column=Column(no_wrap=True)),
             TaskProgressColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            _MeasuredColumn(),
+            _MetricsColumn(),
             console=console,
         )
 
     def on_start(self, loop: Loop) -> None:
         self._bar = self._progress.add_task(
-            "", total=loop.total_steps, completed=loop.step, epoch=_epoch(loop), measured=""
+            "", total=loop.total_steps, completed=loop.step, epoch=_format_epoch(loop), measured=""
         )
         self._progress.start()
 
@@ -41,7 +41,7 @@ class ProgressBar(Callback):
         self._progress.update(
             self._bar,
             completed=loop.step,
-            epoch=_epoch(loop),
+            epoch=_format_epoch(loop),
             measured=format_metrics_row(self._meter.last_row, self._meter.last_online_values),
         )
 
@@ -52,7 +52,7 @@ class ProgressBar(Callback):
         self._progress.stop()
 
 
-class _MeasuredColumn(ProgressColumn):
+class _MetricsColumn(ProgressColumn):
     """Column of the last metrics; the only column that a narrow terminal truncates."""
 
     def render(self, task: Task) -> Text:
@@ -79,7 +79,7 @@ class ProgressLines(Callback):
         metrics = format_metrics_row(row, self._meter.last_online_values)
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {metrics}  "
+            f"epoch {_format_epoch(loop)}  step {step:,}/{total:,}  {metrics}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
@@ -91,11 +91,11 @@ def build_progress_callback(console: Console, meter: Meter) -> Callback:
     return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
 
 
-def _epoch(loop: Loop) -> str:
+def _format_epoch(loop: Loop) -> str:
     return f"{min(loop.completed_epochs + 1, loop.epochs)}/{loop.epochs}"
 
 
-_ROUNDING = 1e-4
+_MASS_TOLERANCE = 1e-4
 """Tolerance within which the mass of a plan counts as 1."""
 
 
@@ -111,7 +111,7 @@ def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
     parts = [f"loss {row['loss']:.3f}"]
     if row["temperature"] is not None:
         parts.append(f"temperature {row['temperature']:.3g}")
-    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
+    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _MASS_TOLERANCE:
         parts.append(f"plan mass {row['plan_mass']:.1%}")
     for metric in collect_metrics_from_rows([online_values]):
         parts.append(f"{metric.title} {metric.format(online_values[metric.key])}")

@@ -40,7 +40,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 class Components(NamedTuple):
-    """Components of a training: data, batches, training module and online audit.
+    """Components of a training: data, batches, training module, online audit and negative miner.
 
     Attributes:
         steps_per_epoch: number of optimizer steps per epoch.
@@ -118,7 +118,7 @@ def build_components(
         kind: type[OnlineAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
-        miner.apply(batches)
+        miner.set_batch_negatives(batches)
     return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
@@ -143,7 +143,7 @@ def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
         check_existing_file("teacher", settings.teacher)
     if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:
         check_existing_file("negatives: file", settings.mined_negatives_spec.file)
-    if settings.has_batch_plan_weights:
+    if settings.derives_weights_from_plan:
         parse_plan_weights_schedule(str(settings.sample_weight), 1)
     if settings.reads_weights_from_file:
         check_existing_file("sample_weight", str(settings.sample_weight))

@@ -69,7 +69,7 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
 
 
 def simplify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
-    """Return the settings with a mapping `freeze` replaced by True if it freezes all views, for the feature cache."""
+    """Replace `freeze` by True if it is a mapping that freezes all views, so that features can be cached."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
@@ -78,7 +78,7 @@ def simplify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
 
 
 def count_cached_draws(settings: Settings) -> int:
-    """Return the number of random views per item and view in the feature cache; 0 without a cache."""
+    """Return the number of random views to cache per item and view; 0 without a feature cache."""
     if not settings.freezes_all_encoders:
         return 0
     blocker = feature_cache_blocker(settings)
@@ -128,12 +128,12 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
         dataset = dataset.subset(
-            torch.from_numpy(_split_positions(dataset, settings.validation, split, purpose="data.validation")), split
+            torch.from_numpy(_draw_positions(dataset, settings.validation, split, purpose="data.validation")), split
         )
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.subset(
-            torch.from_numpy(_split_positions(dataset, most / len(dataset), "test", purpose="data.items"))
+            torch.from_numpy(_draw_positions(dataset, most / len(dataset), "test", purpose="data.items"))
         )
     return _apply_perturbations(settings, dataset)
 
@@ -150,7 +150,7 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
         return None
 
 
-def _split_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
+def _draw_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return draw_stratified_split(classes, split, fraction=share, purpose=purpose)
 
@@ -159,7 +159,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
     constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
     unsupported = {
-        "sample_weight": settings.sample_weight is not None and not settings.has_batch_plan_weights,
+        "sample_weight": settings.sample_weight is not None and not settings.derives_weights_from_plan,
         "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
         "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
@@ -190,7 +190,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
 
 
 def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
-    """Mismatch a share of the training pairs on purpose; return the items and the partner of each.
+    """Mismatch a share of the training pairs on purpose (option `mismatch`); return the items and the partner of each.
 
     The partners are None without the option `mismatch`. A resumed run keeps its partners.
     """

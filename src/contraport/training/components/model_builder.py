@@ -24,7 +24,7 @@ from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import Run
 from contraport.seeding import seed_torch_generators
 from contraport.training.config import Settings
-from contraport.training.optimization import check_defines_layers
+from contraport.training.optimization import check_supports_layer_decay
 
 
 @torch.random.fork_rng(devices=[])  # constructing a model draws weights before they are replaced
@@ -35,7 +35,7 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
 
     The folder of a resumed `run` stores them.
     """
-    pretrained_views, init = settings.pretrained_encoders, settings.init
+    pretrained_views, init = settings.effective_pretrained, settings.init
     if not pretrained_views and init is None:
         return None
     if run is not None and (run.initial_path / CONFIG_FILE).exists():
@@ -46,16 +46,16 @@ def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialW
         return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
     encoder = settings.encoder
     parts = {
-        view: load_pretrained(_encoder_of(encoder, view)) for view, used in (pretrained_views or {}).items() if used
+        view: load_pretrained(_select_encoder(encoder, view)) for view, used in (pretrained_views or {}).items() if used
     }
     for view, source in (init or {}).items():
         parts[view] = read_initial_weights(
-            source, _encoder_of(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
+            source, _select_encoder(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
         )
     return combine_weights_by_view(parts) if parts else None
 
 
-def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
+def _select_encoder(encoder: Encoders, view: str) -> str | nn.Module | None:
     """Return the encoder option of a view; None if no encoder is set for this view name."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
@@ -68,7 +68,7 @@ def _encoder_of(encoder: Encoders, view: str) -> str | nn.Module | None:
 
 
 def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Return settings in which encoder and image size default to those of the initial weights.
+    """Complete the settings: encoder and image size default to those of the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
@@ -87,7 +87,7 @@ def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights |
 
 
 def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
-    """Build the untrained version of a model: same architecture, random weights of the training seed.
+    """Build a model of the same architecture with the random weights that the training seed gives.
 
     `encoder` is the module that was passed as encoder, or one per view, if any.
     """
@@ -117,7 +117,7 @@ def build_model(
         f"{views.unaugmented_names[0]!r}, whose random views share an encoder."
     )
     check(settings.shared_encoder is not False or len(views.unaugmented_shapes) > 1, message, "one_view")
-    is_shared = _is_shared(settings, views)
+    is_shared = _shares_encoder(settings, views)
     statistics = views.compute_means_and_stds()[: 1 if is_shared else None]
     architectures: Path | list[Path | None] | None = architecture
     if initial_weights is not None:
@@ -141,13 +141,13 @@ def build_model(
     )
     trained = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)
     for argument in ("freeze", "lora"):
-        _check_trained(argument, settings, model, trained)
+        _check_frozen_are_trained(argument, settings, model, trained)
     apply_lora(model, settings)
     if settings.activation_checkpointing:
         checkpoint_activations(model)
     if settings.layer_decay is not None:
         for encoder in model.encoders:
-            check_defines_layers(encoder)
+            check_supports_layer_decay(encoder)
     return model
 
 
@@ -183,7 +183,7 @@ def compile_encoders(model: Model) -> None:
         getattr(encoder, "network", encoder).compile()
 
 
-def _is_shared(settings: Settings, views: Views) -> bool:
+def _shares_encoder(settings: Settings, views: Views) -> bool:
     """Return whether all views share one encoder.
 
     Default: for random views of one input, and for texts unless an option is given by view.
@@ -211,7 +211,7 @@ def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[An
     return [value] * towers
 
 
-def _check_trained(argument: str, settings: Settings, model: Model, trained: Sequence[bool]) -> None:
+def _check_frozen_are_trained(argument: str, settings: Settings, model: Model, trained: Sequence[bool]) -> None:
     """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
     frozen = resolve_option_per_tower(argument, getattr(settings, argument), model)
     for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):

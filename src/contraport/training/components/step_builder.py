@@ -1,4 +1,4 @@
-"""Builds the objective and the training module: networks, loss of a step, memory of negatives; checks that they fit."""
+"""Builds the objective and the training module: networks, loss of a step, memory of negatives; checks their fit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from contraport.training.components.model_builder import (
 )
 from contraport.training.components.teacher import compute_teacher_features, reduce_features
 from contraport.training.config import Settings
-from contraport.training.config.objective_options import TEACHER, parse_matryoshka
+from contraport.training.config.objective_options import TEACHER_PROTOTYPES, parse_matryoshka
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.step_losses import (
@@ -59,18 +59,18 @@ from contraport.training.step.training_module import MinedBatchLayout, TrainingM
 
 _log = logging.getLogger(__name__)
 
-PROBE_ITEMS = 4
-"""Number of items of the probe call of an objective."""
+TRIAL_ITEMS = 4
+"""Number of items in the trial call that checks an objective before the training."""
 
 
-LARGEST_QUEUE = 65_536
-"""Default size of the queue for large data."""
+MAX_DEFAULT_QUEUE_SIZE = 65_536
+"""Upper limit of the default `queue_size`, which is the number of items."""
 
-LARGEST_TEACHER_QUEUE = 8_192
-"""Default number of pseudo-classes of a distillation for large data."""
+MAX_DEFAULT_TEACHER_QUEUE_SIZE = 8_192
+"""Upper limit of the default `queue_size` with prototypes of a teacher, which is half the number of items."""
 
-LARGEST_DRAW = 4_096
-"""Default number of negatives from a bank for large data."""
+MAX_DEFAULT_BANK_NEGATIVES = 4_096
+"""Upper limit of the default `bank_negatives`, which is the number of items."""
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
@@ -127,7 +127,7 @@ def build_loss_schedules(
 
 
 def resolve_target_option(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; default: "shown" (views of equal content are positives) if contents repeat."""
+    """Return the option `target`; default: "shown" (items with equal content are positives) if items share content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -167,7 +167,7 @@ def check_objective_accepts(
     *,
     predictor: bool,
 ) -> None:
-    """Raise `UsageError` if a call of the objective on a few items fails: inputs are missing or do not fit."""
+    """Raise `UsageError` if a trial call of the objective on a few items fails: inputs are missing or do not fit."""
     objective = loss.objective
     if not isinstance(objective, Loss):
         return  # a custom module has no declarations to check
@@ -176,12 +176,12 @@ def check_objective_accepts(
         f"{format_options(predictor=True)}, or use the recipe byol or simsiam."
     )
     check(predictor or not objective.stop_gradient, message, "collapses")
-    target = None if loss.target is None else loss.target(dataset.__getitems__([0] * PROBE_ITEMS))
+    target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_ITEMS))
     _check_teacher(objective, loss.teacher, target)
     if target is not None and (mismatch := objective.target_conflict(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.build_trial_call(torch.randn(PROBE_ITEMS, dimensions), _probe_batch(dataset), target)
+    views, kwargs = loss.build_trial_call(torch.randn(TRIAL_ITEMS, dimensions), _build_trial_batch(dataset), target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
     try:
@@ -211,15 +211,15 @@ def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | Non
     check(teacher.ndim == 3 or not by_view, message, "per_item")
 
 
-def _probe_batch(dataset: Dataset) -> Batch:
-    """Return a small batch for a trial call: without views, with equal labels and the largest ids of the data."""
+def _build_trial_batch(dataset: Dataset) -> Batch:
+    """Build a batch for a trial call: no views, one label for all items, and the largest ids of the data."""
     labels, domains = (
-        None if values is None else values[:1].expand(PROBE_ITEMS) for values in (dataset.labels, dataset.domains)
+        None if values is None else values[:1].expand(TRIAL_ITEMS) for values in (dataset.labels, dataset.domains)
     )
     weights = dataset.weights
     if weights is not None:
-        weights = torch.stack([*[weights.max()] * (PROBE_ITEMS - 1), weights.min()])
-    return Batch((), labels, domains, torch.arange(PROBE_ITEMS) + max(len(dataset) - PROBE_ITEMS, 0), weights=weights)
+        weights = torch.stack([*[weights.max()] * (TRIAL_ITEMS - 1), weights.min()])
+    return Batch((), labels, domains, torch.arange(TRIAL_ITEMS) + max(len(dataset) - TRIAL_ITEMS, 0), weights=weights)
 
 
 def build_training_module(
@@ -248,7 +248,7 @@ def build_training_module(
     momentum = None if settings.momentum is None else parse_momentum_schedule(settings.momentum, steps)
     schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
     plan_weights = (
-        parse_plan_weights_schedule(str(settings.sample_weight), steps) if settings.has_batch_plan_weights else None
+        parse_plan_weights_schedule(str(settings.sample_weight), steps) if settings.derives_weights_from_plan else None
     )
     check_sample_weights(objective, dataset, plan_weights)
     with seeded_weight_initialization(settings):
@@ -330,7 +330,7 @@ def _build_objective_loss(
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
     if isinstance(objective, Loss) and objective.compares_sets:
-        _check_sets_supported(settings)
+        _check_late_interaction_settings(settings)
     largest = max(settings.matryoshka_dims, default=sizes[0])
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
@@ -338,9 +338,9 @@ def _build_objective_loss(
     target = resolve_target_option(settings, dataset, objective, number)
     loss: ObjectiveLoss
     if settings.prototypes is not None:
-        if settings.prototypes == TEACHER:
+        if settings.prototypes == TEACHER_PROTOTYPES:
             teacher = reduce_features(_build_teacher_features(settings, dataset, number), sizes[0])
-            queue_size = settings.queue_size or max(1, min(LARGEST_TEACHER_QUEUE, len(dataset) // 2))
+            queue_size = settings.queue_size or max(1, min(MAX_DEFAULT_TEACHER_QUEUE_SIZE, len(dataset) // 2))
             loss = DistillationLoss(objective, teacher, queue_size, views=number)
         else:
             loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
@@ -351,7 +351,7 @@ def _build_objective_loss(
             teacher = _build_teacher_features(settings, dataset, number)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _inverse_column_counts(dataset, objective)
+            kwargs["column_weights"] = _compute_log_q_weights(dataset, objective)
         mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
@@ -372,8 +372,8 @@ def _build_objective_loss(
     return loss
 
 
-def _check_sets_supported(settings: Settings) -> None:
-    """Raise `UsageError` for options that keep or predict one vector per item, with a kernel of sets of vectors."""
+def _check_late_interaction_settings(settings: Settings) -> None:
+    """Raise `UsageError` for options that need one vector per item: late interaction compares sets of vectors."""
     unsupported = {
         "negatives": settings.negatives != "in-batch",
         "momentum": settings.momentum is not None,
@@ -395,8 +395,8 @@ def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) ->
     )
 
 
-def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return one over the number of training pairs of each pair's column, (n,): the weights of the log-q correction."""
+def _compute_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
+    """Return the weights of the log-q correction, (n,): one over the number of training pairs with the same column."""
     if dataset.entity_ids is None:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
         raise UsageError(message, kind="no_coupling")
@@ -411,8 +411,8 @@ def _inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
 def _build_memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> EmbeddingMemory | None:
     items = len(dataset)
     if settings.negatives == "queue":
-        most = LARGEST_QUEUE if isinstance(dataset, Stream) else min(LARGEST_QUEUE, items)
+        most = MAX_DEFAULT_QUEUE_SIZE if isinstance(dataset, Stream) else min(MAX_DEFAULT_QUEUE_SIZE, items)
         return Queue(settings.queue_size or most, views, dimensions)
     if settings.negatives == "bank":
-        return ItemBank(items, views, dimensions, settings.bank_negatives or min(LARGEST_DRAW, items))
+        return ItemBank(items, views, dimensions, settings.bank_negatives or min(MAX_DEFAULT_BANK_NEGATIVES, items))
     return None

@@ -1,4 +1,4 @@
-"""Teacher features of items: read from a file, or computed by the frozen encoder of a folder."""
+"""Teacher features of items: read from a file, or computed by the frozen encoder in a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("contraport.training")
 
 
 def _load_encoder(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
-    """Load the encoder of a run, of `Model.save_pretrained`, of timm or of transformers for the views of some data.
+    """Load the teacher from a folder of a run, of `Model.save_pretrained`, of timm or of transformers.
 
     Also returns the side to which images are resized before they are encoded; None: they stay as they are. An encoder
     of timm takes images of its own size, and any number of channels as in a training that starts from it.
@@ -90,11 +90,11 @@ def compute_teacher_features(
     if size is None:
         check_view_shapes(model, dataset, plain)
     number = len(dataset.shapes)
-    encoder = _ViewEncoder(model, project=number > 1)
+    encoder = _ConcatenatingEncoder(model, project=number > 1)
 
     def prepare(stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         standard = plain.make_unaugmented(stored)
-        return tuple(_resize(view, size) if size is not None and view.ndim == 4 else view for view in standard)
+        return tuple(_resize_images(view, size) if size is not None and view.ndim == 4 else view for view in standard)
 
     values = extract_features(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
     check(
@@ -126,12 +126,12 @@ def reduce_features(features: Tensor, width: int) -> Tensor:
     return reduced
 
 
-def _resize(images: Tensor, size: int) -> Tensor:
+def _resize_images(images: Tensor, size: int) -> Tensor:
     return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
 
 
-class _ViewEncoder(nn.Module):
-    """Module that maps the views of each item to one row: the features, or projections, of all views."""
+class _ConcatenatingEncoder(nn.Module):
+    """Module that encodes all views of each item and concatenates their features, or their projections."""
 
     def __init__(self, model: Model, *, project: bool) -> None:
         super().__init__()

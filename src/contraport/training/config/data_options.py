@@ -1,4 +1,4 @@
-"""Options of the training data and its views: source, reading, perturbations on purpose, augmentation, online audit."""
+"""Options of the training data: source, reading, synthetic perturbations, views and augmentation, online audit."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ValidationSettings(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataPreparationSettings(BaseOptions):
-    """Options for reading the data: subsets, sample weights and perturbations."""
+    """Options for reading the data: subsets, sample weights and synthetic perturbations."""
 
     image_size: int | None = option(
         None,
@@ -197,30 +197,30 @@ class DataPreparationSettings(BaseOptions):
         """True if the sample weights come from an .npy file."""
         return (
             self.sample_weight is not None
-            and not self.has_batch_plan_weights
+            and not self.derives_weights_from_plan
             and Path(self.sample_weight).suffix == ".npy"
         )
 
     @property
     def reads_weights_from_column(self) -> bool:
         """True if the sample weights come from a column of the data."""
-        elsewhere = self.has_batch_plan_weights or self.reads_weights_from_file or self.balances_classes
+        elsewhere = self.derives_weights_from_plan or self.reads_weights_from_file or self.balances_classes
         return self.sample_weight is not None and not elsewhere
 
     @property
     def balances_classes(self) -> bool:
-        """True if the sample weights balance the classes."""
+        """True if the sample weights give all classes the same total weight."""
         return self.sample_weight == "classes"
 
     @property
-    def has_batch_plan_weights(self) -> bool:
-        """True if the sample weights come from the plan of each batch."""
+    def derives_weights_from_plan(self) -> bool:
+        """True if sample weights are multiplied by the mass of each pair in the balanced plan of the batch."""
         return str(self.sample_weight).partition(":")[0] == "plan"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewAndPairSettings(BaseOptions):
-    """Options of the views of an item and of the selection of pairs."""
+class ViewAndAuditSettings(BaseOptions):
+    """Options of the views of an item, their augmentation, and the online audit of pairs."""
 
     views: int | str | None = option(
         None,

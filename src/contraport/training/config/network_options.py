@@ -30,7 +30,7 @@ def _serialize_encoder(encoder: Any) -> Any:
 
 
 def _named_views(*values: Any) -> list[str | None]:
-    """Return the view names in option values that are mappings by view; [None] if no value is such a mapping."""
+    """Return the view names that are keys in option values given by view; [None] if no value is given by view."""
     named = [view for value in values if isinstance(value, Mapping) for view in value]
     return list(dict.fromkeys(named)) or [None]
 
@@ -54,7 +54,7 @@ def _has_own_weights(encoder: Any) -> bool:
 
 
 def _build_per_view_check(each: Check) -> Check:
-    """Return an option check that applies a given check to a single value or to each view's value in a mapping."""
+    """Return an option check that applies `each` to a single value, or to each value of a mapping by view."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -160,7 +160,7 @@ class NetworkSettings(BaseOptions):
         layers = self.projection_layers
         message = f"projection_layers: must be 0 with a projection of 0, got {layers}."
         check(self.projection > 0 or not layers, message, "conflict")
-        self._check_frozen()
+        self._check_freezing()
 
     @property
     def projection_size(self) -> int:
@@ -184,23 +184,26 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_option(self) -> str:
-        """Cause of the freezing, for messages: the option `freeze`, or an encoder without trainable weights."""
+        """Name of what freezes the encoder, for messages: `freeze`, or an encoder without trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        return not isinstance(self.encoder, Mapping) and all(self._are_untrainable)
+        return not isinstance(self.encoder, Mapping) and all(self._untrainable_flags)
 
     @property
-    def _are_untrainable(self) -> list[bool]:
+    def _untrainable_flags(self) -> list[bool]:
         """One flag per encoder: whether it has no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
         return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].is_fixed for name in names]
 
     @property
-    def pretrained_encoders(self) -> bool | dict[str, Any]:
-        """Option `pretrained`, and true also for encoders with weights of their own (lite0) that get no `init`."""
+    def effective_pretrained(self) -> bool | dict[str, Any]:
+        """Option `pretrained`, completed: also true for lite0, which starts from its own weights unless `init` is set.
+
+        A value by view if only some encoders start from pretrained weights.
+        """
         if self.pretrained is True or isinstance(self.init, str | Path):
             return self.pretrained
         if self.encoder is None or isinstance(self.encoder, str):
@@ -214,7 +217,7 @@ class NetworkSettings(BaseOptions):
     @property
     def has_initial_weights(self) -> bool:
         """True if at least one encoder starts, or may start, from trained weights."""
-        pretrained = self.pretrained_encoders
+        pretrained = self.effective_pretrained
         pretrained = any(pretrained.values()) if isinstance(pretrained, Mapping) else pretrained
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
@@ -223,7 +226,7 @@ class NetworkSettings(BaseOptions):
         """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
         return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
 
-    def _check_frozen(self) -> None:
+    def _check_freezing(self) -> None:
         for view in _named_views(self.pretrained, self.init):
             init = _value_for_view(self.init, view)
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
@@ -239,7 +242,7 @@ class NetworkSettings(BaseOptions):
         )
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
-        check(self.has_initial_weights or any(self._are_untrainable), f"freeze: {_REQUIRES_WEIGHTS}", "untrained")
+        check(self.has_initial_weights or any(self._untrainable_flags), f"freeze: {_REQUIRES_WEIGHTS}", "untrained")
 
     def check_cache_options(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""

@@ -18,8 +18,8 @@ from contraport.schedules import (
     parse_temperature_schedule,
 )
 
-TEACHER = "teacher"
-"""Value of the option `prototypes` for a queue of the teacher's features."""
+TEACHER_PROTOTYPES = "teacher"
+"""Value of the option `prototypes` for distillation: the prototypes are a queue of the teacher's features."""
 
 
 def _validate_temperature(name: str, value: Any) -> None:
@@ -61,8 +61,8 @@ def _check_negatives(name: str, value: Any) -> None:
 
 
 def _check_prototypes(name: str, value: Any) -> None:
-    if value != TEACHER:
-        message = f"{name}: must be an integer >= 2, or {TEACHER!r}, got {value!r}."
+    if value != TEACHER_PROTOTYPES:
+        message = f"{name}: must be an integer >= 2, or {TEACHER_PROTOTYPES!r}, got {value!r}."
         check(not isinstance(value, str), message)
         int_in_range(2)(name, value)
 
@@ -192,7 +192,7 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Matryoshka dimensions, the largest first: lengths of the prefixes that are trained; empty without any."""
+        """Numbers of first coordinates that are trained to be used alone, the largest first; () without matryoshka."""
         return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
 
     @property
@@ -202,7 +202,7 @@ class ObjectiveSettings(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        distills = self.prototypes == TEACHER
+        distills = self.prototypes == TEACHER_PROTOTYPES
         for name, kind in (("queue_size", "queue"), ("bank_negatives", "bank")):
             value = getattr(self, name)
             message = f"{name}: requires {format_options(negatives=kind)}, got {value} with {self.negatives!r}."

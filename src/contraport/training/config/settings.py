@@ -30,7 +30,7 @@ from contraport.training.config.data_options import (
     DataPreparationSettings,
     DataSettings,
     ValidationSettings,
-    ViewAndPairSettings,
+    ViewAndAuditSettings,
 )
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -45,7 +45,7 @@ class Settings(
     ValidationSettings,
     OptimizationSettings,
     NetworkSettings,
-    ViewAndPairSettings,
+    ViewAndAuditSettings,
     ObjectiveSettings,
     DataSettings,
 ):
@@ -106,10 +106,10 @@ class Settings(
 
 
 OPTIONS = get_declared_options(Settings)
-"""Options by name."""
+"""Options of `contraport train` by name."""
 
 RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.lifetime != "call"}
-"""Options that `config.yaml` records."""
+"""Options that `config.yaml` records: all except those of a single call, such as `resume`."""
 
 
 def check_config_types(config: Mapping[str, Any], where: object) -> None:

@@ -15,11 +15,11 @@ from contraport.data import BatchShare
 from contraport.errors import check
 from contraport.objectives.inputs import pad_sets
 
-Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
-"""Maps the views of items, ``(b, ...)`` each, to output tensors ``(b, ...)``, one or more for each view, in order."""
+EmbedFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+"""Function from the views of items, ``(b, ...)`` each, to embeddings ``(b, ...)``: one or more per view, in order."""
 
-MIN_ITEMS = 2
-"""A view that fewer items of a batch have is dropped from it: batch norm needs a variance."""
+MIN_ITEMS_PER_VIEW = 2
+"""Minimum number of items of a batch that have a view; else the view is dropped, as batch norm needs a variance."""
 
 
 def check_chunk_size(items: int, size: int) -> None:
@@ -35,7 +35,7 @@ def check_chunk_size(items: int, size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchShare | None = None
+    embed: EmbedFunction, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchShare | None = None
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
 
@@ -87,12 +87,12 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)
 
 
-def wrap_for_missing_views(embed: Embed) -> Embed:
+def wrap_for_missing_views(embed: EmbedFunction) -> EmbedFunction:
     """Wrap an embedding function of complete views so that it accepts items with missing views; nothing is imputed.
 
     The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of `embed` for items that
     have the view, zeros for the others. The last output is the mask in effect: without views that fewer than
-    `MIN_ITEMS` items of all processes have.
+    `MIN_ITEMS_PER_VIEW` items of all processes have.
 
     >>> double = wrap_for_missing_views(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
@@ -106,7 +106,7 @@ def wrap_for_missing_views(embed: Embed) -> Embed:
         # Counted over all processes: each must drop the same views, or they would wait for different collectives.
         counts = present.sum(0)
         distributed.current_processes().all_reduce_(counts)
-        present = present & (counts >= MIN_ITEMS)
+        present = present & (counts >= MIN_ITEMS_PER_VIEW)
         rows = [column.nonzero()[:, 0] for column in present.T]
         outputs = embed([view[places] for view, places in zip(views, rows, strict=True)])
         whole = [

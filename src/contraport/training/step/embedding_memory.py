@@ -28,7 +28,7 @@ class EmbeddingMemory(nn.Module, ABC):
 
     @abstractmethod
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
-        """Return the positives, ``(b, d)``, of the items `ids` in a view, and stored negatives, if any."""
+        """Return the positives of the items `ids` in a view, ``(b, d)``, and the stored negatives, None without any."""
 
     @abstractmethod
     def write(self, keys: Tensor, ids: Tensor) -> None:
@@ -41,7 +41,7 @@ class EmbeddingMemory(nn.Module, ABC):
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def after_step(self) -> None:
-        """Write the embeddings staged during an optimizer step to the memory, after the step."""
+        """Write the staged embeddings to the memory; called after the optimizer step."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()

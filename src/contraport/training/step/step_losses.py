@@ -1,4 +1,4 @@
-"""Losses of a training step: by an objective, on all views or on queries and keys; by prototypes; by reconstruction."""
+"""Losses of a training step: objective on all views or queries and keys, prototypes, distillation, reconstruction."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from contraport.objectives import (
 )
 from contraport.objectives.inputs import Negatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
-from contraport.training.step.target_spec import TargetOfBatch, select_batch_rows
+from contraport.training.step.target_spec import TargetFunction, select_batch_rows
 
-ObjectiveCall = tuple[tuple[Tensor, ...], dict[str, Any]]
-"""Views and keyword arguments of a call of an objective."""
+ObjectiveArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
+"""Arguments of a call of an objective: the embeddings of the views, and keyword arguments."""
 
 SMALL_BATCH = 32
-"""Batch size below which each item has few negatives."""
+"""Batch size below which `batch_size_warning` warns of too few negatives."""
 
 
 class EmbeddedBatch(NamedTuple):
@@ -66,7 +66,7 @@ class EmbeddedBatch(NamedTuple):
     negatives: tuple[Negatives, ...] = ()
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the keyword arguments `present` and `weights` for the objective, as far as they are needed."""
+        """Return the keyword arguments `present` (some items lack views) and `weights` (by plan), if they apply."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -99,7 +99,7 @@ class StepLoss(nn.Module, ABC):
         return None
 
     def missing_views_blocker(self) -> str | None:
-        """Return the reason why items with missing views are not supported, or None if they are."""
+        """Return the reason why this loss does not support items with missing views, or None if it does."""
         return "predictive learning requires all views of each item"
 
     def after_step(self) -> None:
@@ -125,7 +125,7 @@ class ObjectiveLoss(StepLoss):
         objective: nn.Module,
         *,
         views: int = 2,
-        target: TargetOfBatch | None = None,
+        target: TargetFunction | None = None,
         teacher: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> None:
@@ -140,26 +140,26 @@ class ObjectiveLoss(StepLoss):
             ("teacher", "features", teacher),
             ("log_q", "column_weights", column_weights),
         ):
-            self._check_accepts(argument, keyword, value)
-        buffers = {} if self._loss is None else dict(self._loss.named_buffers())
+            self._check_accepts_keyword(argument, keyword, value)
+        buffers = {} if self._contraport_objective is None else dict(self._contraport_objective.named_buffers())
         self._pair_buffers = {name: f"each_{name.replace('.', '_')}" for name in buffers}
         for name, value in buffers.items():
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
 
-    def _check_accepts(self, argument: str, keyword: str, value: object) -> None:
+    def _check_accepts_keyword(self, argument: str, keyword: str, value: object) -> None:
         name = type(self.objective).__name__
         message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
         check(value is None or keyword in self._accepted, message, "unsupported")
 
     @property
-    def _loss(self) -> Loss | None:
-        """The loss if it is a contraport objective; None for a custom module, which declares no properties."""
+    def _contraport_objective(self) -> Loss | None:
+        """The objective if it is one of contraport; None for a custom module, which lacks attributes of `Loss`."""
         return self.objective if isinstance(self.objective, Loss) else None
 
     def call_objective(
         self, batch: Batch, *embeddings: Tensor, pair: tuple[int, int] | None = None, **kwargs: Any
     ) -> Tensor:
-        """Return the loss value of the objective for some embeddings.
+        """Call the objective on embeddings, with the keyword arguments that it accepts, and return the loss.
 
         `pair` is the ordered pair of views that the embeddings are, which selects buffers; None: all views.
         """
@@ -174,11 +174,11 @@ class ObjectiveLoss(StepLoss):
 
     def view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
         """Return the ordered pairs of views to compare; with a core view, only those that include the first view."""
-        core = self._loss is not None and self._loss.has_core_view
+        core = self._contraport_objective is not None and self._contraport_objective.has_core_view
         return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
-        """Return the views and keyword arguments of a trial call of the objective on embeddings ``z``, ``(b, d)``."""
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+        """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
         return (z, z.clone()), self._batch_kwargs(batch, target)  # cloned: one tensor twice would be one view twice
 
     def _batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
@@ -189,17 +189,17 @@ class ObjectiveLoss(StepLoss):
             kwargs["features"] = select_batch_rows(self.teacher, batch)
         if self.column_weights is not None:
             kwargs["column_weights"] = select_batch_rows(self.column_weights, batch)
-        if self._loss is not None and self._loss.requires_ids:
+        if self._contraport_objective is not None and self._contraport_objective.requires_ids:
             kwargs["ids"] = batch.ids
         return kwargs
 
     def missing_views_blocker(self) -> str | None:
-        if self._loss is not None and not self._loss.compares_items:
+        if self._contraport_objective is not None and not self._contraport_objective.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
     def batch_size_warning(self, items: int) -> str | None:
-        if items >= SMALL_BATCH or self._loss is None or not self._loss.has_negatives:
+        if items >= SMALL_BATCH or self._contraport_objective is None or not self._contraport_objective.has_negatives:
             return None
         return (
             f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size, add --negatives "
@@ -229,7 +229,7 @@ class AllViewsLoss(ObjectiveLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         pair, kwargs = super().build_trial_call(z, batch, target)
         return (z,) * self.views if self._takes_all_views else pair, kwargs
 
@@ -251,11 +251,11 @@ class QueryKeyLoss(ObjectiveLoss):
         if mined and isinstance(objective, Objective):
             # Each direction has negatives of its own: both directions in one call would get those of one view, and
             # compare a view with itself.
-            objective = objective.with_layout(_drop_second_direction(objective.layout))
+            objective = objective.with_layout(_make_one_directional(objective.layout))
         super().__init__(objective, **kwargs)
         self.memory = memory
         self.mined = mined
-        self._check_accepts("negatives", "negatives", memory is not None or mined or None)
+        self._check_accepts_keyword("negatives", "negatives", memory is not None or mined or None)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
@@ -277,7 +277,7 @@ class QueryKeyLoss(ObjectiveLoss):
             self.memory.stage(keys, batch.ids)
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         pair, kwargs = super().build_trial_call(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
@@ -298,10 +298,10 @@ class QueryKeyLoss(ObjectiveLoss):
             self.memory.after_step()
 
 
-def _drop_second_direction(layout: Layout) -> Layout:
-    """Return the layout of a loss in one direction: from the first view to the second."""
+def _make_one_directional(layout: Layout) -> Layout:
+    """Return the layout without its second direction: only the first view is compared with the second."""
     if isinstance(layout, NestedCoordinates):
-        return replace(layout, layout=_drop_second_direction(layout.layout))
+        return replace(layout, layout=_make_one_directional(layout.layout))
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
 
 
@@ -331,7 +331,7 @@ class PrototypeLoss(ObjectiveLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         _, kwargs = super().build_trial_call(z, batch, target)
         prototypes = self.prototypes.detach()
         return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
@@ -384,15 +384,15 @@ class DistillationLoss(ObjectiveLoss):
         size = len(self.queue)
         classes = torch.cat([whole, self.queue[: int(self.written)]])[:size]
         self._staged.append(whole)
-        assert self._loss is not None
-        target = (own @ classes.T / self._loss.temperature).softmax(1)
+        assert self._contraport_objective is not None
+        target = (own @ classes.T / self._contraport_objective.temperature).softmax(1)
         losses = [
             self.call_objective(batch, query, classes, pair=(view, view), target=target)
             for view, query in enumerate(embedded.queries)
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCall:
+    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         _, kwargs = super().build_trial_call(z, batch, target)
         return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
 
@@ -412,7 +412,7 @@ class DistillationLoss(ObjectiveLoss):
 
 
 def with_prototype_layout(objective: nn.Module) -> Objective:
-    """Return an objective whose layout compares all embeddings with the same columns, such as prototypes."""
+    """Return the objective with a layout that compares all embeddings with the same columns, the prototypes."""
     if not isinstance(objective, Objective):
         message = f"prototypes: requires a single Objective, got {objective!r}."
         raise UsageError(message, kind="no_single_objective")

@@ -1,4 +1,4 @@
-"""Networks of a training step besides the model: momentum encoder (MoCo), prediction head (BYOL); frozen encoders."""
+"""Networks of a training step besides the model: momentum encoder (MoCo), prediction head (BYOL); encoder freezing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor], *, are_features: bool = False) -> tuple[Tensor, ...]:
-        """Return the projections of views, or of their features, ``(b, P)`` each, without a gradient."""
+        """Return the projections of views, or of features if `are_features`, ``(b, P)`` each, without a gradient."""
         return self.model.project(views if are_features else self.model.encode(views))
 
     @torch.no_grad()
@@ -78,10 +78,10 @@ class EncoderFreezer:
 
     >>> encoder = nn.BatchNorm1d(3)
     >>> freezer = EncoderFreezer([encoder], steps=2)
-    >>> freezer.apply(1)
+    >>> freezer.freeze_or_unfreeze(1)
     >>> encoder.training, encoder.weight.requires_grad
     (False, False)
-    >>> freezer.apply(2)
+    >>> freezer.freeze_or_unfreeze(2)
     >>> encoder.training, encoder.weight.requires_grad
     (True, True)
     """
@@ -98,9 +98,9 @@ class EncoderFreezer:
         self.followers = tuple(followers)
         self.adapted = tuple(adapted)
         if steps is None:
-            self.apply(0)
+            self.freeze_or_unfreeze(0)
 
-    def apply(self, step: int) -> None:
+    def freeze_or_unfreeze(self, step: int) -> None:
         """Freeze or unfreeze the encoders for a step.
 
         It is called at each step, since `train()` may have been called on the module in between.

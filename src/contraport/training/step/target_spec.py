@@ -35,16 +35,16 @@ from contraport.objectives import (
 )
 from contraport.options import int_in_range
 
-TargetOfBatch = Callable[[Batch], Target]
-"""Returns the target plan of a batch."""
+TargetFunction = Callable[[Batch], Target]
+"""Function that returns the target plan of a batch."""
 
-NEIGHBORS = 5
-TEMPERATURE = 0.1
+DEFAULT_NEIGHBORS = 5
+DEFAULT_TEMPERATURE = 0.1
 
 _ENTRIES_PER_CHECK = 2**22
 """Number of matrix entries that are checked at a time, since a matrix may be larger than the memory."""
 
-_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+_PARAMETERS_BY_KIND: Mapping[str, tuple[str, ...]] = {
     "pairs": (),
     "labels": (),
     "domains": ("alpha", "beta"),
@@ -53,13 +53,13 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "neighbors": ("k", "features"),
     "matrix": ("file",),
 }
-"""Parameters of each kind of target plan that the option `target` can name."""
+"""Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_REQUIRED = {"soft": "file", "matrix": "file"}
-"""Required parameter of a kind, which may be given without its name."""
+_REQUIRED_PARAMETER = {"soft": "file", "matrix": "file"}
+"""Required parameter of some kinds of target, whose name may be omitted, as in ``soft:FILE``."""
 
-_CONSTANT: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
-"""Kinds whose target is the same for all batches."""
+_CONSTANT_TARGETS: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
+"""Targets that are the same for all batches, by kind."""
 
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "alpha": check_nonnegative,
@@ -71,7 +71,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
 }
 
 
-def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
+def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     """Build the function that returns the target plan of a batch.
 
     The help of the option `target` has the syntax of `text`. A file has one row per training item, in the order of
@@ -88,11 +88,11 @@ def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_spec(text)
-    if name in _CONSTANT:
+    if name in _CONSTANT_TARGETS:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         message = f"target: {name} requires data with {name}; {dataset.name!r} has none."
         check(has_attribute, message, "missing_data")
-        return partial(_constant_target, _CONSTANT[name](**parameters))
+        return partial(_constant_target, _CONSTANT_TARGETS[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
@@ -104,18 +104,18 @@ def build_target_function(text: str, dataset: Dataset) -> TargetOfBatch:
             message = f"target: shown requires items with equal content; all items of {dataset.name!r} differ."
             raise UsageError(message, kind="missing_data")
         repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]
-        return partial(_shown_target, torch.stack(repeats, dim=1))
+        return partial(_duplicate_groups_target, torch.stack(repeats, dim=1))
     if name == "matrix":
         return partial(_matrix_target, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
     if name == "soft":
         teacher = read_teacher_features("target", str(parameters["file"]), len(dataset))
-        return partial(_soft_target, teacher, Gibbs("cosine", parameters.get("temperature", TEMPERATURE)))
+        return partial(_soft_target, teacher, Gibbs("cosine", parameters.get("temperature", DEFAULT_TEMPERATURE)))
     file = parameters.get("features")
     features = None if file is None else read_teacher_features("target", str(file), len(dataset))
     complete = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
     message = f"target: neighbors requires features=FILE, as some items of {dataset.name!r} lack their first view."
     check(complete, message, "missing_views")
-    return partial(_neighbors_target, features, parameters.get("k", NEIGHBORS))
+    return partial(_neighbors_target, features, parameters.get("k", DEFAULT_NEIGHBORS))
 
 
 # Functions at module level, not lambdas, so that a training module can be pickled.
@@ -125,7 +125,7 @@ def _constant_target(target: Target, batch: Batch) -> Target:
     return target
 
 
-def _shown_target(numbers: Tensor, batch: Batch) -> Target:
+def _duplicate_groups_target(numbers: Tensor, batch: Batch) -> Target:
     return DuplicateGroups(select_batch_rows(numbers, batch))
 
 
@@ -154,23 +154,23 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
-    name, parameters = parse_spec("target", text, _PARAMETERS, default_setting=_REQUIRED)
-    has_required = name not in _REQUIRED or _REQUIRED[name] in parameters
+    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER)
+    has_required = name not in _REQUIRED_PARAMETER or _REQUIRED_PARAMETER[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
         _CHECKS[parameter](f"target: {parameter}", value)
     return name, dict(parameters)
 
 
-def item_independent_target(text: str) -> Target | None:
-    """Return the target of a specification if it does not depend on the training items, else None.
+def build_item_independent_target(text: str) -> Target | None:
+    """Build the target of a specification if it does not depend on the training items; else return None.
 
-    >>> item_independent_target("domains:alpha=0.1"), item_independent_target("neighbors:k=3")
+    >>> build_item_independent_target("domains:alpha=0.1"), build_item_independent_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
     # Files are not checked: they may be gone when a run is evaluated.
-    name, parameters = parse_spec("target", text, _PARAMETERS, default_setting=_REQUIRED)
-    return _CONSTANT[name](**parameters) if name in _CONSTANT else None
+    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER)
+    return _CONSTANT_TARGETS[name](**parameters) if name in _CONSTANT_TARGETS else None
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
@@ -185,7 +185,7 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
     Raises:
         UsageError: the file is unreadable, has other items, or has numbers that are not finite.
     """
-    array = _read_embedding(argument, file) if Path(file).suffix == ".npz" else read_npy(argument, file)
+    array = _read_training_features(argument, file) if Path(file).suffix == ".npz" else read_npy(argument, file)
     per_view = views is not None and array.ndim == 3 and array.shape[1] == views
     good = (array.ndim == 2 or per_view) and len(array) == items and array.shape[-1] > 0 and array.dtype.kind in "iufb"
     or_views = "" if views is None else f" or ({items}, {views}, k)"
@@ -202,7 +202,7 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
     return features
 
 
-def _read_embedding(argument: str, file: str) -> np.ndarray:
+def _read_training_features(argument: str, file: str) -> np.ndarray:
     arrays = read_npz(argument, file)
     features, splits = arrays.get("features"), arrays.get("splits")
     if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:

@@ -1,4 +1,4 @@
-"""Training module: creates random views, embeds them and computes the loss; holds the state across steps."""
+"""Training module: creates random views, embeds them and computes the loss; holds what changes from step to step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contraport.objectives import Loss
 from contraport.objectives.inputs import Negatives
 from contraport.objectives.loss_schedules import LossSchedule, PlanWeightsSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.training.step.batch_embedding import Embed, embed_in_chunks, wrap_for_missing_views
+from contraport.training.step.batch_embedding import EmbedFunction, embed_in_chunks, wrap_for_missing_views
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
@@ -32,13 +32,13 @@ class MinedBatchLayout(NamedTuple):
     num_negatives: int
     num_tables: int
 
-    def select_rows(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
-        """Return the items without negatives, the rows to embed, and the negatives' ids by table, ``(b, k)`` each.
+    def split_batch(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
+        """Split a batch: return the items, the rows to embed, and the ids of the negatives of each table, ``(b, k)``.
 
-        The rows to embed are each item and then its k negatives, whose views come from their own tables.
+        The rows to embed are each item, then its k negatives; each view of the negatives comes from its own table.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
-        >>> items, embedded, ids = MinedBatchLayout(1, num_tables=2).select_rows(Batch((rows, rows), None, None, rows))
+        >>> items, embedded, ids = MinedBatchLayout(1, num_tables=2).split_batch(Batch((rows, rows), None, None, rows))
         >>> items.ids.tolist(), [view.tolist() for view in embedded.views], [each.flatten().tolist() for each in ids]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]], [[5, 7], [6, 8]])
         """
@@ -58,7 +58,7 @@ class MinedBatchLayout(NamedTuple):
         return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in chosen)
 
     def split_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
-        """Return the embedded items, with the keys of their mined negatives moved to the field `negatives`."""
+        """Move the embeddings of mined negatives from the rows to the field `negatives`; return the embedded items."""
         period = 1 + self.num_negatives
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
@@ -72,7 +72,7 @@ class MinedBatchLayout(NamedTuple):
 
 
 class TrainingModule(nn.Module):
-    """Module that returns the loss of a batch: augmentation, model, loss, and their state.
+    """Module that returns the loss of a batch: augmentation, encoders, objective, memory and momentum encoder.
 
     Call it with a batch and the step number, take an optimizer step, then call `after_step`. All randomness is a
     function of seed and step. Views and negatives do not depend on the number of processes; dropout differs between
@@ -146,23 +146,23 @@ class TrainingModule(nn.Module):
             schedule.apply(self.objective, step)
         plan_weights = None if self.weights is None else self.weights.weights_at(step)
         if self.encoder_freezer is not None:
-            self.encoder_freezer.apply(step)
+            self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
-            items, batch, negative_ids = self.mined.select_rows(batch)
+            items, batch, negative_ids = self.mined.split_batch(batch)
             rows = 1 + self.mined.num_negatives
             share = None if share is None else BatchShare(share.start * rows, share.total * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
-        self._seed(step, micro_batch, 0)
+        self._seed_generators(step, micro_batch, 0)
         views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, share)
         # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
-        self._seed(step, micro_batch, 1, 0 if share is None else share.start)
+        self._seed_generators(step, micro_batch, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views, share)
         if self.mined is not None:
             embedded = self.mined.split_negatives(embedded, items, negative_ids)
         embedded = embedded._replace(weights_from_plan=plan_weights)
-        self._seed(step, micro_batch, 2)
+        self._seed_generators(step, micro_batch, 2)
         try:
             loss: Tensor = self.comparison(embedded)
         except Exception:
@@ -183,7 +183,7 @@ class TrainingModule(nn.Module):
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
         outputs, present = self._apply_in_chunks(
-            self.model, self._features_and_projections, views, batch.present, share
+            self.model, self._compute_features_and_projections, views, batch.present, share
         )
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._key_views]
@@ -196,14 +196,14 @@ class TrainingModule(nn.Module):
             keys, _ = self._apply_in_chunks(self.momentum_encoder, embed, views[: self._key_views], mask, share)
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
-    def _features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _compute_features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
         return *features, *self.model.project(features)
 
     def _apply_in_chunks(
         self,
         network: nn.Module,
-        embed: Embed,
+        embed: EmbedFunction,
         views: tuple[Tensor, ...],
         present: Tensor | None,
         share: BatchShare | None,
@@ -219,7 +219,7 @@ class TrainingModule(nn.Module):
             outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, share)
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
-    def _seed(self, *position: int) -> None:
+    def _seed_generators(self, *position: int) -> None:
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
@@ -240,7 +240,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def count_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of views, counted from the first, that are used as keys.
+    """Return the number of views, counted from the first, whose projections are used as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
     """
