@@ -43,14 +43,14 @@ def work_in_bfloat16(rank, report, size):
     z0, z1 = torch.randn(2, 4 + rank, DIMENSIONS).unbind()
     for name in ("float32", "bfloat16"):
         z, moved = z0.clone().requires_grad_(), Counter()
-        all_gather, scatter = collectives._all_gather, collectives._Scatter.forward
+        all_gather, scatter = collectives._all_gather, collectives._ReduceScatter.forward
         collectives._all_gather = counted(moved, all_gather, "gathered")
-        collectives._Scatter.forward = lambda ctx, *given, moved=moved, scatter=scatter: (
+        collectives._ReduceScatter.forward = lambda ctx, *given, moved=moved, scatter=scatter: (
             moved.update(scattered=given[2].numel() * given[2].element_size()) or scatter(ctx, *given)
         )
         with contraport.engine.precision(name), contraport.engine.backend("streamed"):
             contraport.nt_xent()(z, z1).backward()
-        collectives._all_gather, collectives._Scatter.forward = all_gather, scatter
+        collectives._all_gather, collectives._ReduceScatter.forward = all_gather, scatter
         report((rank, name, moved["gathered"], moved["scattered"], z.grad.tolist()))
 
 

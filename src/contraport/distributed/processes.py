@@ -32,8 +32,7 @@ from contraport.errors import check
 T = TypeVar("T")
 
 ERROR_TIMEOUT = timedelta(days=1)
-"""Timeout of processes in `propagate_errors`; the default of minutes is too short for a block that
-prepares data on one process."""
+"""Timeout of `propagate_errors`: the default of minutes is too short if one process prepares data for all."""
 
 _error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 
@@ -79,11 +78,11 @@ class Processes(NamedTuple):
         """
         if self.size == 1:
             return value
-        gathered: Tensor = _Gather.apply(self, self._sizes(value) if sizes is None else sizes, value)
+        gathered: Tensor = _Gather.apply(self, self._gather_row_counts(value) if sizes is None else sizes, value)
         return gathered
 
     def own_rows(self, value: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """Return the rows of this process of a value that is equal on all processes: the reverse of `gather`.
+        """Return this process's rows of a value that all processes hold: the reverse of `gather`.
 
         The backward pass gathers the gradients of the rows of all processes, and divides by the number of processes.
 
@@ -96,13 +95,13 @@ class Processes(NamedTuple):
 
     def row_offset(self, value: Tensor) -> int:
         """Return the number of rows on the processes of lower rank."""
-        return 0 if self.size == 1 else sum(self._sizes(value)[: self.rank])
+        return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
-        """Return a value, equal on all processes, whose gradient is averaged over the processes."""
+        """Return the value, which all processes hold alike, with its gradient averaged over the processes."""
         if self.size == 1:
             return value
-        same: Tensor = _Replicated.apply(self, value)
+        same: Tensor = _AveragedGradient.apply(self, value)
         return same
 
     def all_reduce(self, value: Tensor) -> Tensor:
@@ -119,7 +118,7 @@ class Processes(NamedTuple):
                 dist.all_reduce(value)
 
     def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
-        """Combine partial log-sum-exps, as maximum and sum of exp(value - maximum), over all processes in place.
+        """Combine the log-sum-exps of all processes in place, given as maximum and sum of exp(value - maximum).
 
         The sums are rescaled to the common maximum before they are added, so that none overflows.
         """
@@ -130,7 +129,7 @@ class Processes(NamedTuple):
             dist.all_reduce(total)
             maximum.copy_(overall)
 
-    def _sizes(self, value: Tensor) -> tuple[int, ...]:
+    def _gather_row_counts(self, value: Tensor) -> tuple[int, ...]:
         return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
     def gather_integers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
@@ -148,20 +147,20 @@ class Processes(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Device of tensors that are created for a collective."""
+        """Device of the tensors of a collective: the current GPU with NCCL, else the CPU."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
-_ALONE = Processes()
+_SINGLE_PROCESS = Processes()
 
-_DISTRIBUTED = dist.is_available()
+_HAS_DISTRIBUTED = dist.is_available()
 
 
 def current_processes() -> Processes:
     """Return the processes that currently share a batch: all, or one within `use_local_batch`."""
-    if not _DISTRIBUTED or not dist.is_initialized() or _is_local.get():
-        return _ALONE
+    if not _HAS_DISTRIBUTED or not dist.is_initialized() or _is_local.get():
+        return _SINGLE_PROCESS
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
@@ -171,7 +170,7 @@ def gather(value: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Autograd function that gathers the rows of all processes; the backward pass is `_Scatter`."""
+    """Autograd function that gathers the rows of all processes; the backward pass is `_ReduceScatter`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -190,11 +189,11 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _Scatter.apply(ctx.processes, ctx.sizes, gradient)
+        return None, None, _ReduceScatter.apply(ctx.processes, ctx.sizes, gradient)
 
 
-class _Scatter(torch.autograd.Function):
-    """Autograd function that sums over processes and keeps the rows of this one; the backward pass is `_Gather`."""
+class _ReduceScatter(torch.autograd.Function):
+    """Autograd function that sums over processes and keeps this process's rows; the backward pass is `_Gather`."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -217,7 +216,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _OwnRows(torch.autograd.Function):
-    """Autograd function that takes the own rows of a replicated value; backward gathers, and averages as in DDP."""
+    """Autograd function that takes this process's rows of a replicated value; backward gathers and averages."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
@@ -230,7 +229,7 @@ class _OwnRows(torch.autograd.Function):
         return None, None, _Gather.apply(ctx.processes, ctx.sizes, gradient) / ctx.processes.size
 
 
-class _Replicated(torch.autograd.Function):
+class _AveragedGradient(torch.autograd.Function):
     """Autograd function whose forward pass is the identity and whose backward pass averages over processes."""
 
     @staticmethod
@@ -288,7 +287,7 @@ def is_main_process() -> bool:
     return current_processes().rank == 0
 
 
-def machine_layout() -> tuple[int, int]:
+def count_processes_and_machines() -> tuple[int, int]:
     """Return the number of processes per machine and the number of machines."""
     processes = current_processes().size
     per_machine = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
@@ -313,13 +312,13 @@ def propagate_errors() -> Iterator[None]:
     processes = current_processes().size
     failed = [failure is not None] * processes
     if processes > 1:
-        dist.all_gather_object(failed, failure is not None, group=_error_group())
+        dist.all_gather_object(failed, failure is not None, group=_get_error_group())
     if any(failed):
         raise_once_across_ranks(failure, rank=failed.index(True))
 
 
-def _error_group() -> dist.ProcessGroup:
-    """Return a process group with a long timeout, which all processes create together on first use."""
+def _get_error_group() -> dist.ProcessGroup:
+    """Return the process group of `propagate_errors`, with a long timeout; all processes create it on first use."""
     if dist.group.WORLD not in _error_groups:
         _error_groups.clear()  # groups of a process group that was destroyed
         group = dist.new_group(backend="gloo", timeout=ERROR_TIMEOUT)
@@ -328,7 +327,7 @@ def _error_group() -> dist.ProcessGroup:
 
 
 def raise_once_across_ranks(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
-    """Raise an error that occurs on all processes on one rank only; the other processes exit without a message.
+    """Raise an error on one rank only, if it occurs on all; the other processes exit without a message.
 
     Raises:
         SystemExit: on the other ranks.
@@ -345,7 +344,7 @@ def broadcast_object(value: T) -> T:
 
 
 def first_non_none(value: T | None) -> T | None:
-    """Return on all processes the value of the lowest rank whose value is not None; None if there is none.
+    """Return the first value, by rank, that is not None on its process; None if all are.
 
     >>> first_non_none(3)
     3
@@ -359,7 +358,7 @@ def first_non_none(value: T | None) -> T | None:
 
 
 def any_process(*flags: bool) -> tuple[bool, ...]:
-    """Return for each flag whether it is true on any process (logical or)."""
+    """Return for each flag whether it is true on at least one process (logical or)."""
     if current_processes().size == 1:
         return flags
     reduced = torch.tensor(flags, dtype=torch.int32)

@@ -12,7 +12,7 @@ from contraport.distributed.processes import Processes
 
 
 class RingExchange:
-    """One trip of blocks around the ring: each process sees its own block first, then those of the ranks above it.
+    """One round of blocks around the ring: each process gets its own block first, then those of the next ranks.
 
     A process holds two blocks at a time: it computes with one while the next arrives and the present one is sent on.
     The sum of the gradients in a block follows it one hop later, as it is complete only when the process is done, and
@@ -39,7 +39,7 @@ class RingExchange:
 
     @property
     def gradient(self) -> Tensor:
-        """Gradient of the block now held, to which callers add; after the trip, the whole gradient of the own block.
+        """Gradient of the current block, to which callers add; after the last block, that of this process's own block.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
@@ -62,7 +62,7 @@ class RingExchange:
                 # Send the gradient of the previous block onward; receive the one that belongs to the present block.
                 received = self._block.new_empty(self.sizes[self._owner], dtype=self._gradient_dtype)
                 transfers.append((self._outgoing, below, received, above))
-            requests = _start(transfers)
+            requests = _start_transfers(transfers)
             self._gradient = None
             yield self._owner, self._block
             for request in requests:
@@ -80,14 +80,15 @@ class RingExchange:
             del transfers, following, received  # frees the sent tensors before the next are allocated
         if self.with_gradient and self.hops > 0:
             home = self._block.new_empty(self.sizes[rank], dtype=self._gradient_dtype)
-            for request in _start([(self._outgoing, (rank + self.hops) % size, home, (rank - self.hops) % size)]):
+            transfer = (self._outgoing, (rank + self.hops) % size, home, (rank - self.hops) % size)
+            for request in _start_transfers([transfer]):
                 request.wait()
             own_gradient = home if own_gradient is None else own_gradient.add_(home)
         self._owner, self._gradient = rank, own_gradient
 
 
-def _start(transfers: Sequence[tuple[Tensor, int, Tensor, int]]) -> list[dist.Work]:
-    """Start to send each tensor to a rank while another is received from a rank; empty tensors are left out."""
+def _start_transfers(transfers: Sequence[tuple[Tensor, int, Tensor, int]]) -> list[dist.Work]:
+    """Start transfers, each of which sends a tensor to a rank and receives another from a rank; skip empty tensors."""
     operations = []
     for sent, to, received, source in transfers:
         if sent.numel():
