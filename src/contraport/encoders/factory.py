@@ -27,12 +27,12 @@ from contraport.encoders.transformers_text_encoder import build_transformers_tex
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
 
 MAX_LOW_RESOLUTION_SIDE = 64
-"""Images up to this side in pixels count as small."""
+"""Maximum side, in pixels, of images for which a ResNet gets the stem for small images."""
 
 Shape = tuple[int, ...]
 
 
-_DEFAULTS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
+_DEFAULT_NAMES = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
 
 
 def default_encoder_name(shape: Shape) -> str:
@@ -41,11 +41,11 @@ def default_encoder_name(shape: Shape) -> str:
     >>> [default_encoder_name(shape) for shape in ((6,), (6, 100), (1, 28, 28), ())]
     ['mlp', 'small-tcn', 'small-cnn', 'small-text']
     """
-    return _DEFAULTS[len(shape)]
+    return _DEFAULT_NAMES[len(shape)]
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:
-    """Return the encoders of a saved configuration that refer to Python code, ``module:attribute``.
+    """Return those encoders of a configuration that name Python code to import, ``module:attribute``.
 
     >>> list_custom_code_encoders(["mlp", "their_nets:Net"])
     ['their_nets:Net']
@@ -57,7 +57,7 @@ def list_custom_code_encoders(encoder: object) -> list[str]:
 
 @hint_on_error("contraport docs training trust-in-run-folders")
 def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code: bool) -> None:
-    """Raise `UsageError` if a saved configuration refers to Python code and the user does not trust it."""
+    """Raise `UsageError` if a saved configuration names Python code to import and the user does not trust it."""
     code = ", ".join(map(repr, list_custom_code_encoders(encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     message = f"encoder: {where} names code to run: {code}. {remedy}"
@@ -65,7 +65,7 @@ def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code:
 
 
 def encoder_to_config(encoder: object) -> Any:
-    """Return the saved-configuration entry of an encoder: its name, or a description of a user's module.
+    """Return the entry of an encoder in a saved configuration: its name, or a description of a user's module.
 
     >>> encoder_to_config(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
@@ -109,7 +109,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
     256
     """
     shape = tuple(int(side) for side in shape)
-    good = len(shape) in _DEFAULTS and all(side > 0 for side in shape)
+    good = len(shape) in _DEFAULT_NAMES and all(side > 0 for side in shape)
     check(good, f"shape: must be (C, H, W), (d,), (C, T), all positive, or (), got {shape}.")
     check(isinstance(name, str | nn.Module), f"encoder: must be a name or a module, got {name!r}.")
     if isinstance(name, nn.Module):
@@ -203,7 +203,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # third-party code may raise anything
-        message = f"encoder: importing {module_name!r} failed: {_one_line(error)}"
+        message = f"encoder: importing {module_name!r} failed: {_format_error(error)}"
         raise UsageError(message, kind="import_failed") from error
     if not hasattr(module, attribute):
         public = [member for member in vars(module) if not member.startswith("_")]
@@ -217,7 +217,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
         encoder = factory(shape)
     except (Exception, SystemExit) as error:  # third-party code may raise anything
         raise UsageError(
-            f"encoder: {name!r} failed for shape {shape}: {_one_line(error)}", kind="call_failed"
+            f"encoder: {name!r} failed for shape {shape}: {_format_error(error)}", kind="call_failed"
         ) from error
     message = f"encoder: {name!r} must return an nn.Module, got {type(encoder).__name__}."
     check(isinstance(encoder, nn.Module), message, "not_a_module")
@@ -232,9 +232,9 @@ def _check_not_stdlib(module: str, name: str) -> None:
 
 def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
     return UsageError(
-        f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_one_line(error)}", kind="shape"
+        f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_format_error(error)}", kind="shape"
     )
 
 
-def _one_line(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -35,7 +35,7 @@ _POSITIONS = "pos_embed"
 
 
 def read_state_dict(path: Path) -> State:
-    """Read a state dict from a file, also where it is nested under a key; nothing is unpickled."""
+    """Read a state dict from a file, also one nested under a key such as ``state_dict``; nothing is unpickled."""
     is_safetensors = path.suffix == ".safetensors"
     try:
         check_checksum(path)
@@ -109,7 +109,7 @@ def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:
 
 
 def _resample_positions(encoder: nn.Module, weights: State, own: State) -> State:
-    """Resample position embeddings for another image size, with the resampling function of the timm model's module."""
+    """Resample position embeddings for another image size, with the function that timm has for the architecture."""
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
     # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.
@@ -118,7 +118,7 @@ def _resample_positions(encoder: nn.Module, weights: State, own: State) -> State
     return dict(resample(weights, encoder))
 
 
-Statistics: TypeAlias = tuple[list[float], list[float]]
+InputStatistics: TypeAlias = tuple[list[float], list[float]]
 """Mean and standard deviation of an encoder's input, per channel or feature."""
 
 
@@ -137,7 +137,7 @@ class EncoderWeights:
 
     name: Any = None
     state_dict: State | None = None
-    input_statistics: Statistics | None = None
+    input_statistics: InputStatistics | None = None
     image_size: int | None = None
     has_low_resolution_stem: bool = False
     config_folder: Path | None = None
@@ -159,7 +159,7 @@ class InitialWeights:
 
     @property
     def encoder_names(self) -> Any:
-        """Name of the encoder of all towers, names per tower, or a mapping from views to names; None if unknown."""
+        """Names of the encoders: one for all towers, one per tower, or a mapping from views; None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
@@ -170,13 +170,13 @@ class InitialWeights:
     @property
     def image_size(self) -> int | None:
         """Side of the training images in pixels, if all encoders have the same, else None."""
-        sizes = {weights.image_size for weights in self._all() if weights.image_size is not None}
+        sizes = {weights.image_size for weights in self._list_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def has_low_resolution_stem(self) -> bool:
         """True if an encoder is a ResNet with the stem for small images."""
-        return any(weights.has_low_resolution_stem for weights in self._all())
+        return any(weights.has_low_resolution_stem for weights in self._list_weights())
 
     def load_into(self, model: Model) -> list[bool]:
         """Load the weights into the encoders of a model; return for each tower whether weights were loaded.
@@ -184,45 +184,45 @@ class InitialWeights:
         Raises:
             UsageError: the weights are of another architecture.
         """
-        by_tower = self._by_tower(len(model.towers), model.view_names, model.shapes)
+        by_tower = self._weights_by_tower(len(model.towers), model.view_names, model.shapes)
         for number, weights in enumerate(by_tower):
             if weights.state_dict is not None:
                 load_weights(model.tower(number).encoder, weights.state_dict, weights.name, self.source)
         return [weights.state_dict is not None for weights in by_tower]
 
     def resolve_input_statistics(
-        self, defaults: Sequence[Statistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
-    ) -> list[Statistics]:
-        """Return the input mean and standard deviation of each tower, from the earlier training if the sizes match."""
+        self, defaults: Sequence[InputStatistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
+    ) -> list[InputStatistics]:
+        """Return the input mean and std of each tower: those of the pretraining, else `defaults` if sizes differ."""
         result = []
-        for weights, default in zip(self._by_tower(len(defaults), names, shapes), defaults, strict=True):
+        for weights, default in zip(self._weights_by_tower(len(defaults), names, shapes), defaults, strict=True):
             own = weights.input_statistics
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
     def config_folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
-        """Return each tower's folder with its transformers config and tokenizer; None for a tower built by name."""
-        return [weights.config_folder for weights in self._by_tower(towers, names, shapes)]
+        """Return the folder with transformers config and tokenizer of each tower; None for one built by its name."""
+        return [weights.config_folder for weights in self._weights_by_tower(towers, names, shapes)]
 
-    def _all(self) -> list[EncoderWeights]:
+    def _list_weights(self) -> list[EncoderWeights]:
         if isinstance(self.encoders, EncoderWeights):
             return [self.encoders]
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
-    def _by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
+    def _weights_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
         if isinstance(self.encoders, Mapping):
             by_view = mapping_to_view_list(self.option_name, self.encoders, names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:towers]]
-        own = self._all()
+        own = self._list_weights()
         message = f"init: must have {towers} encoders, one per view, got {len(own)} in {self.source}."
         check(len(own) in (1, towers), message)
         return own if len(own) == towers else own * towers
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine initial weights of single encoders, given by view, into those of a model."""
+    """Combine the initial weights of single encoders, a mapping from views, into those of a model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
-    return InitialWeights(source, {view: part._all()[0] for view, part in parts.items()}, "init")
+    return InitialWeights(source, {view: part._list_weights()[0] for view, part in parts.items()}, "init")
 
 
 _TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
@@ -238,38 +238,38 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
     """
     if encoder is None or isinstance(encoder, str | nn.Module):
-        return _load_one(encoder)
+        return _load_published(encoder)
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
-    external = [name for name in names if _is_external(name)]
+    external = [name for name in names if _has_published_weights(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
-    parts = [_load_one(name)._all()[0] if name in external else EncoderWeights(name) for name in names]
+    parts = [_load_published(name)._list_weights()[0] if name in external else EncoderWeights(name) for name in names]
     by_view = dict(zip(encoder, parts, strict=True)) if isinstance(encoder, Mapping) else parts
     return InitialWeights(", ".join(map(str, external)), by_view)
 
 
-def _is_external(encoder: object) -> bool:
-    """Return whether an encoder has weights that others trained: lite0, or a name of timm or transformers."""
+def _has_published_weights(encoder: object) -> bool:
+    """Return whether pretrained weights of an encoder are published: lite0, or a name of timm or transformers."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].has_own_weights
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
-def _load_one(encoder: Any) -> InitialWeights:
+def _load_published(encoder: Any) -> InitialWeights:
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
-    check(_is_external(encoder), message, "no_weights")
+    check(_has_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:
-        return _from_timm_state(encoder, lite0.read_lite0_weights(), _timm_config(lite0.ARCHITECTURE), lite0.PACKAGE)
-    return _load_timm(encoder) if timm.is_model(encoder) else _load_text(encoder, encoder)
+        return _build_timm_weights(encoder, lite0.read_lite0_weights(), _timm_config(lite0.ARCHITECTURE), lite0.PACKAGE)
+    return _load_timm_weights(encoder) if timm.is_model(encoder) else _load_transformers_weights(encoder, encoder)
 
 
-def _load_text(name: str, source: str) -> InitialWeights:
+def _load_transformers_weights(name: str, source: str) -> InitialWeights:
     """Load a transformers model from a folder or the hub."""
     encoder = build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True)
     return InitialWeights(source, EncoderWeights(name, dict(encoder.state_dict())))
 
 
-def _load_timm(name: str) -> InitialWeights:
+def _load_timm_weights(name: str) -> InitialWeights:
     hub = _timm_config(name).get("hf_hub_id")
     message = f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init."
     check(bool(hub), message, "no_weights")
@@ -304,7 +304,7 @@ def read_initial_weights(
     path = Path(where)
     check(path.exists(), f"init: must be an existing file or folder, got {str(where)!r}.", "not_found")
     if not path.is_dir():
-        return _read_file(path, encoder)
+        return _read_weights_file(path, encoder)
     inner = path / "model"
     folder = inner if (inner / CONFIG_FILE).is_file() else path
     message = f"init: {path} must be a run with a trained model or a model folder; it has no {CONFIG_FILE}."
@@ -315,7 +315,7 @@ def read_initial_weights(
             f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or set --init.text for its view alone."
         )
         check(encoder is None or str(encoder) == str(path), message, "other_encoder")
-        return _load_text(str(path), str(path))
+        return _load_transformers_weights(str(path), str(path))
     if "architecture" in config:
         return _read_timm_folder(folder, config, encoder, str(path))
     return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
@@ -335,7 +335,7 @@ def _read_model_folder(
     own = any(map(is_user_module_description, saved))
     one_view = view is not None and len(saved) > 1
     modules = {view: encoder} if one_view and view is not None and isinstance(encoder, nn.Module) else encoder
-    requested = _per_tower(encoder, len(saved))
+    requested = _list_requested(encoder, len(saved))
     # Code that the caller names, too, was already checked as an argument of the caller.
     trust_remote_code = trust_remote_code or requested == saved
     model = Model.from_pretrained(folder, trust_remote_code=trust_remote_code, encoder=modules if own else None)
@@ -345,7 +345,7 @@ def _read_model_folder(
     if one_view:
         shapes, requested = (shapes[numbers[0]],), requested[:1]
     if not own:
-        _check_same(requested, saved, source)
+        _check_same_encoders(requested, saved, source)
     sides = {side for shape in shapes if len(shape) == 3 for side in shape[1:]}
     image_size = sides.pop() if len(sides) == 1 else None
     weights = []
@@ -363,26 +363,26 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
     name = str(config["architecture"])
     message = f"init: {source} has the architecture {name!r}, unknown to the installed timm."
     check(timm.is_model(name), message, "unknown_architecture")
-    requested = [each.partition(".")[0] if isinstance(each, str) else each for each in _per_tower(encoder, 1)]
-    _check_same(requested, [name], source)
+    requested = [each.partition(".")[0] if isinstance(each, str) else each for each in _list_requested(encoder, 1)]
+    _check_same_encoders(requested, [name], source)
     files = [folder / file for file in _TIMM_FILES if (folder / file).is_file()]
     check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_FILES)}.", "missing_file")
     own = config.get("pretrained_cfg")
     settings = _timm_config(name) | (own if isinstance(own, dict) else {})
-    return _from_timm_state(name, read_state_dict(files[0]), settings, source)
+    return _build_timm_weights(name, read_state_dict(files[0]), settings, source)
 
 
-def _read_file(path: Path, encoder: Encoders) -> InitialWeights:
+def _read_weights_file(path: Path, encoder: Encoders) -> InitialWeights:
     check_regular_file("init", path)
     single = encoder is None or isinstance(encoder, str | nn.Module)
     check(single, f"init: {path} holds one encoder, got {encoder!r}.", "several_encoders")
     state = read_state_dict(path)
     if isinstance(encoder, str) and timm.is_model(encoder):
-        return _from_timm_state(encoder, state, _timm_config(encoder), str(path))
+        return _build_timm_weights(encoder, state, _timm_config(encoder), str(path))
     return InitialWeights(str(path), EncoderWeights(encoder if isinstance(encoder, str) else None, state))
 
 
-def _from_timm_state(name: str, state: State, config: Mapping[str, Any], source: str) -> InitialWeights:
+def _build_timm_weights(name: str, state: State, config: Mapping[str, Any], source: str) -> InitialWeights:
     size = config.get("input_size")
     mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
     statistics = None if mean is None or std is None else (mean, std)
@@ -397,14 +397,14 @@ def _timm_config(name: str) -> dict[str, Any]:
     return {} if config is None else dict(config.to_dict())
 
 
-def _per_tower(encoder: Encoders, towers: int) -> list[Any]:
-    """Return the encoder that the user named for each tower, or None if the user named none."""
+def _list_requested(encoder: Encoders, towers: int) -> list[Any]:
+    """Return for each tower the encoder that the user requested, or None if any will do."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * towers
     return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)
 
 
-def _check_same(requested: Sequence[Any], saved: Sequence[Any], source: str) -> None:
+def _check_same_encoders(requested: Sequence[Any], saved: Sequence[Any], source: str) -> None:
     same = all(encoder is None for encoder in requested) or list(requested) == list(saved)
     names = ", ".join(str(each) if isinstance(each, str) else type(each).__name__ for each in requested)
     message = (

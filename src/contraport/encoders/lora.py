@@ -32,7 +32,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
     peft = import_optional("peft", EXTRA, "lora")
-    names = _adaptable(encoder)
+    names = _list_adaptable_layers(encoder)
     kind = type(encoder).__name__
     check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")
     full = max(min(encoder.get_parameter(f"{name}.weight").flatten(1).shape) for name in names)
@@ -63,7 +63,7 @@ def merge_lora(model: Model) -> Model:
     return whole
 
 
-def _adaptable(encoder: nn.Module) -> list[str]:
+def _list_adaptable_layers(encoder: nn.Module) -> list[str]:
     """Return the names of the layers that receive a LoRA adapter."""
     within = {
         id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()

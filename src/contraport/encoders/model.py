@@ -110,8 +110,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         encoder_folders: Path | Sequence[Path | None] | None = None,
     ) -> None:
         super().__init__()
-        self.shapes = _checked_shapes(shapes)
-        self.view_names = _checked_names(view_names, len(self.shapes))
+        self.shapes = _validate_shapes(shapes)
+        self.view_names = _validate_view_names(view_names, len(self.shapes))
         good = isinstance(projection, int) and projection >= 0
         check(good, f"projection: must be an integer >= 0, got {projection!r}.")
         check(projection_layers in (1, 2, 3), f"projection_layers: must be 1, 2 or 3, got {projection_layers!r}.")
@@ -126,10 +126,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             ]
         elif isinstance(encoder, str | nn.Module):
             encoder = [encoder] * len(inputs)
-        self.encoder_sources = _encoder_sources(list(_one_per_tower("encoder", encoder, inputs)), encoder_folders)
+        self.encoder_sources = _resolve_sources(list(_check_per_tower("encoder", encoder, inputs)), encoder_folders)
         means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
         stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
-        statistics = _one_per_tower("mean", means, inputs), _one_per_tower("std", stds, inputs)
+        statistics = _check_per_tower("mean", means, inputs), _check_per_tower("std", stds, inputs)
         self.towers = nn.ModuleList(
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
             for source, shape, mean, std in zip(self.encoder_sources, inputs, *statistics, strict=True)
@@ -194,7 +194,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return resolve_view(argument, view, self.view_names, self.shapes)
 
     def select_view(self, view: object) -> Model:
-        """Return a model of one view that shares its tower; it returns projections if the tower has a projector.
+        """Return a model of one view that shares its tower; its output is the projection if there is a projector.
 
         Projections of different views are comparable, so that one view retrieves another.
 
@@ -246,7 +246,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return projections if self.dims is None else tuple(each[:, : self.dims] for each in projections)
 
     def to_representation(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the representation of each view from its features: features, projection or both."""
+        """Convert the features of each view to its representation: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
             tower.to_representation(each, self.representation_part)[:, : self.dims]
@@ -266,7 +266,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
         inputs = [views[view] for view in self.representation_views]
-        return _concatenate(towers, inputs, self.representation_part, self.dims)
+        return _encode_views(towers, inputs, self.representation_part, self.dims)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -310,13 +310,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         Raises:
             UsageError: a file is missing, corrupt or of another model, or names code to run.
         """
-        folder = _local_folder(str(pretrained_model_name_or_path), download)
+        folder = _find_or_download_folder(str(pretrained_model_name_or_path), download)
         config = read_config(folder / CONFIG_FILE, "model")
         _check_config_keys(config, cls, folder / CONFIG_FILE)
         check_custom_code_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
         )
-        config["encoder"] = _saved_encoders(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
+        config["encoder"] = _resolve_saved_encoders(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)
             model = cls(**config, encoder_folders=folder)
@@ -326,7 +326,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             raise UsageError(
                 f"model: {folder} holds no valid model: {one_line_reason(error)}", kind="unreadable"
             ) from error
-        _check_weights(sorted(missing), sorted(unexpected), folder)
+        _check_weight_names(sorted(missing), sorted(unexpected), folder)
         return model.to(map_location).eval()
 
 
@@ -343,18 +343,18 @@ class FeatureExtractor(nn.Module):
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
-        return _concatenate(self.towers, views, self.representation_part, self.dims)
+        return _encode_views(self.towers, views, self.representation_part, self.dims)
 
 
-def _concatenate(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
-    """Encode each view by its tower and concatenate the representations, of each its first `dims` coordinates."""
+def _encode_views(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
+    """Encode each view by its tower, and concatenate the first `dims` coordinates of the representations."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     parts = [tower.to_representation(each, output) for tower, each in features]
     return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
 
 
-def _encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
-    """Replace the names of transformers encoders by the folders with their saved files, if they exist."""
+def _resolve_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
+    """Replace the names of transformers encoders by their folders with saved config and tokenizer, if they exist."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -363,8 +363,8 @@ def _encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] 
     return [name if folder is None or not folder.is_dir() else str(folder) for folder, name in pairs]
 
 
-def _saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
-    """Return the encoders of a saved model: names, or the user's modules in place of stored descriptions."""
+def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
+    """Return the encoders of a saved model: their names, or the user's modules that `encoder` passes."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]
@@ -377,9 +377,9 @@ def _saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) ->
         return saved
     modules: list[Any]
     if isinstance(encoder, Mapping):
-        shapes = _checked_shapes(config.get("shapes") or ())[: len(names)]
+        shapes = _validate_shapes(config.get("shapes") or ())[: len(names)]
         modules = mapping_to_view_list(
-            "encoder", encoder, _checked_names(config.get("view_names"), len(shapes)), shapes
+            "encoder", encoder, _validate_view_names(config.get("view_names"), len(shapes)), shapes
         )
         modules = [name if module is None else module for name, module in zip(names, modules, strict=True)]
     else:
@@ -390,7 +390,7 @@ def _saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) ->
     return modules
 
 
-def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
+def _validate_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     message = f"shapes: must hold the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
     try:
         checked = tuple(tuple(int(side) for side in shape) for shape in shapes)
@@ -400,7 +400,7 @@ def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     return checked
 
 
-def _checked_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
+def _validate_view_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"view{view}" for view in range(views))
     good = len(names) == views == len(set(names)) and all(isinstance(name, str) and name for name in names)
@@ -408,7 +408,7 @@ def _checked_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _one_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
+def _check_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
     if isinstance(values, type):
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
     check(isinstance(values, Sequence), f"{name}: must be one per tower, got {values!r}.")
@@ -428,7 +428,7 @@ def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor])
     return tuple(outputs[number] for number in range(len(inputs)))
 
 
-def _local_folder(name: str, download: dict[str, Any]) -> Path:
+def _find_or_download_folder(name: str, download: dict[str, Any]) -> Path:
     """Return the folder of a saved model; download it from the hub if the name is no folder."""
     if (folder := Path(name)).is_dir():
         inner = folder / "model"
@@ -455,7 +455,7 @@ def _check_config_keys(config: Mapping[str, Any], model: type, file: Path) -> No
     check(not unknown, message, "unknown_keys")
 
 
-def _check_weights(missing: Sequence[str], unexpected: Sequence[str], folder: Path) -> None:
+def _check_weight_names(missing: Sequence[str], unexpected: Sequence[str], folder: Path) -> None:
     """Raise `UsageError` if the file lacks weights of the model or has weights that the model lacks."""
     parts = [f"{len(missing)} are missing ({missing[0]})"] if missing else []
     parts += [f"{len(unexpected)} are unexpected ({unexpected[0]})"] if unexpected else []

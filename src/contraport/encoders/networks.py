@@ -24,11 +24,11 @@ CNN_LARGEST_SIDES = (16, 8, 4, 4)
 CNN_FEATURES = CNN_WIDTHS[-1]
 GRADIENT_CELLS = 7
 GRADIENT_DIRECTIONS = 9
-GRADIENT_FLOOR = 0.02
-"""Added to the norm of a block, in standard deviations of the images, so that fainter edges count as flat."""
+BLOCK_NORM_FLOOR = 0.02
+"""Constant added to the norm of a block, in standard deviations of the images, so that faint edges count little."""
 
 HUE_WEIGHT = 0.5
-"""Weight of the hue features beside the edge features: small enough to cost little on gray images."""
+"""Factor on the hue features relative to the edge features."""
 
 TCN_FEATURES = 128
 TCN_DILATIONS = (1, 2, 4, 8)
@@ -66,7 +66,7 @@ class Projector(nn.Sequential):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the projections of features ``(b, F)``, or of sets ``(b, t, F)``; padding stays zero."""
-        return apply_to_vectors(super().forward, features) if features.ndim == 3 else super().forward(features)
+        return apply_without_padding(super().forward, features) if features.ndim == 3 else super().forward(features)
 
 
 class Decoder(nn.Sequential):
@@ -182,7 +182,7 @@ def _edge_features(images: Tensor) -> Tensor:
     dx, dy = dx.gather(1, steepest), dy.gather(1, steepest)
     # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
     cells = _direction_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
-    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + GRADIENT_FLOOR**2).sqrt()
+    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + BLOCK_NORM_FLOOR**2).sqrt()
     end = GRADIENT_CELLS - 1
     corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
@@ -275,10 +275,10 @@ NGRAM_SIZES = (3, 4, 5, 6)
 BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
 DROPOUT = 0.1
 LOG_WEIGHT_SCALE = 30.0
-"""Factor on learned log-weights: Adam moves a number by about the learning rate per step, log-weights move by units."""
+"""Factor on stored log-weights: Adam changes them by about the learning rate per step, which alone is too slow."""
 
 
-_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among the 64-bit integers
+_HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among the 64-bit integers
 _SPACE = 32
 
 
@@ -298,8 +298,8 @@ class NgramHasher(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        inverse = pow(_BASE % 2**64, -1, 2**64)
-        for name, base in (("powers", _BASE % 2**64), ("inverses", inverse)):
+        inverse = pow(_HASH_BASE % 2**64, -1, 2**64)
+        for name, base in (("powers", _HASH_BASE % 2**64), ("inverses", inverse)):
             factors = torch.full((MAX_TEXT_BYTES + 2,), base - 2**64 if base >= 2**63 else base, dtype=torch.int64)
             factors[0] = 1
             self.register_buffer(name, factors.cumprod(0), persistent=False)
@@ -350,7 +350,7 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
 
 
 def _sum_by_bucket(hashes: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return the sums of the values with equal remainder of their hash, ``(b, size)``, normalized to length 1."""
+    """Sum values into buckets, the hash modulo `size`; return the sums ``(b, size)``, normalized to length 1."""
     # shape[0], not len: a traced network then takes any number of texts
     sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
     return F.normalize(sums)
@@ -375,8 +375,8 @@ def split_words(texts: Tensor) -> Tensor:
     return split
 
 
-def apply_to_vectors(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
-    """Apply a function of vectors, ``(k, F)`` to ``(k, G)``, to sets of vectors, ``(b, t, F)``; padding stays zero."""
+def apply_without_padding(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
+    """Apply a function ``(k, F)`` to ``(k, G)`` to the vectors of padded sets, ``(b, t, F)``; padding stays zero."""
     present = sets.any(2).bool()
     values = function(sets[present])
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
@@ -416,10 +416,10 @@ class SmallText(nn.Module):
 
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
-        return apply_to_vectors(self, split_words(texts))
+        return apply_without_padding(self, split_words(texts))
 
     def _sum_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
-        """Return the sum of the vectors divided by the square root of their number."""
+        """Return the sum of the vectors of hashed words or n-grams, divided by the square root of their number."""
         # over the root, not the number: the norm then depends little on the length of the text
         weights = F.dropout(mask.to(self.table.weight.dtype), DROPOUT, self.training)
         weights = weights / mask.sum(1, keepdim=True).clamp(min=1).to(weights.dtype).sqrt()
@@ -465,4 +465,4 @@ class WeightedNgrams(nn.Module):
 
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
-        return apply_to_vectors(self, split_words(texts))
+        return apply_without_padding(self, split_words(texts))

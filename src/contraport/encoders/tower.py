@@ -123,11 +123,11 @@ class Tower(nn.Module):
             Projector(self.num_features, self.num_features, projection, layers) if projection > 0 else nn.Identity()
         )
         self.projection_width = projection or self.num_features
-        self._register("mean", mean, shape)
-        self._register("std", std, shape)
+        self._register_statistic("mean", mean, shape)
+        self._register_statistic("std", std, shape)
         check(bool((self.std > 0).all()), "std: must be positive.")
 
-    def _register(self, name: str, values: Sequence[float], shape: Shape) -> None:
+    def _register_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
         numbers = torch.tensor([float(value) for value in values])
         good = len(numbers) == channel_count(shape) and bool(numbers.isfinite().all())
         message = (
@@ -145,12 +145,12 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: str) -> int:
-        """Return the length of the representation that `to_representation` returns."""
+        """Return the length of the representation that `to_representation` returns for a `part` of the output."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: str) -> Tensor:
-        """Return the representation: the features, their projection, or both, normalized and concatenated."""
+        """Convert features to the representation: the features, the projection, or both, normalized, concatenated."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)
             return projected

@@ -22,14 +22,14 @@ from contraport.errors import UsageError, check, import_optional, one_line_reaso
 
 EXTRA = "text"
 POOLINGS = ("mean", "first", "last")
-MAX_TOKENS = 512
-"""Maximum number of tokens for models that do not state one."""
+DEFAULT_MAX_TOKENS = 512
+"""Maximum number of tokens of a text, for models that do not state one."""
 
 TOKENS_PER_PASS = {"cpu": 1_024}
 """Maximum number of tokens, with padding, that pass through a network at a time, by type of device."""
 
 ACCELERATOR_TOKENS_PER_PASS = 16_384
-"""The same for other devices, whose kernels are only fast on more tokens."""
+"""Maximum number of tokens, with padding, per pass on other devices, whose kernels are only fast on many tokens."""
 
 _POOLING_FILE = "1_Pooling/config.json"
 _LENGTH_FILE = "sentence_bert_config.json"
@@ -44,13 +44,13 @@ _OLD_POOLING_KEYS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-"""Boolean keys of older sentence-transformers versions, with the pooling mode of newer ones."""
+"""Boolean config keys of older sentence-transformers versions, mapped to the pooling mode of newer ones."""
 
 _WEIGHTLESS_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
-"""Modules of sentence-transformers without weights beside those of the transformer."""
+"""Modules of sentence-transformers that add no weights to those of the transformer."""
 
 _UNLIMITED = 10**6
-"""Tokenizers without a limit state a larger number than this."""
+"""Token limit from which a tokenizer counts as unlimited: without a limit it states a huge number."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class TransformersTextEncoder(nn.Module):
         self.network = network
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.length = min(length or min(tokenizer.model_max_length, MAX_TOKENS), _max_positions(network))
+        self.length = min(length or min(tokenizer.model_max_length, DEFAULT_MAX_TOKENS), _max_positions(network))
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, texts: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class TransformersTextEncoder(nn.Module):
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return the pooling, text length and other settings, as part of the description stored with a model."""
+        """Return pooling, maximum length and tokenizer digest for the repr, which identifies the cached features."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"
 
     def tokenize(self, texts: list[str]) -> tuple[Tensor, Tensor]:
@@ -194,25 +194,25 @@ def build_transformers_text_encoder(
         UsageError: transformers is not installed; model, tokenizer or weights cannot be loaded or do not match.
     """
     check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items_of_shape(shape)}.", "shape")
-    where, pooling = _split_pooling(name)
+    where, pooling = _split_pooling_suffix(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
         hint = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
     transformers = import_optional("transformers", EXTRA, f"encoder: {name!r}")
-    with _silence(transformers):
+    with _silence_transformers(transformers):
         config = _load_part("model", where, transformers.AutoConfig)
         good = hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False)
         message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
         check(good, message, "unsupported_model")
         tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
         _check_vocabulary(tokenizer, where, transformers)
-        modules = _find_file(where, _MODULES_FILE, transformers)
+        modules = _find_model_file(where, _MODULES_FILE, transformers)
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
         has_settings = modules is not None or Path(where).is_dir()
         pooling = pooling or (_read_pooling(where, transformers) if has_settings else "mean")
         is_sentence_model = modules is not None
-        length = _read_length(where, tokenizer, transformers, is_sentence_model) if has_settings else None
-        make_network = _load_network if pretrained else _init_network
+        length = _read_max_tokens(where, tokenizer, transformers, is_sentence_model) if has_settings else None
+        make_network = _load_network if pretrained else _build_random_network
         encoder = TransformersTextEncoder(make_network(where, config, transformers), tokenizer, pooling, length)
         _check_network(encoder, where)
         if pretrained:
@@ -220,10 +220,10 @@ def build_transformers_text_encoder(
     return encoder
 
 
-def _split_pooling(name: str) -> tuple[str, str | None]:
+def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
     """Split the name of a text encoder into the model's name and the pooling.
 
-    >>> _split_pooling("bert-base-uncased@first"), _split_pooling("models/mine")
+    >>> _split_pooling_suffix("bert-base-uncased@first"), _split_pooling_suffix("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
     """
     where, at, pooling = name.rpartition("@")
@@ -237,15 +237,15 @@ def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
-        raise UsageError(f"{_not_loaded(part, where)}: {one_line_reason(error)}", kind="not_loaded") from error
+        raise UsageError(f"{_load_failure(part, where)}: {one_line_reason(error)}", kind="not_loaded") from error
 
 
-def _not_loaded(part: str, where: str) -> str:
+def _load_failure(part: str, where: str) -> str:
     places = "in that folder" if Path(where).is_dir() else "on the Hugging Face hub and in the download cache"
     return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
 
 
-def _find_file(where: str, name: str, transformers: Any) -> Path | None:
+def _find_model_file(where: str, name: str, transformers: Any) -> Path | None:
     """Return the path of a file in a folder or on the hub, or None if it does not exist."""
     if Path(where).is_dir():
         return file if (file := Path(where, name)).is_file() else None
@@ -262,15 +262,15 @@ def _check_vocabulary(tokenizer: Any, where: str, transformers: Any) -> None:
     Without the files transformers would silently use an empty vocabulary.
     """
     files = sorted(set(tokenizer.vocab_files_names.values()))
-    exists = not files or any(_find_file(where, file, transformers) is not None for file in files)
-    check(exists, f"{_not_loaded('tokenizer', where)}: it has none of the files {', '.join(files)}.", "not_loaded")
+    exists = not files or any(_find_model_file(where, file, transformers) is not None for file in files)
+    check(exists, f"{_load_failure('tokenizer', where)}: it has none of the files {', '.join(files)}.", "not_loaded")
     good = any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token))
     message = f"encoder: the tokenizer of {where!r} has no padding token; set pad_token in its tokenizer_config.json."
     check(good, message, "no_padding")
 
 
 # Both load in float32 whatever the stored type: updates of half-precision weights vanish; --amp casts where it is safe.
-def _init_network(where: str, config: Any, transformers: Any) -> nn.Module:
+def _build_random_network(where: str, config: Any, transformers: Any) -> nn.Module:
     """Build the transformers network with random weights."""
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
@@ -292,7 +292,7 @@ def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
         gradients = torch.autograd.grad(states.sum(), parameters, allow_unused=True)
         missing = [name for name, gradient in zip(missing, gradients, strict=True) if gradient is not None]
     message = (
-        f"{_not_loaded('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, such as "
+        f"{_load_failure('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, such as "
         f"{next(iter(missing), None)}."
     )
     check(not missing, message, "missing_weights")
@@ -329,7 +329,7 @@ def _max_positions(network: nn.Module) -> int:
 
 def _read_pooling(where: str, transformers: Any) -> str:
     """Return the pooling that a sentence-transformers model specifies; default: mean."""
-    config = _read_json(file := _find_file(where, _POOLING_FILE, transformers), dict)
+    config = _read_json_or_empty(file := _find_model_file(where, _POOLING_FILE, transformers), dict)
     stated = config.get(_POOLING) or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
     poolings = [_POOLING_NAMES.get(str(mode)) for mode in modes]
@@ -342,9 +342,9 @@ def _read_pooling(where: str, transformers: Any) -> str:
     )
 
 
-def _read_length(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
+def _read_max_tokens(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json(_find_file(where, _LENGTH_FILE, transformers), dict).get("max_seq_length")
+    length = _read_json_or_empty(_find_model_file(where, _LENGTH_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _UNLIMITED else None
@@ -352,15 +352,15 @@ def _read_length(where: str, tokenizer: Any, transformers: Any, is_sentence_mode
 
 def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
     """Warn about modules of a sentence-transformers model whose weights the encoder does not use."""
-    modules = [module for module in _read_json(modules_file, list) if isinstance(module, dict)]
+    modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     if dropped := [kind for kind in kinds if kind not in _WEIGHTLESS_MODULES]:
         message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
         _log.warning(message, where, ", ".join(dropped))
 
 
-def _read_json(file: Path | None, kind: type) -> Any:
-    """Read a JSON file; return an empty `kind`, dict or list, if it is missing or has another content."""
+def _read_json_or_empty(file: Path | None, kind: type) -> Any:
+    """Read a JSON file; return an empty `kind` (dict or list) if it is missing or holds another type."""
     if file is None:
         return kind()
     try:
@@ -371,7 +371,7 @@ def _read_json(file: Path | None, kind: type) -> Any:
 
 
 @contextmanager
-def _silence(transformers: Any) -> Iterator[None]:
+def _silence_transformers(transformers: Any) -> Iterator[None]:
     """Context that silences the log and progress bars of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -18,7 +18,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import VIEW, Run, TrustOptions, device_option, progress_option, seed_option
+from contraport.runs.config import VIEW_HELP, Run, TrustOptions, device_option, progress_option, seed_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class MapOptions(TrustOptions):
         "their own.",
         check=one_of("train", "test"),
     )
-    view: str | int | None = option(None, VIEW)
+    view: str | int | None = option(None, VIEW_HELP)
     seed: int = seed_option()
     device: str = device_option()
     progress: bool = progress_option()

@@ -20,7 +20,7 @@ from contraport.options import (
     option,
     option_metadata,
 )
-from contraport.runs.config import DIMS, VIEW, Run, RunEncoderOptions, SingleRunOptions, TrustOptions
+from contraport.runs.config import DIMS_HELP, VIEW_HELP, Run, RunEncoderOptions, SingleRunOptions, TrustOptions
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -149,8 +149,8 @@ class EmbedOptions(SingleRunOptions):
         "Number of items per file, NAME.00000-of-00004.npz and so on; default: one file.",
         check=int_in_range(1),
     )
-    view: str | int | None = option(None, VIEW)
-    dims: int | None = option(None, DIMS, check=int_in_range(1))
+    view: str | int | None = option(None, VIEW_HELP)
+    dims: int | None = option(None, DIMS_HELP, check=int_in_range(1))
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
@@ -198,8 +198,8 @@ class ExportOptions(TrustOptions):
         check=one_of("onnx", "torch-export", "torchscript", "safetensors"),
     )
     out: str | Path = field(metadata=option_metadata("Output file, or for safetensors the output folder."))
-    view: str | int | None = option(None, VIEW)
-    dims: int | None = option(None, DIMS, check=int_in_range(1))
+    view: str | int | None = option(None, VIEW_HELP)
+    dims: int | None = option(None, DIMS_HELP, check=int_in_range(1))
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 

@@ -14,13 +14,13 @@ else:
     Run = Any  # options and their types are read without importing torch, so that --help is fast
 
 
-VIEW = (
+VIEW_HELP = (
     "View of the run, by its name, number or kind, such as image: use the projection of this view alone, if the views "
     "share an embedding space; default: the representation of the whole item."
 )
 """Help text of the option `view`."""
 
-DIMS = (
+DIMS_HELP = (
     "Number of first coordinates to use of each view's representation, such as one that `matryoshka` trained; default: "
     "all."
 )
@@ -61,7 +61,7 @@ def progress_option(help: str = "Show progress bars on a terminal.") -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(BaseOptions):
-    """Option that allows running encoder code that a run folder names."""
+    """Option `trust_remote_code`, which allows a command to run encoder code that a run folder names."""
 
     trust_remote_code: bool = option(
         False,

@@ -41,12 +41,12 @@ MetricsRow = dict[str, Any]
 REEVALUATE = "; run `contraport evaluate` on the run again."
 
 _MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
-"""Settings that the notebook table shows even if they have their default values."""
+"""Settings that the HTML table in notebooks shows even if they have their default values."""
 
 
 @dataclass
-class _Config:
-    """Cached content of `config.yaml`; its `settings` are parsed at first use."""
+class _CachedConfig:
+    """Cached content of `config.yaml`; `settings` are validated at first use."""
 
     version: tuple[int, int, int] | None
     values: dict[str, Any]
@@ -81,7 +81,7 @@ class Run(RunFolder):
     def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
         super().__init__(path)
         self.encoder = encoder
-        self._read: _Config | None = None
+        self._cached_config: _CachedConfig | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}{'' if self.path.exists() else ', missing'})"
@@ -122,7 +122,7 @@ class Run(RunFolder):
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
-        """Context manager that turns an `OSError` into a `UsageError` whose message has the command to resume."""
+        """Context manager that turns an `OSError` into a `UsageError`; its message has the command to resume."""
 
         def remedy() -> str:
             if not self.last_checkpoint.exists():
@@ -167,11 +167,11 @@ class Run(RunFolder):
 
     def config(self) -> dict[str, Any]:
         """Read the keyword arguments of the training from `config.yaml`."""
-        return copy.deepcopy(self._config().values)
+        return copy.deepcopy(self._load_config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Read the settings of the training, and replace those that are given."""
-        config = self._config()
+        """Read the settings of the training; `changes` replace some of them."""
+        config = self._load_config()
         if config.settings is None:
             try:
                 names = RECORDED_OPTIONS.keys() & config.values.keys()
@@ -180,24 +180,24 @@ class Run(RunFolder):
                 raise UsageError(f"run: {self.config_path} is corrupt: {error}", kind="corrupt") from error
         return replace(config.settings, **changes) if changes else config.settings
 
-    def _config(self) -> _Config:
-        """Return the content of `config.yaml`, which is read again only if the file changed.
+    def _load_config(self) -> _CachedConfig:
+        """Return the content of `config.yaml` from a cache; the file is read again only if it changed.
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
-        version = _file_version(self.config_path)
-        if self._read is None or version is None or self._read.version != version:
+        version = _file_fingerprint(self.config_path)
+        if self._cached_config is None or version is None or self._cached_config.version != version:
             self.check_is_run()
             values = read_run_file(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {self.config_path} is corrupt: must be a mapping.", "corrupt")
             values = replace_deprecated_names(RECORDED_OPTIONS, values, warn=False)  # option names of earlier versions
             check_config_types(values, self.config_path)
-            self._read = _Config(version, values)
-        return self._read
+            self._cached_config = _CachedConfig(version, values)
+        return self._cached_config
 
     def metrics(self) -> list[MetricsRow]:
         """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored."""
-        return self._load(self.metrics_path, read_metrics_rows)
+        return self._read_file(self.metrics_path, read_metrics_rows)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Append one row to `metrics.jsonl`."""
@@ -253,9 +253,9 @@ class Run(RunFolder):
 
     def num_trained_epochs(self) -> int | None:
         """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
-        return self._read_trained_record()[0]
+        return self._read_epoch_counts()[0]
 
-    def _read_trained_record(self) -> tuple[int | None, int | None]:
+    def _read_epoch_counts(self) -> tuple[int | None, int | None]:
         """Read the numbers of trained and of planned epochs of the saved model; (None, None) if not recorded."""
         if not self.trained_path.exists():
             return None, None
@@ -268,7 +268,7 @@ class Run(RunFolder):
 
     def earlier_epoch_warning(self) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None."""
-        (epochs, planned_before), planned = self._read_trained_record(), self.settings().epochs
+        (epochs, planned_before), planned = self._read_epoch_counts(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
         if planned_before >= planned:
@@ -280,21 +280,21 @@ class Run(RunFolder):
 
     def model_config(self) -> dict[str, Any]:
         """Read the configuration of the trained model: encoder, shapes, projection and normalization."""
-        config = self._load(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
+        config = self._read_file(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
         return dict(config)
 
     def evaluation(self) -> dict[str, Any]:
         """Read the results of `contraport.evaluate` from `evaluation.json`."""
-        return self._load(self.evaluation_path, read_evaluation, REEVALUATE)
+        return self._read_file(self.evaluation_path, read_evaluation, REEVALUATE)
 
     def page_arrays(self) -> dict[str, np.ndarray]:
         """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
-        return self._load(self.samples_path, read_arrays, REEVALUATE)
+        return self._read_file(self.samples_path, read_arrays, REEVALUATE)
 
     def item_metric_values(self) -> dict[str, np.ndarray]:
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
-        return self._load(self.items_path, read_arrays, REEVALUATE)
+        return self._read_file(self.items_path, read_arrays, REEVALUATE)
 
     def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the pair scores of the online audit."""
@@ -308,7 +308,7 @@ class Run(RunFolder):
         `partner_confidences`. Scores of the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high`
         and `remembered`. See `contraport.auditing.Audit`.
         """
-        return self._load(self.pairs_path, read_arrays)
+        return self._read_file(self.pairs_path, read_arrays)
 
     def save_view_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the scores of the online audit of three or more views."""
@@ -323,7 +323,7 @@ class Run(RunFolder):
         `view_rates` of wrong views, ``(k,)``, and `pair_rates` of mismatches. Without dimensions: `epoch` and
         `remembered`. The views are in the order of `view_names`.
         """
-        return self._load(self.view_scores_path, read_arrays)
+        return self._read_file(self.view_scores_path, read_arrays)
 
     def save_split_record(self, record: SplitRecord) -> None:
         """Write the digests of the training and held-out items."""
@@ -331,7 +331,7 @@ class Run(RunFolder):
             write_arrays(self.split_path, record.to_arrays())
 
     def split_record(self) -> SplitRecord | None:
-        """Read the digests of the training and held-out items; None for a stream and for runs of version 0.1.0."""
+        """Read the digests of the training and held-out items; None if the data were a stream, or for version 0.1.0."""
         from contraport.data.split_record import SplitRecord
 
         self.check_is_run()
@@ -349,9 +349,9 @@ class Run(RunFolder):
 
         The partner is the item itself if its pair is correct.
         """
-        return self._load(self.mismatched_path, read_arrays)["partners"]
+        return self._read_file(self.mismatched_path, read_arrays)["partners"]
 
-    def _load(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+    def _read_file(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
         self.check_is_run()
         return read_run_file(path, reader, remedy)
 
@@ -359,13 +359,13 @@ class Run(RunFolder):
         # Imported here: reading metrics requires neither encoders nor the client of the Hugging Face hub.
         from contraport.encoders import Model
 
-        return self._load(
+        return self._read_file(
             path, lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder)
         ).eval()
 
 
 def as_run(folder: str | Path | Run) -> Run:
-    """Return the `Run` of a run folder; a `Run` is returned as it is."""
+    """Return the `Run` of a folder; a `Run` is returned unchanged."""
     return folder if isinstance(folder, Run) else Run(folder)
 
 
@@ -407,7 +407,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
 
 
 def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
-    """Return whether a JSON value is a mapping, nested to the given depth, whose leaves are numbers or null.
+    """Return whether a JSON value is a mapping, or nested mappings of the given depth, of numbers or null.
 
     >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)
@@ -437,7 +437,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
-_ARRAYS_BY_FORM = {
+_ARRAY_NAMES_BY_TYPE = {
     (0, "f"): ("rate", "low", "high", "remembered"),
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
@@ -462,7 +462,7 @@ _ARRAYS_BY_FORM = {
     (3, "f"): ("plans", "targets"),
     (4, "u"): ("thumbnails", "plan_view_1", "plan_view_2"),
 }
-"""Names of the arrays of .npz files, by number of dimensions and NumPy type codes."""
+"""Names of the arrays in the .npz files of a run, by expected number of dimensions and NumPy type codes."""
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -473,15 +473,15 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         arrays = {name: file[name] for name in file.files}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
-    for (dimensions, kinds), names in _ARRAYS_BY_FORM.items():
+    for (dimensions, kinds), names in _ARRAY_NAMES_BY_TYPE.items():
         for name, array in ((name, arrays[name]) for name in names if name in arrays):
             if array.ndim != dimensions or array.dtype.kind not in kinds:
                 raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")
     return arrays
 
 
-def _file_version(path: Path) -> tuple[int, int, int] | None:
-    """Return inode, modification time and size of a file, which change with its content; None without a file.
+def _file_fingerprint(path: Path) -> tuple[int, int, int] | None:
+    """Return inode, modification time and size of a file, which change with its content; None if it does not exist.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
     """

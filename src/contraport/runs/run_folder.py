@@ -53,14 +53,14 @@ class RunBackup:
         self.path = run.path / ".replaced"
 
     def move_to_backup(self) -> None:
-        """Move the files of the current run to the backup; if a backup exists, delete the current run instead."""
+        """Move the files of the run to the backup; if there is one of an earlier run, delete the files instead."""
         run = self._run
         for path in (*run.paths_besides_config, self.path):  # all checks before the first move
             folder = path in run.subfolders or path == self.path
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
         if self._is_complete():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
-            _delete(run.paths_besides_config)
+            _delete_paths(run.paths_besides_config)
             return
         self.path.mkdir()
         for path in run.paths_besides_config:
@@ -82,7 +82,7 @@ class RunBackup:
     def roll_back(self) -> None:
         """Restore the replaced run from the backup, unless the new run has a checkpoint."""
         if self._is_complete() and not self._run.last_checkpoint.exists():
-            _delete(self._run.paths_besides_config)
+            _delete_paths(self._run.paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.finish_interrupted_operation()
 
@@ -90,14 +90,14 @@ class RunBackup:
         """Delete the backup of the replaced run, if there is one."""
         if not self._is_complete():
             return
-        _delete(self.path / path.name for path in self._run.paths_besides_config)
+        _delete_paths(self.path / path.name for path in self._run.paths_besides_config)
         shutil.rmtree(self.path)
 
     def _is_complete(self) -> bool:
         return (self.path / self._run.config_path.name).exists()
 
 
-def _delete(paths: Iterable[Path]) -> None:
+def _delete_paths(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
