@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from contraport.comparison.comparison_tables import (
     Comparison,
+    format_markdown_table,
     format_mean_with_interval,
-    markdown_table,
     significance_arrow,
 )
 from contraport.comparison.config import COMPARE
@@ -25,7 +25,7 @@ from contraport.comparison.result_statistics import (
     UNDECIDED,
     EpochMean,
     TableEntry,
-    from_record,
+    from_json_record,
 )
 from contraport.encoders.factory import build_encoder, default_encoder_name
 from contraport.options import replace_deprecated_names
@@ -98,7 +98,7 @@ def read_results(path: Path) -> Measured:
     """Read the results file of a suite."""
     values = json.loads(path.read_text())
     values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
-    entries = [from_record(TableEntry, record) for record in values["entries"]]
+    entries = [from_json_record(TableEntry, record) for record in values["entries"]]
     table = Comparison(
         values["title"],
         path,
@@ -106,7 +106,7 @@ def read_results(path: Path) -> Measured:
         values["rows"],
         values["columns"],
         entries,
-        epoch_means=[from_record(EpochMean, record) for record in values.get("waypoints", [])],
+        epoch_means=[from_json_record(EpochMean, record) for record in values.get("waypoints", [])],
         reference_metrics=values.get("references", {}),
         search_spaces=values.get("spaces", {}),
         search_trials=values.get("trials", []),
@@ -212,7 +212,7 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     return [
         f"### {run.values['title']}",
         paragraph(f"{run.scale} {metric.title}, {unit}."),
-        markdown_table(["objective", *names], rows),
+        format_markdown_table(["objective", *names], rows),
         f"```sh\n{wrap_command(with_current_options(run.values['command']))}\n```",
     ]
 
@@ -250,7 +250,7 @@ def wrap_command(command: str, width: int = 100) -> str:
 
 def words_table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table of texts, with left-aligned columns."""
-    return markdown_table(head, rows, words=True)
+    return format_markdown_table(head, rows, align_left=True)
 
 
 def paragraph(words: str) -> str:

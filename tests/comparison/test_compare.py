@@ -22,12 +22,12 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _provenance, _table_cells
+from contraport.comparison.compare import _build_table_cells, _provenance
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
     format_mean_with_interval,
-    means_markdown_table,
+    format_means_table,
 )
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
@@ -43,12 +43,12 @@ from contraport.comparison.result_statistics import (
 )
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.comparison.tuning import (
-    SPACES,
+    SEARCH_RANGES,
     SearchRange,
     build_cell_from_trial,
+    build_search_space,
     build_trials,
-    fixed_settings_by_row,
-    search_space,
+    list_fixed_settings,
     select_best_trial,
 )
 from contraport.errors import FolderInUseError
@@ -275,7 +275,7 @@ def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
                 monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
             else:
                 monkeypatch.setenv("CUDA_VISIBLE_DEVICES", of)
-            running._init_process(number, devices, torch.get_num_threads())
+            running._init_worker(number, devices, torch.get_num_threads())
             found.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
         return found
 
@@ -380,7 +380,7 @@ def test_all_seeds_use_the_selected_settings() -> None:
     found = {
         trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
     }
-    cells = _table_cells(grid, trials, found, measures(["knn"])[0])
+    cells = _build_table_cells(grid, trials, found, measures(["knn"])[0])
     assert [(cell.row.name, cell.seed) for cell in cells] == [
         ("info-nce", 0),
         ("gca-ince", 0),
@@ -401,24 +401,24 @@ def test_trials_keep_common_settings() -> None:
 def test_parts_that_are_off_are_not_searched() -> None:
     names = ["iot", "iot-uniform", "gca-uot", "pairwise"]
     iot, uniform, unbalanced, pairwise = build_grid({**SMALL, "objectives": names}).rows
-    assert set(search_space(iot, {})) == {"temperature", "iterations"}
-    assert set(search_space(uniform, {})) == {"temperature", "iterations", "uniformity"}
-    assert set(search_space(unbalanced, {})) == {"temperature", "iterations", "relaxation"}
-    assert "temperature" in search_space(pairwise, {}), "none given is not none had"
+    assert set(build_search_space(iot, {})) == {"temperature", "iterations"}
+    assert set(build_search_space(uniform, {})) == {"temperature", "iterations", "uniformity"}
+    assert set(build_search_space(unbalanced, {})) == {"temperature", "iterations", "relaxation"}
+    assert "temperature" in build_search_space(pairwise, {}), "none given is not none had"
 
 
 def test_fixed_settings_are_not_searched() -> None:
     rows = build_grid({**SMALL, "objectives": ["rince", "rince:q=0.1,temperature=0.2", "byol", "t-simclr"]}).rows
-    assert set(search_space(rows[0], {})) == {"temperature", "q"}
-    assert search_space(rows[1], {}) == {}
-    assert search_space(rows[2], {}) == {}
-    assert search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
-    assert SPACES["iterations"].value_at(0.0) == 1
-    assert fixed_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert fixed_settings_by_row(rows[1:2], {}) == {}
-    assert set(search_space(rows[0], {"temperature": 0.3})) == {"q"}
-    assert set(search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
-    assert fixed_settings_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
+    assert set(build_search_space(rows[0], {})) == {"temperature", "q"}
+    assert build_search_space(rows[1], {}) == {}
+    assert build_search_space(rows[2], {}) == {}
+    assert build_search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
+    assert SEARCH_RANGES["iterations"].value_at(0.0) == 1
+    assert list_fixed_settings(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert list_fixed_settings(rows[1:2], {}) == {}
+    assert set(build_search_space(rows[0], {"temperature": 0.3})) == {"q"}
+    assert set(build_search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
+    assert list_fixed_settings(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:
@@ -573,7 +573,7 @@ def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> N
         )
         for row, gain in zip(rows, [0.0, *gains], strict=True)
     ]
-    assert Comparison("", tmp_path, "base", rows, ["on"], entries).sentences == [sentence]
+    assert Comparison("", tmp_path, "base", rows, ["on"], entries).summary_sentences == [sentence]
 
 
 def cell(
@@ -585,7 +585,7 @@ def cell(
 
 
 def sentence_of(*cells: TableEntry) -> str:
-    (told,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).sentences
+    (told,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).summary_sentences
     return told
 
 
@@ -601,7 +601,7 @@ def test_table_marks_significant_differences(measure: str) -> None:
     found = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], cells)
     marks = {
         line.split(" | ")[0].strip("| "): line[-3]
-        for line in means_markdown_table(found, measures([measure])[0]).splitlines()
+        for line in format_means_table(found, measures([measure])[0]).splitlines()
     }
     assert (marks["more"], marks["less"]) == ("▲", "▼")
     assert not {marks[row] for row in ("base", "neither", "hot")} & {"▲", "▼"}
@@ -647,14 +647,18 @@ def test_sentence_names_failures_and_missing_intervals() -> None:
 def test_sentence_names_references_as_good_as_the_best() -> None:
     cells = [cell("base", 0.9, measure="knn"), cell("other", 0.8, Difference(-0.1, -0.2, -0.01), measure="knn")]
     known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known).sentences
+    (told,) = Comparison(
+        "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
+    ).summary_sentences
     assert told.endswith("; other is significantly worse; as good or better without training: raw inputs 95.3%.")
     known["untrained encoder"]["on"]["knn"] = 0.9
-    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known).sentences
+    (told,) = Comparison(
+        "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=known
+    ).summary_sentences
     assert told.endswith("; as good or better without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [cell("base", 0.5, measure="alignment")]
     known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
-    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).sentences
+    (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, reference_metrics=known).summary_sentences
     assert told.endswith("; as good or better without training: raw inputs 0.300.")
 
 
@@ -690,7 +694,7 @@ def test_no_interval_for_one_seed_without_items(tmp_path: Path) -> None:
     asked = SMALL | {"seeds": 1, "metrics": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
     found = compare(**asked, out=tmp_path)
     assert "±" not in found.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
-    assert "no interval is known for gca-ince" in found.sentences[0]
+    assert "no interval is known for gca-ince" in found.summary_sentences[0]
     page = (tmp_path / "page.html").read_text()
     assert page.count('<span class="told">') == 2, "a row is drawn all the same"
 
@@ -793,7 +797,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
     assert entry is not None
     assert "CUDA out of memory" in str(entry.failure_reason)
     assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
-    assert "; gca-ince failed" in found.sentences[0]
+    assert "; gca-ince failed" in found.summary_sentences[0]
 
 
 def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_options_of_fewer_cells_override_others() -> None:
     cell = grid.build_cell(grid.rows[0], grid.columns[0], 7, trial=0, epochs=4, objective_settings=own)
     assert (cell.options["epochs"], cell.options["objective_settings"], cell.seed) == (4, own, 7)
     assert "--trial-0-" in cell.folder_name
-    assert grid.out == Path("runs", "compare")
+    assert grid.output_folder == Path("runs", "compare")
 
 
 def test_folder_names_are_short_and_independent_of_option_order() -> None:

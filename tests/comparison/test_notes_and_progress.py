@@ -20,13 +20,13 @@ from contraport import compare
 from contraport._utils.files import write_arrays
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
+    _build_trial_records,
     _check_any_metric,
+    _collect_failed_searches,
     _describe_result,
     _estimate_seconds,
-    _failed_searches,
-    _notes,
-    _progress,
-    _trial_records,
+    _write_notes,
+    _report_progress,
 )
 from contraport.comparison.grid import Grid
 from contraport.comparison.grid_builder import build_grid
@@ -64,7 +64,7 @@ def test_note_on_intervals_counts_comparisons(tmp_path: Path) -> None:
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
             judged(job)
-        return " ".join(_notes(grid, results, 0, has_started=True))
+        return " ".join(_write_notes(grid, results, 0, has_started=True))
 
     assert "all 2 differences of a table" in notes(THREE, "info_nce", "gca_ince", "rince")
     assert "differences of a table" not in notes(SMALL, "info_nce", "gca_ince"), "there is one difference alone"
@@ -78,7 +78,7 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
     results = results_of(grid, info_nce={"values": {"knn": 0.9}}, gca_ince={"failed": "the loss is nan"})
     where = ("info-nce", "digits, standard", 1)
     results[where] = results[where][0], {"failed": "the disk is full"}
-    assert _notes(grid, results, 0, has_started=True) == [
+    assert _write_notes(grid, results, 0, has_started=True) == [
         "One seed: the intervals cover other test items, not other seeds.",
         "gca-ince on digits, standard: 2 of 2 trainings failed. First reason: the loss is nan",
         "info-nce on digits, standard: 1 of 2 trainings failed. Reason: the disk is full",
@@ -87,7 +87,7 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("begun", "number"), [(False, 2), (True, 1)])
 def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None:
-    notes = _notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
+    notes = _write_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
     assert notes[0].startswith("4 of 4 trainings")
     assert notes[1:] == ["The budget of 1h is shorter than one training, so none was started."][: number - 1]
 
@@ -118,13 +118,13 @@ def test_trial_records(tmp_path: Path) -> None:
         of[1].folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
         of[2].folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
-    told = _trial_records(grid, trials, tried, KNN)
+    told = _build_trial_records(grid, trials, tried, KNN)
     assert [one["value"] for one in told] == ["50.0%", "the loss is nan", "90.0%", "not done"]
     assert [one["settings"].split(" ")[0] for one in told] == ["default", *["temperature"] * 3]
     assert not any(one["chosen"] for one in told), "the search has not ended"
     tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
-    assert [one["chosen"] for one in _trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
-    assert _failed_searches(grid, trials, tried) == {}, "one of them is enough"
+    assert [one["chosen"] for one in _build_trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
+    assert _collect_failed_searches(grid, trials, tried) == {}, "one of them is enough"
     shown = _describe_result(of[2], tried[of[2].folder_name])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
     both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
@@ -134,7 +134,7 @@ def test_trial_records(tmp_path: Path) -> None:
 def test_fixed_settings_are_noted(tmp_path: Path) -> None:
     rows = ["rince", "rince:q=0.1"]
     grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "metrics": ["knn"], "validation": 0.3, "out": tmp_path})
-    notes = _notes(grid, {}, 0, has_started=True)
+    notes = _write_notes(grid, {}, 0, has_started=True)
     assert "4 trials per objective and setting, with seed 0, on 30% of the training items" in notes[0]
     assert notes[1:] == ["rince:q=0.1 fixes q, which was searched for others: it was tuned less."]
 
@@ -184,7 +184,7 @@ def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPa
     passed, written = iter([0.0, 600.0, 1200.0]), io.StringIO()
     monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(passed)))
     grid = build_grid(SMALL)
-    with _progress(Console(file=written), 2) as moved:
+    with _report_progress(Console(file=written), 2) as moved:
         for cell in grid.cells[:2]:
             moved(cell, {"measures": ["knn"], "failed": "the loss is nan"})
     assert written.getvalue().splitlines() == [

@@ -19,7 +19,7 @@ from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
     UNDECIDED,
-    Results,
+    CellResults,
     build_entries,
     compute_epoch_means,
     judge_claims,
@@ -40,7 +40,7 @@ def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: st
     return build_grid(asked | {"seeds": 4, "metrics": [measure], "out": folder} | given)
 
 
-def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> Results:
+def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> CellResults:
     """What trainings would have found: by row and setting the number with each seed, of items that say it too."""
     found = {}
     for cell in grid.cells:

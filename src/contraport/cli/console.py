@@ -153,7 +153,7 @@ def print_comparison(comparison: Comparison) -> None:
             for row in comparison.rows
         ]
         print_table(f"{metric.title}, mean over seeds ± half of the 95% interval", rows)
-    for sentence in (*comparison.sentences, *comparison.notes):
+    for sentence in (*comparison.summary_sentences, *comparison.notes):
         print(sentence)
     for verdict in comparison.claim_verdicts:
         print(f"{verdict.outcome}: {verdict.claim} {explain_verdict(verdict)}")

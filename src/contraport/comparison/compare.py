@@ -34,7 +34,7 @@ from contraport.comparison.jobs import (
 )
 from contraport.comparison.page import render_comparison_page, save_figure
 from contraport.comparison.result_statistics import (
-    Results,
+    CellResults,
     build_entries,
     compute_epoch_means,
     judge_claims,
@@ -42,10 +42,10 @@ from contraport.comparison.result_statistics import (
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
+    build_search_space,
     build_trials,
     describe_trial_settings,
-    fixed_settings_by_row,
-    search_space,
+    list_fixed_settings,
     select_best_trial,
 )
 from contraport.errors import UsageError, check_new_folder, out_of_memory_message, report_write_errors
@@ -81,7 +81,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     (['info-nce', 'gca-ince'], ['digits, standard'], 0)
     """
     grid = build_grid(arguments)
-    _check_folder(grid.out)
+    _check_output_folder(grid.output_folder)
     options = grid.compare_options
     metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
@@ -89,22 +89,22 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
     trial_cells = [cell for cells in trials.values() for cell in cells]
     plan = [*trial_cells, *grid.cells]
-    _check_settings(plan)
+    _check_cell_settings(plan)
     check_data_unchanged(build_cell_job(grid, cell) for cell in plan)
     console = make_console(stderr=True) if options.progress else None
-    missing = [cell for cell in _known_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
+    missing = [cell for cell in _list_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
     budget.first_job_seconds = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
     if console is not None:
         _print_plan(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
         rows, columns = [row.name for row in grid.rows], [column.name for column in grid.columns]
-        return Comparison(grid.title, grid.out, grid.baseline, rows, columns, [])
-    hint = f"Finished trainings are in {grid.out}; the same command resumes."
+        return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [])
+    hint = f"Finished trainings are in {grid.output_folder}; the same command resumes."
     try:
-        with _progress(console, len(missing)) as on_done:
+        with _report_progress(console, len(missing)) as on_done:
             trial_results = _run_cells(grid, trial_cells, budget, on_done)
-            cells = _table_cells(grid, trials, trial_results, metric)
+            cells = _build_table_cells(grid, trials, trial_results, metric)
             results = _run_cells(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"interrupted. {hint}") from error
@@ -121,7 +121,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
 _OUTPUT_FILES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
 
 
-def _check_folder(out: Path) -> None:
+def _check_output_folder(out: Path) -> None:
     """Raise `UsageError` unless a folder is new, empty or that of a comparison.
 
     A comparison without results has `cells/` alone; `results.json` is written before the other files.
@@ -152,15 +152,15 @@ def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
     if first is not None and not first["values"]:
         raise UsageError(
             f"metrics: none could be computed. {' '.join(first['not_measured'])} Name others, such as --metrics "
-            f"recall@1; finished trainings in {grid.out} are reused.",
+            f"recall@1; finished trainings in {grid.output_folder} are reused.",
             kind="none_computed",
         )
 
 
-def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
-    """Return the cells of all trainings that are known so far.
+def _list_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
+    """Return the cells of all trainings, those done included: search trials, then cells of the table.
 
-    Where a hyperparameter search is finished, its cells have the selected settings.
+    Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
     trial_cells = [cell for cells in trials.values() for cell in cells]
     results = {
@@ -168,10 +168,10 @@ def _known_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
-    return [*trial_cells, *_table_cells(grid, trials, results, metric), *others]
+    return [*trial_cells, *_build_table_cells(grid, trials, results, metric), *others]
 
 
-def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
+def _build_table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
     """Return the cells of the table, with the settings that the search selected; unfinished searches are left out."""
     cells = []
     for cell in grid.cells:
@@ -183,7 +183,7 @@ def _table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], m
     return cells
 
 
-def _check_settings(plan: Iterable[Cell]) -> None:
+def _check_cell_settings(plan: Iterable[Cell]) -> None:
     """Raise `UsageError` for invalid settings before any training starts."""
     for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in plan}.items():
         try:
@@ -236,7 +236,7 @@ def format_duration(seconds: float) -> str:
 
 
 @contextmanager
-def _progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
+def _report_progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
     """Provide a callback that reports finished cells: in a progress bar on a terminal, otherwise in one line each."""
     if console is None:
         yield lambda cell, result: None
@@ -297,29 +297,29 @@ def _save_results(
     refused = [one["failed"] for one in every.values() if one.get("refused")]
     if refused and len(refused) == len(every):
         raise UsageError(f"every training refused its settings: {refused[0]}", kind="all_refused")
-    results |= _failed_searches(grid, trials, trial_results)
+    results |= _collect_failed_searches(grid, trials, trial_results)
     missing = len(grid.cells) - len(results)
     comparison = Comparison(
         title=grid.title,
-        folder=grid.out,
+        folder=grid.output_folder,
         baseline=grid.baseline,
         rows=[row.name for row in grid.rows],
         columns=[column.name for column in grid.columns],
         entries=build_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_metrics=_reference_metrics(grid, results),
+        reference_metrics=_collect_reference_metrics(grid, results),
         search_spaces={
             row.name: {
-                key: f"{one.low:g} to {one.high:g}" for key, one in search_space(row, grid.common_options).items()
+                key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
             }
             for row in (grid.rows if trials else ())
         },
-        search_trials=_trial_records(grid, trials, trial_results, metric),
-        notes=_notes(grid, results, missing, has_started=has_started),
+        search_trials=_build_trial_records(grid, trials, trial_results, metric),
+        notes=_write_notes(grid, results, missing, has_started=has_started),
         num_missing=missing,
     )
-    out, commands = grid.out, [job.shell_commands for _, job in jobs]
+    out, commands = grid.output_folder, [job.shell_commands for _, job in jobs]
     cell_records = [
         {
             "row": cell.row.name,
@@ -341,8 +341,8 @@ def _save_results(
     return comparison
 
 
-def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult]) -> Results:
-    """Return a failed result for each cell whose search trials all failed."""
+def _collect_failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult]) -> CellResults:
+    """Build a failed result for each cell whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name), [])
@@ -353,7 +353,7 @@ def _failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult
     return failed_cells
 
 
-def _reference_metrics(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
+def _collect_reference_metrics(grid: Grid, results: CellResults) -> dict[str, dict[str, dict[str, float]]]:
     """Return the metrics of untrained encoders and raw inputs as a dict: name, then column, then metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.reference_rows.items():
@@ -368,7 +368,7 @@ def _reference_metrics(grid: Grid, results: Results) -> dict[str, dict[str, dict
     return values
 
 
-def _trial_records(
+def _build_trial_records(
     grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric
 ) -> list[dict[str, Any]]:
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
@@ -391,7 +391,7 @@ def _trial_records(
     return records
 
 
-def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> list[str]:
+def _write_notes(grid: Grid, results: CellResults, missing: int, *, has_started: bool) -> list[str]:
     """Return the notes below the tables, about intervals, missing and failed trainings, and the search."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
@@ -432,7 +432,7 @@ def _notes(grid: Grid, results: Results, missing: int, *, has_started: bool) -> 
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in fixed_settings_by_row(grid.rows, grid.common_options).items()
+            for name, fixed in list_fixed_settings(grid.rows, grid.common_options).items()
         ]
     return notes
 

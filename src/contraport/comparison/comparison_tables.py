@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.files import format_csv
 from contraport._utils.formatting import join_names, lower_first_letter
-from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_record
+from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_json_record
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.options import accept_deprecated, keep_deprecated_attributes
@@ -22,6 +22,7 @@ from contraport.options import accept_deprecated, keep_deprecated_attributes
     verdicts="claim_verdicts",
     missing="num_missing",
     entry="find_entry",
+    sentences="summary_sentences",
 )
 @dataclass(frozen=True)
 class Comparison:
@@ -96,7 +97,7 @@ class Comparison:
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
         """Format the metric value of a reference (untrained encoder or raw inputs) in a column, or a dash."""
         value = self.reference_metrics.get(name, {}).get(column, {}).get(metric.key)
-        return "—" if value is None else _without_percent(metric, value)
+        return "—" if value is None else _format_without_percent(metric, value)
 
     @property
     def search_space_sentences(self) -> list[str]:
@@ -107,28 +108,28 @@ class Comparison:
         ]
 
     @property
-    def sentences(self) -> list[str]:
+    def summary_sentences(self) -> list[str]:
         """One summary sentence for each column, about the first metric."""
-        return [_column_sentence(self, column) for column in self.columns] if self.entries else []
+        return [_summarize_column(self, column) for column in self.columns] if self.entries else []
 
     def markdown(self) -> str:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
-        parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {sentence}" for sentence in self.sentences)]
+        parts = [f"# {self.title}", *_build_tables(self), "\n".join(f"- {one}" for one in self.summary_sentences)]
         for metric in self.metrics:
-            for table in epoch_tables(self, metric):
+            for table in build_epoch_tables(self, metric):
                 rows = [[row, *means] for row, means in table.means_by_row.items()]
                 parts.append(f"{metric.title} by epoch, {table.column}")
-                parts.append(markdown_table(["objective", *map(str, table.epochs)], rows))
+                parts.append(format_markdown_table(["objective", *map(str, table.epochs)], rows))
         parts += self.notes
         if self.claim_verdicts:
             rows = [[one.claim, one.outcome, explain_verdict(one)] for one in self.claim_verdicts]
-            parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
+            parts += ["## Claims", format_markdown_table(["claim", "verdict", "why"], rows, align_left=True)]
         if self.search_trials:
             parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_space_sentences)]
             keys = ("row", "column", "trial", "settings", "value")
             rows = [[*(str(one[key]) for key in keys), "chosen" if one["chosen"] else ""] for one in self.search_trials]
             head = ["objective", "on", "trial", "settings", "on validation items", ""]
-            parts.append(markdown_table(head, rows, words=True))
+            parts.append(format_markdown_table(head, rows, align_left=True))
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
@@ -147,14 +148,14 @@ class Comparison:
             "baseline": self.baseline,
             "rows": self.rows,
             "columns": self.columns,
-            "entries": [to_record(entry) for entry in self.entries],
-            "sentences": self.sentences,
+            "entries": [to_json_record(entry) for entry in self.entries],
+            "sentences": self.summary_sentences,
             "verdicts": [
                 {"says": one.claim, "verdict": one.outcome, "measure": one.metric_key, "why": explain_verdict(one)}
                 | {"seeds": one.num_seeds_to_decide, "found": {name: list(gain) for name, gain in one.gains.items()}}
                 for one in self.claim_verdicts
             ],
-            "waypoints": [to_record(one) for one in self.epoch_means],
+            "waypoints": [to_json_record(one) for one in self.epoch_means],
             "references": self.reference_metrics,
             "spaces": self.search_spaces,
             "trials": self.search_trials,
@@ -177,7 +178,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     (metric,) = select_metrics_keeping_order([verdict.metric_key])
     text = f"{largest}: {metric.format_difference(verdict.gains[largest], signed=True)}."
     if len(verdict.gains) > 1:
-        counts = [_count_significant(better, "better", largest), _count_significant(worse, "worse", largest)]
+        counts = [_describe_count(better, "better", largest), _describe_count(worse, "worse", largest)]
         text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
     if verdict.num_seeds_to_decide is None:
         return text
@@ -186,13 +187,13 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     return f"{text} If the differences stayed the same, about {verdict.num_seeds_to_decide} seeds would decide it."
 
 
-def _count_significant(names: Sequence[str], direction: str, largest: str) -> str:
-    """Return the number of significant differences as text, with their names if these are not many."""
+def _describe_count(names: Sequence[str], direction: str, largest: str) -> str:
+    """Format the number of significant differences, with the names of the rows if they are few."""
     listed = f" ({'; '.join(names)})" if 0 < len(names) <= _MAX_NAMED and list(names) != [largest] else ""
     return f"{len(names)} significantly {direction}{listed}"
 
 
-def _without_percent(metric: Metric, value: float) -> str:
+def _format_without_percent(metric: Metric, value: float) -> str:
     return metric.format(value).removesuffix("%")
 
 
@@ -200,15 +201,15 @@ def format_mean_with_interval(metric: Metric, entry: TableEntry | EpochMean | No
     """Format a mean over seeds, as mean ± half the width of its confidence interval if it has one."""
     if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, TableEntry) and entry.failure_reason else "—"
-    mean = _without_percent(metric, entry.mean)
+    mean = _format_without_percent(metric, entry.mean)
     if entry.interval is None:
         return mean
-    return f"{mean} ± {_without_percent(metric, (entry.interval.high - entry.interval.low) / 2)}"
+    return f"{mean} ± {_format_without_percent(metric, (entry.interval.high - entry.interval.low) / 2)}"
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
-    """Return a Markdown table; columns after the first are right-aligned, or left-aligned if `words` is true."""
-    lines = [head, ["---", *["---" if words else "---:"] * (len(head) - 1)], *rows]
+def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align_left: bool = False) -> str:
+    """Return a Markdown table; columns after the first are right-aligned, or left-aligned if `align_left` is true."""
+    lines = [head, ["---", *["---" if align_left else "---:"] * (len(head) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
     )
@@ -220,7 +221,7 @@ def significance_arrow(entry: TableEntry | None) -> str:
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 
 
-def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
+def format_means_table(comparison: Comparison, metric: Metric) -> str:
     """Return the Markdown table of means for a metric, with arrows at significant differences from the baseline."""
     rows = []
     for row in comparison.rows:
@@ -229,7 +230,7 @@ def means_markdown_table(comparison: Comparison, metric: Metric) -> str:
     for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
         rows.append([f"*{name}*", *values])
-    return markdown_table(comparison.headings, rows)
+    return format_markdown_table(comparison.headings, rows)
 
 
 class EpochTable(NamedTuple):
@@ -240,7 +241,7 @@ class EpochTable(NamedTuple):
     means_by_row: dict[str, list[str]]
 
 
-def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
+def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
     """Return one table of means by epoch for each column that has intermediate models."""
     tables = []
     for column in comparison.columns:
@@ -259,7 +260,7 @@ def epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
     return tables
 
 
-def _tables(comparison: Comparison) -> list[str]:
+def _build_tables(comparison: Comparison) -> list[str]:
     """Return Markdown blocks: a table of means for each metric and a table of differences for the first metric."""
     parts = []
     for metric in comparison.metrics:
@@ -269,7 +270,7 @@ def _tables(comparison: Comparison) -> list[str]:
             f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95 % interval; ▲ ▼: significantly above or "
             f"below {comparison.baseline}"
         )
-        parts.append(means_markdown_table(comparison, metric))
+        parts.append(format_means_table(comparison, metric))
     if comparison.metrics:
         metric = comparison.metrics[0]
         rows = []
@@ -284,19 +285,19 @@ def _tables(comparison: Comparison) -> list[str]:
                 f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
                 "that hold at 95 % for all comparisons of the table at once"
             )
-            parts.append(markdown_table(comparison.headings, rows))
+            parts.append(format_markdown_table(comparison.headings, rows))
     return parts
 
 
-def _column_sentence(comparison: Comparison, column: str) -> str:
+def _summarize_column(comparison: Comparison, column: str) -> str:
     metric = comparison.metrics[0]
     cells = [one for one in comparison.entries if (one.column_name, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
     failed = [one.row_name for one in cells if one.mean is None and one.failure_reason]
-    failure = [f"{_shorten(failed)} failed"] if failed else []
+    failure = [f"{_join_briefly(failed)} failed"] if failed else []
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
-    best, title = _best_entry(metric, entries), lower_first_letter(metric.title)
+    best, title = _find_best_entry(metric, entries), lower_first_letter(metric.title)
     value = f"{format_mean_with_interval(metric, best)}{'%' if metric.in_percent else ''}"
     superlative = "highest" if metric.better_direction == "neither" else "best"
     parts = [
@@ -310,10 +311,10 @@ def _column_sentence(comparison: Comparison, column: str) -> str:
 
 
 def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
-    """Return clauses about references (untrained encoder, raw inputs) that are at least as good as the best row."""
+    """Write clauses about references (untrained encoder, raw inputs) that are at least as good as the best row."""
     if metric.better_direction == "neither":
         return []
-    best, sign = _best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
+    best, sign = _find_best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
     unit = "%" if metric.in_percent else ""
     names = []
     for name, by_column in comparison.reference_metrics.items():
@@ -323,14 +324,14 @@ def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entr
     return [f"as good or better without training: {join_names(names)}"] if names else []
 
 
-def _best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntry:
+def _find_best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntry:
     """Return the entry with the best mean, or with the highest mean if the metric has no better direction."""
     sign = -1 if metric.better_direction == "lower" else 1
     return max(entries, key=lambda one: sign * (one.mean or 0.0))
 
 
 def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
-    """Return clauses that name the rows significantly better or worse than the baseline, and those that are neither."""
+    """Write clauses that name the rows significantly better or worse than the baseline, and those that are neither."""
     baseline = comparison.baseline
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
@@ -340,22 +341,22 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if above:
-        best = _best_entry(metric, entries).row_name
-        names = _shorten(sorted(above, key=lambda name: name != best))
+        best = _find_best_entry(metric, entries).row_name
+        names = _join_briefly(sorted(above, key=lambda name: name != best))
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
-        parts.append(f"{_shorten(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
+        parts.append(f"{_join_briefly(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
     if rest := [name for name in differences if name not in above and name not in below]:
         verb = "does" if len(rest) == 1 else "do"
-        parts.append(f"{_shorten(rest)} {verb} not differ significantly from {baseline}")
+        parts.append(f"{_join_briefly(rest)} {verb} not differ significantly from {baseline}")
     unknown = [one.row_name for one in entries if one.row_name not in differences and one.row_name != baseline]
-    return [*parts, f"no interval is known for {_shorten(unknown)}"] if unknown else parts
+    return [*parts, f"no interval is known for {_join_briefly(unknown)}"] if unknown else parts
 
 
-def _shorten(names: Sequence[str]) -> str:
+def _join_briefly(names: Sequence[str]) -> str:
     """Join names for a sentence: only the first three of many; names that contain commas are quoted.
 
-    >>> _shorten(["a, b"]), _shorten(["a, b", "c", "d", "e", "f"])
+    >>> _join_briefly(["a, b"]), _join_briefly(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')
     """
     quoted = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]

@@ -39,11 +39,11 @@ def parse_duration(budget: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _budget(name: str, value: Any) -> None:
+def _check_budget(name: str, value: Any) -> None:
     parse_duration(value)
 
 
-def _share(name: str, value: Any) -> None:
+def _check_fraction(name: str, value: Any) -> None:
     check(matches_type(value, float) and 0 < value < 1, f"{name}: must be between 0 and 1, got {value!r}.")
 
 
@@ -105,13 +105,13 @@ class EvaluationOptions(BaseOptions):
     validation: float = option(
         0.25,
         "Share of the training items that the search validates on; the final trainings use them too.",
-        check=_share,
+        check=_check_fraction,
     )
     budget: str | None = option(
         None,
         "Maximum duration, such as 30m: no training starts that would end later. The same command continues; default: "
         "none.",
-        check=_budget,
+        check=_check_budget,
         group="computing",
     )
     processes: int = option(

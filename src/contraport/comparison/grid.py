@@ -145,7 +145,7 @@ class Grid:
 
     @cached_property
     def reference_rows(self) -> dict[str, dict[str, Any]]:
-        """Rows whose untrained encoder and raw inputs are evaluated, by name, with the settings that set them apart.
+        """Rows whose untrained encoder and raw inputs are evaluated: row name, then settings other than the baseline's.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another
         representation do not show what training added.
@@ -171,7 +171,7 @@ class Grid:
         }
 
     @property
-    def out(self) -> Path:
+    def output_folder(self) -> Path:
         """Output folder of the comparison."""
         if self.compare_options.out is not None:
             return Path(self.compare_options.out)

@@ -49,7 +49,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
     own_rows, own_columns = (index_saved_entries(key, saved, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries(options.objectives, own_rows))
-    rows = expand_over(parsed, options.over)
+    rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
     settings = [parse_column(value, own_columns) for value in split_entries(options.settings, own_columns)]
     ends = Counter(Path(data).name for data in options.data)
@@ -77,7 +77,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     defaults = {name: one.default for name, one in DATA_OPTIONS.items()}
     changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
     common = replace_deprecated_names(OPTIONS, options.train or {}) | changed
-    check_options("train", common)
+    check_train_options("train", common)
     _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
     is_whole = not explicit.keys() & {"objectives", "settings", "over", "quick"}
@@ -133,7 +133,7 @@ _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress"
 
 
 def index_saved_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the rows or columns of saved grids by name, so that a name on the command line stands for the entry."""
+    """Return the named rows or columns of suites, by name: a name on the command line is replaced by its entry."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 
@@ -172,13 +172,13 @@ def parse_row(value: str | OptionMap, saved: OptionMap) -> Row:
     """
     if isinstance(value, str):
         return Row(value, _parse_objective(value, saved))
-    name, options = _named_options("objectives", value)
+    name, options = _parse_named_options("objectives", value)
     if isinstance(options, str):
         return Row(name, _parse_objective(options))
-    return Row(name, _with_objective_settings(f"objectives: {name}", dict(options)))
+    return Row(name, _nest_objective_settings(f"objectives: {name}", dict(options)))
 
 
-def _named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
+def _parse_named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
     is_single = isinstance(value, Mapping) and len(value) == 1
     check(is_single, f"{argument}: must be a name, or one name with its options, got {value!r}.", "entry")
     ((name, options),) = value.items()
@@ -204,7 +204,7 @@ def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
         check(bool(equals), f"objectives: must have the form {name}:setting=value, got {text!r}.", "syntax")
         options[key] = _parse_value(value)
     try:
-        return _with_objective_settings(f"objectives: {name}", options)
+        return _nest_objective_settings(f"objectives: {name}", options)
     except UsageError as error:
         cut = next((f"{key}='{value},...'" for key, _, value in parts[:-1] if ":" in value), None)
         if cut is None:
@@ -218,8 +218,8 @@ def _parse_value(value: str) -> Any:
     return {"true": True, "false": False}.get(text, parse_number_or_text(text))
 
 
-def _with_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Move options that are not options of `train` to `objective_settings`.
+def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Move options that `train` does not have into `objective_settings`.
 
     Raises:
         UsageError: the objective does not have such a setting either.
@@ -231,7 +231,7 @@ def _with_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     for key in own:
         if key not in parameters:
             raise unknown_name_error(f"{argument}: setting", key, [*OPTIONS, *parameters])
-    check_options(argument, top)
+    check_train_options(argument, top)
     return merge_options(top, {"objective_settings": own}) if own else top
 
 
@@ -242,7 +242,7 @@ def get_objective_parameters(options: OptionMap) -> Mapping[str, inspect.Paramet
     return inspect.signature(OBJECTIVES[name].build).parameters if name in OBJECTIVES else {}
 
 
-def check_options(argument: str, options: OptionMap) -> None:
+def check_train_options(argument: str, options: OptionMap) -> None:
     """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
     for key, value in options.items():
         if key not in OPTIONS:
@@ -251,8 +251,8 @@ def check_options(argument: str, options: OptionMap) -> None:
         OPTIONS[key].validate(value)
 
 
-def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
-    """Expand rows: one copy of each row for each value of the options in `over`, such as ``temperature=0.1,0.2``."""
+def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
+    """Copy each row once for each value of the options in `over`, such as ``temperature=0.1,0.2``."""
     expanded = tuple(rows)
     for text in over:
         key, equals, values = text.partition("=")
@@ -260,22 +260,22 @@ def expand_over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         copies = []
         for row, value in itertools.product(expanded, map(_parse_value, split_at_unquoted_commas(values))):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
-            option = _with_objective_settings(f"over: {row.name}", {**objective, key: value})
+            option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})
             copies.append(Row(f"{row.name}, {key} {value}", merge_options(row.options, option)))
         expanded = tuple(copies)
     return expanded
 
 
-_SETTING_OPTIONS = {
+_OPTION_BY_SETTING_WORD = {
     "corrupt": ("corrupt", "noise:3"),
     "mismatched": ("mismatch", "0.2"),
     "domains": ("domains", "style"),
     "imbalanced": ("imbalance", "100"),
 }
-"""Words of a setting besides augmentations: the option of `contraport.train` and its default value."""
+"""Option of `contraport.train` and its default value, by word of a setting; augmentations are words too."""
 
-_SETTINGS = ("plain", *AUGMENTS, *_SETTING_OPTIONS)
-_JOIN = re.compile(rf"\+|-(?={'|'.join(_SETTINGS)})")
+_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_BY_SETTING_WORD)
+_JOIN = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")
 
 
 def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
@@ -287,22 +287,22 @@ def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[st
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
-        name, options = _named_options("settings", value)
+        name, options = _parse_named_options("settings", value)
         if isinstance(options, str):
             return name, parse_column(options)[1]
         options = replace_deprecated_names(OPTIONS, options)
-        check_options(f"settings: {name}", options)
+        check_train_options(f"settings: {name}", options)
         return name, options
     options = {}
     parts = _JOIN.split(value)
     for part in parts:
         name, _, rest = part.partition(":")
-        if name not in _SETTINGS:
-            raise unknown_name_error("settings", name, {*_SETTINGS, *others})
+        if name not in _SETTING_WORDS:
+            raise unknown_name_error("settings", name, {*_SETTING_WORDS, *others})
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":
-            option, default = _SETTING_OPTIONS[name]
+            option, default = _OPTION_BY_SETTING_WORD[name]
             options[option] = _parse_value(rest or default)
-    check_options(f"settings: {value}", options)
+    check_train_options(f"settings: {value}", options)
     return "+".join(parts), options

@@ -37,8 +37,8 @@ from contraport.training.train import train
 JobResult = dict[str, Any]
 """Result of a job, as stored in its JSON file: metric values, or the reason of the failure."""
 
-_EPOCH = "epoch "
-"""Prefix of the rows of intermediate models in an evaluation."""
+_EPOCH_ROW_PREFIX = "epoch "
+"""Prefix of the row names of intermediate models in `evaluation.json`."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Build the job that trains and evaluates one cell (row, column and seed) of the comparison."""
     evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_rows
-    path = grid.out / "cells" / cell.folder_name
+    path = grid.output_folder / "cells" / cell.folder_name
     return CellJob(
         path,
         to_config_value(cell.options),
@@ -177,13 +177,13 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
         result |= {"failed": f"{error}"}
     else:
         history, trained = run.metrics(), evaluation["rows"].pop("trained")
-        epochs = {name: values for name, values in evaluation["rows"].items() if name.startswith(_EPOCH)}
+        epochs = {name: values for name, values in evaluation["rows"].items() if name.startswith(_EPOCH_ROW_PREFIX)}
         seconds = round(history[-1]["seconds"], 2) if history else None
         result |= {
             "values": trained,
             "not_measured": evaluation["not_measured"],
             "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
-            **({"course": {**epochs, f"{_EPOCH}{evaluation['epochs']}": trained}} if epochs else {}),
+            **({"course": {**epochs, f"{_EPOCH_ROW_PREFIX}{evaluation['epochs']}": trained}} if epochs else {}),
             "data": None if (record := run.split_record()) is None else record.digest,
             "train_items": evaluation["train_items"],
             "test_items": evaluation["test_items"],
@@ -250,7 +250,7 @@ def _run_in_parallel(
     threads = max(1, torch.get_num_threads() // processes)
     waiting, running = list(reversed(jobs)), dict[Future[JobResult | None], CellJob]()
     pool = ProcessPoolExecutor(
-        processes, context, initializer=_init_process, initargs=(counter, torch.cuda.device_count(), threads)
+        processes, context, initializer=_init_worker, initargs=(counter, torch.cuda.device_count(), threads)
     )
     try:
         while waiting or running:
@@ -265,7 +265,7 @@ def _run_in_parallel(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _init_process(counter: Synchronized[int], devices: int, threads: int) -> None:
+def _init_worker(counter: Synchronized[int], devices: int, threads: int) -> None:
     """Set the number of threads of a worker process and, if there are several GPUs, assign it one."""
     with counter.get_lock():
         index, counter.value = counter.value, counter.value + 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from contraport._utils.files import atomic_write
 from contraport.comparison.comparison_tables import (
     Comparison,
-    epoch_tables,
+    build_epoch_tables,
     explain_verdict,
     format_mean_with_interval,
     significance_arrow,
@@ -21,19 +21,19 @@ from contraport.reporting.html_page import render_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LETTERS = 36
-"""Maximum line length of a name in the figure."""
+_MAX_LINE_LENGTH = 36
+"""Maximum number of characters per line of a name in the figure."""
 
-_ACROSS = 4
-"""Maximum number of panels beside one another."""
+_MAX_PANELS_PER_ROW = 4
+"""Maximum number of panels in a row of the figure."""
 
 
 def plot_first_metric(comparison: Comparison) -> Figure:
     """Plot the means of the first metric with their confidence intervals, in one panel for each column of the table."""
     metric, rows = comparison.metrics[0], comparison.rows
-    across = min(_ACROSS, len(comparison.columns))
+    across = min(_MAX_PANELS_PER_ROW, len(comparison.columns))
     down = -(-len(comparison.columns) // across)
-    names, heads = [_wrapped(row) for row in rows], [_wrapped(head) for head in comparison.headings[1:]]
+    names, heads = [_wrap_name(row) for row in rows], [_wrap_name(head) for head in comparison.headings[1:]]
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
     over = 0.15 * max(head.count("\n") for head in heads)
@@ -62,18 +62,18 @@ def plot_first_metric(comparison: Comparison) -> Figure:
             panel.spines[side].set_visible(False)
     label = f"{metric.title}{', %' if scale == 100 else ''}"
     figure.supxlabel(
-        escape_dollars(f"{label}, mean over seeds and interval of 95%{_shared_data(comparison)}"), fontsize=9
+        escape_dollars(f"{label}, mean over seeds and interval of 95%{_format_shared_data(comparison)}"), fontsize=9
     )
     return figure
 
 
-def _wrapped(name: str) -> str:
+def _wrap_name(name: str) -> str:
     """Wrap a long name into lines."""
-    return escape_dollars("\n".join(textwrap.wrap(name, _LETTERS)))
+    return escape_dollars("\n".join(textwrap.wrap(name, _MAX_LINE_LENGTH)))
 
 
-def _shared_data(comparison: Comparison) -> str:
-    """Return the name of the data that all columns share; empty if the headings already contain it."""
+def _format_shared_data(comparison: Comparison) -> str:
+    """Format the name of the data that all columns share; empty if the headings already contain it."""
     return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
 
 
@@ -136,16 +136,16 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         comparison=comparison,
         format_mean=format_mean_with_interval,
         arrow=significance_arrow,
-        epoch_tables=epoch_tables,
+        build_epoch_tables=build_epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
         panels=build_panels(comparison),
-        shared_data=_shared_data(comparison),
-        seconds={row: _mean_seconds(comparison, row) for row in comparison.rows},
+        shared_data=_format_shared_data(comparison),
+        seconds={row: _format_mean_seconds(comparison, row) for row in comparison.rows},
     )
 
 
-def _mean_seconds(comparison: Comparison, row: str) -> str:
+def _format_mean_seconds(comparison: Comparison, row: str) -> str:
     entries = [entry for entry in comparison.entries if entry.row_name == row]
     seconds = [entry.training_seconds for entry in entries if entry.training_seconds is not None]
     return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

@@ -26,11 +26,11 @@ from contraport.runs import Run
 
 HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not decided at this size"
 
-SMALL = 0.01
-"""Gains below this share of test items are too small to matter for the choice of an objective."""
+NEGLIGIBLE_GAIN = 0.01
+"""Largest gain, as a share of test items, that is too small to matter for the choice of an objective."""
 
-Results = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
-"""Job and result by row, column and seed."""
+CellResults = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
+"""Job and result of each cell, by row, column and seed."""
 
 
 T = TypeVar("T", "TableEntry", "EpochMean")
@@ -99,10 +99,10 @@ _RECORD_KEYS = {
     "training_seconds": "seconds",
     "failure_reason": "failed",
 }
-"""Keys in `results.json` of the fields that have other names there."""
+"""Keys in `results.json` by field, for fields that have another name there."""
 
 
-def to_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
+def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
     """Convert an entry or a mean by epoch to its JSON record in `results.json`."""
     return {
         _RECORD_KEYS.get(name, name): list(value) if isinstance(value, tuple) else value
@@ -110,7 +110,7 @@ def to_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
     }
 
 
-def from_record(kind: type[T], record: Mapping[str, Any]) -> T:
+def from_json_record(kind: type[T], record: Mapping[str, Any]) -> T:
     """Convert a record of `results.json` to a named tuple: an entry of the table, or a mean at one epoch."""
     fields = {name: record[_RECORD_KEYS.get(name, name)] for name in kind._fields}
     for name, interval in (("interval", Interval), ("difference", Difference)):
@@ -150,7 +150,7 @@ class MetricValues(NamedTuple):
 
     def paired_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
         """Return the difference of two rows in a column, paired by seed, or None if they have no seed in common."""
-        one, two = _on_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
+        one, two = _select_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
         items, others = one.item_values, two.item_values
@@ -159,20 +159,20 @@ class MetricValues(NamedTuple):
         return paired_difference(one.seed_values, two.seed_values, items, others, prior=self.difference_variance_prior)
 
 
-def _on_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
+def _select_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
     shared = [seed for seed in one.seeds if seed in other.seeds]
     return one.select_seeds(shared), other.select_seeds(shared)
 
 
-def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValues:
+def collect_metric_values(grid: Grid, results: CellResults, key: str) -> MetricValues:
     """Collect the values of one metric and estimate the priors of their variances."""
     cells = {
-        (row.name, column.name): _cell_values(grid, results, row, column, key)
+        (row.name, column.name): _collect_cell_values(grid, results, row, column, key)
         for row in grid.rows
         for column in grid.columns
     }
     pairs = [
-        _on_shared_seeds(cells[row.name, column.name], cells[grid.baseline, column.name])
+        _select_shared_seeds(cells[row.name, column.name], cells[grid.baseline, column.name])
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline
@@ -184,7 +184,7 @@ def collect_metric_values(grid: Grid, results: Results, key: str) -> MetricValue
     )
 
 
-def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: str) -> CellValues:
+def _collect_cell_values(grid: Grid, results: CellResults, row: Row, column: Column, key: str) -> CellValues:
     by_seed = {
         seed: results[place]
         for seed in grid.seeds
@@ -197,7 +197,7 @@ def _cell_values(grid: Grid, results: Results, row: Row, column: Column, key: st
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
+def list_single_seed_differences(grid: Grid, results: CellResults) -> list[str]:
     """Return the names of cells whose difference from the baseline has one seed only and no variance prior.
 
     Their intervals do not cover other seeds. The first metric is used.
@@ -213,7 +213,7 @@ def list_single_seed_differences(grid: Grid, results: Results) -> list[str]:
     ]
 
 
-def build_entries(grid: Grid, results: Results) -> list[TableEntry]:
+def build_entries(grid: Grid, results: CellResults) -> list[TableEntry]:
     """Build the table entries for all metrics, columns and rows."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
@@ -248,7 +248,7 @@ def build_entries(grid: Grid, results: Results) -> list[TableEntry]:
     return entries
 
 
-def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
+def compute_epoch_means(grid: Grid, results: CellResults) -> list[EpochMean]:
     """Compute the means over seeds at the intermediate and the last epochs, for all cells and metrics."""
     means = []
     for metric, column, row in itertools.product(
@@ -270,7 +270,7 @@ def compute_epoch_means(grid: Grid, results: Results) -> list[EpochMean]:
     return means
 
 
-def judge_claims(grid: Grid, results: Results) -> list[ClaimVerdict]:
+def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
     """Test each claim of a suite against the results, with intervals corrected for all comparisons of all claims."""
     names = [row.name for row in grid.rows]
     default = select_metrics_keeping_order(grid.compare_options.metrics)[0]
@@ -292,7 +292,7 @@ def judge_claims(grid: Grid, results: Results) -> list[ClaimVerdict]:
         }
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
-        judge = partial(judge_claim, each=claim.each, small=SMALL if metric.in_percent else 0.0)
+        judge = partial(judge_claim, each=claim.each, small=NEGLIGIBLE_GAIN if metric.in_percent else 0.0)
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:
             seeds = num_seeds_to_decide(
@@ -304,7 +304,7 @@ def judge_claims(grid: Grid, results: Results) -> list[ClaimVerdict]:
     return verdicts
 
 
-def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float = SMALL) -> str:
+def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float = NEGLIGIBLE_GAIN) -> str:
     """Return the verdict on a claim from the differences, positive if they support it, and their confidence intervals.
 
     Without `each`, it held if some gain is significantly positive and none significantly negative, and in part if some

@@ -23,8 +23,8 @@ from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResu
 Array = np.ndarray[Any, Any]
 
 _MAX_FREEDOM = 1e4
-_MIN_SHARE = 1e-2
-"""Variances below this share of the median are raised to it: they reflect a few test items."""
+_MIN_VARIANCE_RATIO = 1e-2
+"""Minimum ratio of a variance to the median variance; smaller variances, from few test items, are raised to it."""
 
 MAX_SEEDS = 1_000
 """Number of seeds beyond which `num_seeds_to_decide` gives up."""
@@ -64,7 +64,8 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
     if len(several) < 3 or not np.median(variances) > 0:
         return None
     freedom = np.array([one.freedom for one in several])
-    logs = np.log(np.maximum(variances, _MIN_SHARE * np.median(variances))) - digamma(freedom / 2) + np.log(freedom / 2)
+    variances = np.maximum(variances, _MIN_VARIANCE_RATIO * np.median(variances))
+    logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
     excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
     own = _MAX_FREEDOM
     if excess > polygamma(1, own / 2):

@@ -35,7 +35,7 @@ class SearchRange(NamedTuple):
         return float(f"{math.exp(math.log(self.low) + position * math.log(self.high / self.low)):.3g}")
 
 
-SPACES = {
+SEARCH_RANGES = {
     "temperature": SearchRange(0.05, 1.0),
     "relaxation": SearchRange(0.05, 5.0),
     "iterations": SearchRange(1, 10, is_integer=True),
@@ -49,17 +49,17 @@ SPACES = {
     "prior": SearchRange(0.01, 0.2),
     "redundancy": SearchRange(5e-4, 5e-2),
 }
-"""Search range of each setting, for all objectives that have it; other settings keep their defaults."""
+"""Search range of each setting, in all objectives that have it; other settings keep their defaults."""
 
-_OWN_UNITS = {"t-simclr": {"temperature": SearchRange(1.0, 32.0)}, "alpha-cl": {"gamma": SearchRange(1.1, 8.0)}}
-"""Ranges of settings that have other units in one objective."""
+_OBJECTIVE_RANGES = {"t-simclr": {"temperature": SearchRange(1.0, 32.0)}, "alpha-cl": {"gamma": SearchRange(1.1, 8.0)}}
+"""Search ranges by objective, of settings whose scale in this objective differs."""
 
-_WITHOUT_EFFECT = {"gca-uot": {"q"}}
-"""Settings without effect at the defaults of an objective: for gca-uot, those of its RINCE term."""
+_INEFFECTIVE_SETTINGS = {"gca-uot": {"q"}}
+"""Settings without effect at the defaults of an objective, not searched: for gca-uot, those of its RINCE term."""
 
 
-def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
-    """Return the search range of each hyperparameter that is searched for a row, by name.
+def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
+    """Build the search space of a row: the range of each searched hyperparameter, by name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.
@@ -72,14 +72,14 @@ def search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
     options = merge_options(common, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
-    ranges = SPACES | _OWN_UNITS.get(name, {})
-    left_out = _WITHOUT_EFFECT.get(name, set()) | {key for key, one in parameters.items() if one.default == 0}
+    ranges = SEARCH_RANGES | _OBJECTIVE_RANGES.get(name, {})
+    left_out = _INEFFECTIVE_SETTINGS.get(name, set()) | {key for key, one in parameters.items() if one.default == 0}
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return the settings that a row fixes although they are searched for another row, by row name."""
-    spaces = {row.name: search_space(row, common).keys() for row in rows}
+def list_fixed_settings(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+    """Return the settings, by row name, that the row fixes although they are searched for another row."""
+    spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
         row.name: sorted(searched & get_objective_parameters(row.options).keys() - spaces[row.name]) for row in rows
@@ -89,7 +89,7 @@ def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, l
 
 def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
     """Build one grid cell for each trial of the hyperparameter search at a row and a column."""
-    space = search_space(row, grid.common_options)
+    space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.compare_options.tune > 1:
         engine = SobolEngine(len(space), scramble=True, seed=0)
@@ -144,4 +144,4 @@ def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
 def describe_trial_settings(trial: Cell, common: OptionMap) -> str:
     """Return the searched settings of a trial as text, such as "temperature 0.2, q 0.5"."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
-    return ", ".join(f"{key} {own[key]}" for key in search_space(trial.row, common) if key in own) or "default"
+    return ", ".join(f"{key} {own[key]}" for key in build_search_space(trial.row, common) if key in own) or "default"
