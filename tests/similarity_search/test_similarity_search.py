@@ -40,7 +40,7 @@ def cosines(features: np.ndarray) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which these few items fill several."""
-    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK", 16)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 16)
 
 
 def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
@@ -60,7 +60,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.concatenate([some(), some()])
     found = neighbors(features, query=3, top=20)
-    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK", 7)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 7)
     assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in found]
     assert found[0].position == 73
 
@@ -101,7 +101,7 @@ def setting(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:
 def test_logs_the_largest_similarity_without_duplicates(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setting(monkeypatch, duplicates, TILE=1)
+    setting(monkeypatch, duplicates, TILE_SIZE=1)
     caplog.set_level(logging.INFO, "contraport.similarity_search")
     assert len(duplicates(np.array([[1.0, 0.0], [2.0, 0.0]]), threshold=1.0)) == 1, "of which nothing is to be told"
     assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
@@ -125,7 +125,7 @@ def test_counts_near_duplicates_and_proposes_a_threshold(
 ) -> None:
     if with_index:
         pytest.importorskip("faiss")
-    setting(monkeypatch, duplicates, TILE=64)
+    setting(monkeypatch, duplicates, TILE_SIZE=64)
     caplog.set_level(logging.INFO, "contraport.similarity_search")
     features, index = with_copies(), tmp_path / "a.faiss" if with_index else None
     alike = cosines(features)
@@ -175,7 +175,7 @@ def test_equal_features_are_duplicates_at_threshold_1() -> None:
 
 
 def test_groups_are_connected_components_of_linked_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting(monkeypatch, duplicates, TILE=16)
+    setting(monkeypatch, duplicates, TILE_SIZE=16)
     generator = np.random.default_rng(1)
     features = np.repeat(some(30), 3, axis=0) + 0.05 * generator.normal(size=(90, 5)).astype(np.float32)
     features = features[generator.permutation(90)]
@@ -228,7 +228,7 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
 
 def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of items that are in no groups, which Lloyd's iterations move for long."""
-    setting(monkeypatch, cluster, MAX_SAMPLE=40)
+    setting(monkeypatch, cluster, MAX_INIT_ITEMS=40)
     features = some(400, width=3)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
     sample = np.linspace(0, 399, 40).round().astype(int)
@@ -354,7 +354,7 @@ def test_rejects_files_without_features(tmp_path: Path) -> None:
         duplicates(tmp_path / "y.npz")
     with pytest.raises(UsageError, match="1 of 3 items"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
-    assert nearest_rows.BLOCK == 16
+    assert nearest_rows.BLOCK_ROWS == 16
 
 
 def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def test_without_faiss_the_error_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_suggests_an_index_for_many_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("contraport.similarity_search.nearest_rows.SUGGESTED_ROWS", 50)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.MIN_ROWS_FOR_INDEX", 50)
     neighbors(some(), query=1)
     (record,) = caplog.records
     assert (record.levelname, record.args) == ("WARNING", ("70",))

@@ -21,8 +21,8 @@ from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, select_evenly_spaced
 from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
 
-MAX_SAMPLE = 20_000
-"""Items of the k-means that finds the initial centers; Lloyd's iterations over all items then move them."""
+MAX_INIT_ITEMS = 20_000
+"""Maximum number of items for finding the initial centers by k-means; Lloyd's iterations then use all items."""
 
 MAX_ITERATIONS = 100
 TYPICAL_ITEMS = 3
@@ -97,7 +97,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
     """
     options = ItemClusteringOptions(**values)
     features, device = as_features(options.features), resolve_device(options.device)
-    limit = min(len(features), MAX_SAMPLE)
+    limit = min(len(features), MAX_INIT_ITEMS)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
     out = None if options.out is None else Path(options.out)
@@ -130,7 +130,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
 
 def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
     """Fit k-means, and return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
-    sample = np.array(features[select_evenly_spaced(len(features), MAX_SAMPLE)], dtype=np.float32)
+    sample = np.array(features[select_evenly_spaced(len(features), MAX_INIT_ITEMS)], dtype=np.float32)
     initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
     centers = torch.zeros(count, features.shape[1], device=device)
     for first, rows in iterate_normalized_blocks(sample, device):

@@ -20,7 +20,7 @@ from contraport.features import Features, as_features
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import DUPLICATES, DuplicateSearchOptions
 from contraport.similarity_search.nearest_rows import (
-    ROUNDING,
+    COSINE_ROUNDING,
     FeatureIndex,
     load_or_build_index,
     log_index_recommendation,
@@ -30,26 +30,26 @@ from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, It
 
 log = logging.getLogger("contraport.similarity_search")
 
-TILE = 2_048
+TILE_SIZE = 2_048
 """Rows and columns of a tile of the similarity matrix."""
 
 MAX_GROUPS_SHOWN = 100
-"""Groups on a page and in a notebook, at most."""
+"""Maximum number of groups on a page and in a notebook."""
 
 MAX_NAMES_SHOWN = 5
-"""Items of a group that a table names."""
+"""Maximum number of items of a group that a table names."""
 
 MAX_PAIRS_SHOWN = 12
-"""Pairs below the threshold on a page, at most."""
+"""Maximum number of pairs below the threshold on a page."""
 
-COUNTED_SIMILARITIES = (0.99, 0.95, 0.9)
-"""Similarities at which pairs below the threshold are counted."""
+SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
+"""Lower ends of the ranges of similarity in which pairs below the threshold are counted."""
 
 FALSE_GAP_PROBABILITY = 0.05
-"""Probability that a threshold is proposed for points without duplicates."""
+"""Probability of proposing a threshold for data without duplicates."""
 
 MIN_PAIRS_BEYOND_GAP = 20
-"""Pairs beyond a gap from which the usual width of gaps is estimated, at least."""
+"""Minimum number of pairs beyond a gap, from which the usual width of gaps is estimated."""
 
 
 class DuplicateGroup(NamedTuple):
@@ -145,7 +145,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
         index = load_or_build_index(features.features, Path(options.index))
         labels, nearest = _link_by_index(index, threshold, len(features))
     pairs, cosines = nearest.list_nearest_pairs()
-    below = cosines < threshold - ROUNDING
+    below = cosines < threshold - COSINE_ROUNDING
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
         for (first, second), cosine in zip(
@@ -174,9 +174,9 @@ def _group_by_label(labels: np.ndarray, features: Features) -> list[DuplicateGro
 
 def _format_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
     """Format sentences about pairs of nearest items below the threshold, and about the proposed threshold."""
-    below = cosines[cosines < threshold - ROUNDING]
+    below = cosines[cosines < threshold - COSINE_ROUNDING]
     notes = []
-    levels = [level for level in COUNTED_SIMILARITIES if level < threshold]
+    levels = [level for level in SIMILARITY_LEVELS if level < threshold]
     counts = np.diff([0, *(int((below >= level).sum()) for level in levels)]).tolist()
     if any(counts):
         ranges = zip(counts, levels, (threshold, *levels), strict=False)
@@ -211,11 +211,11 @@ def _propose_threshold(cosines: np.ndarray) -> float | None:
     candidates = len(cosines) - 1 - MIN_PAIRS_BEYOND_GAP
     if candidates < 1:
         return None
-    logarithms = np.log(np.maximum(1 - cosines.astype(np.float64), ROUNDING))
+    logarithms = np.log(np.maximum(1 - cosines.astype(np.float64), COSINE_ROUNDING))
     spacings = np.arange(1, len(cosines)) * np.diff(logarithms)
     sums = np.cumsum(spacings[::-1])[::-1]
     means = sums[1 : candidates + 1] / np.arange(len(spacings) - 1, len(spacings) - 1 - candidates, -1)
-    ratios = spacings[:candidates] / np.maximum(means, ROUNDING)
+    ratios = spacings[:candidates] / np.maximum(means, COSINE_ROUNDING)
     widest = int(ratios.argmax())
     if ratios[widest] < math.log(candidates / FALSE_GAP_PROBABILITY):
         return None
@@ -231,7 +231,7 @@ def _round_between(low: float, high: float) -> float:
     (0.9, 0.99955)
     """
     rounded = (round((low + high) / 2, decimals) for decimals in range(1, 9))
-    return next(number for number in rounded if low + ROUNDING < number <= high)
+    return next(number for number in rounded if low + COSINE_ROUNDING < number <= high)
 
 
 def _write_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
@@ -277,21 +277,21 @@ def _link_all_pairs(features: np.ndarray, threshold: float, device: torch.device
     """Compare all pairs of rows; return the group label of each row, ``(n,)``, and the nearest other rows."""
     items = len(features)
     labels, nearest = np.arange(items), _NearestTracker(items)
-    for first in range(0, items, TILE):
-        rows = normalize_rows(features[first : first + TILE], device)
+    for first in range(0, items, TILE_SIZE):
+        rows = normalize_rows(features[first : first + TILE_SIZE], device)
         links = [(labels, np.arange(items))]  # each row with one of its group so far
-        for second in range(first, items, TILE):
-            cosines = rows @ normalize_rows(features[second : second + TILE], device).T
+        for second in range(first, items, TILE_SIZE):
+            cosines = rows @ normalize_rows(features[second : second + TILE_SIZE], device).T
             if second == first:
                 cosines.fill_diagonal_(-torch.inf)
             for starts, dim in (((first, second), 1), ((second, first), 0)):
                 best, places = (part.cpu().numpy() for part in cosines.max(dim=dim))
                 nearest.update(starts[0] + np.arange(len(best)), starts[1] + places, best)
-            linked = cosines >= threshold - ROUNDING
+            linked = cosines >= threshold - COSINE_ROUNDING
             if second == first:
                 linked = linked.triu(1)
             if bool(linked.any()):
-                links.append(_reduce_links(linked.cpu().numpy(), first, second))
+                links.append(_drop_redundant_links(linked.cpu().numpy(), first, second))
         if len(links) > 1:
             labels = _label_components(links, items)
     return labels, nearest
@@ -304,12 +304,12 @@ def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[n
         order = np.lexsort((others, -cosines, rows))
         firsts = order[np.unique(rows[order], return_index=True)[1]]
         nearest.update(rows[firsts], others[firsts], cosines[firsts])
-        linked = cosines >= threshold - ROUNDING
+        linked = cosines >= threshold - COSINE_ROUNDING
         links.append((rows[linked], others[linked]))
     return _label_components(links, items), nearest
 
 
-def _reduce_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
     """Drop redundant links of a tile: keep at most one per row and per column; the same items stay connected.
 
     A tile of equal items has millions of links, which memory could not hold for all tiles.

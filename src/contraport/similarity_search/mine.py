@@ -29,8 +29,8 @@ from contraport.training.components.teacher import compute_teacher_features
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
 
-BLOCK = 4_096
-"""Items whose texts are read at a time."""
+TEXT_BLOCK = 4_096
+"""Number of items whose texts are read at a time."""
 
 
 @MINE.with_option_parameters
@@ -97,7 +97,7 @@ def mine(values: dict[str, Any]) -> MinedNegatives:
 
 
 def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
-    """Load the items to mine: for a table (`whole`) all but those of a test split of their own, else training items."""
+    """Load the training items to mine; with `whole`, no random test split is taken from them."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run(options.encoder)
@@ -142,7 +142,7 @@ def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 
 def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
-    """Build the table for other trainers: texts, or else the keys or rows of the items."""
+    """Build the table of anchors, positives and negatives for other trainers, as texts, keys or row numbers."""
     anchors, positives = (_identify_items(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]
@@ -157,10 +157,10 @@ def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int
 
 
 def _identify_items(dataset: Dataset, view: int) -> pa.Array:
-    """Return what identifies each item of a view in a table: its text, else its key, else its row."""
+    """Return the text, or else the key or row number, that stands for each item of a view in a table."""
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []
-    for block in torch.arange(len(dataset)).split(BLOCK):
+    for block in torch.arange(len(dataset)).split(TEXT_BLOCK):
         texts += tensor_to_texts(dataset.store.fetch(block)[view])
     return pa.array(texts)

@@ -27,26 +27,26 @@ from contraport.errors import (
     report_write_errors,
 )
 
-BLOCK = 16_384
-"""Rows in memory at a time; the features themselves may be a memory-mapped file."""
+BLOCK_ROWS = 16_384
+"""Number of rows in memory at a time; the features themselves may be a memory-mapped file."""
 
-ROUNDING = 1e-6
+COSINE_ROUNDING = 1e-6
 """Rounding error of a cosine in float32: equal features may have a cosine this much below 1."""
 
-SUGGESTED_ROWS = 1_000_000
-"""With more rows than this an index is suggested."""
+MIN_ROWS_FOR_INDEX = 1_000_000
+"""Number of rows beyond which an index is suggested."""
 
-TRAINING_ROWS = 100_000
-"""Rows that the cells are fitted to."""
+INDEX_TRAINING_ROWS = 100_000
+"""Minimum number of rows to which the cells of the index are fitted."""
 
-PROBES = 32
-"""Cells searched for a query."""
+CELLS_PER_QUERY = 32
+"""Number of cells of the index that are searched for a query."""
 
 CANDIDATES_PER_RESULT = 10
-"""Candidates from the index for each result; they are compared exactly."""
+"""Number of candidates from the index per requested result; candidates are compared exactly."""
 
-PAIRS_PER_ROW = 32
-"""Nearest rows considered as duplicates of a row."""
+MAX_DUPLICATES_PER_ROW = 32
+"""Number of nearest rows from the index that are compared with a row as possible duplicates."""
 
 _CPU = torch.device("cpu")
 
@@ -78,8 +78,8 @@ def select_evenly_spaced(items: int, count: int) -> np.ndarray:
 
 def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """Yield blocks of rows scaled to unit length, each with the index of its first row."""
-    for first in range(0, len(features), BLOCK):
-        yield first, normalize_rows(features[first : first + BLOCK], device)
+    for first in range(0, len(features), BLOCK_ROWS):
+        yield first, normalize_rows(features[first : first + BLOCK_ROWS], device)
 
 
 def find_most_similar(
@@ -101,8 +101,8 @@ def find_most_similar(
     query = F.normalize(query.float(), dim=0)
     best, places = query.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
     rows = np.arange(len(features)) if candidates is None else candidates
-    for first in range(0, len(rows), BLOCK):
-        block = rows[first : first + BLOCK]
+    for first in range(0, len(rows), BLOCK_ROWS):
+        block = rows[first : first + BLOCK_ROWS]
         best = torch.cat([best, normalize_rows(features[block], query.device) @ query])
         places = torch.cat([places, torch.from_numpy(block).to(query.device)])
         order = best.argsort(descending=True, stable=True)[:count]
@@ -126,7 +126,7 @@ class FeatureIndex:
     def iterate_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield blocks of pairs of similar rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
         for first, rows in iterate_normalized_blocks(self.features, _CPU):
-            _, places = self.faiss_index.search(rows.numpy(), min(PAIRS_PER_ROW, len(self.features)))
+            _, places = self.faiss_index.search(rows.numpy(), min(MAX_DUPLICATES_PER_ROW, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
@@ -134,7 +134,7 @@ class FeatureIndex:
             vectors = normalize_rows(self.features[unique], _CPU)
             cosines = torch.cat([
                 (rows[left[part]] * vectors[inverse[part]]).sum(1)
-                for part in np.array_split(np.arange(len(left)), max(1, len(left) // BLOCK))
+                for part in np.array_split(np.arange(len(left)), max(1, len(left) // BLOCK_ROWS))
             ])  # fmt: skip
             differ = left + first != right
             yield left[differ] + first, right[differ], cosines.numpy()[differ]
@@ -142,7 +142,7 @@ class FeatureIndex:
 
 def log_index_recommendation(features: np.ndarray) -> None:
     """Log a recommendation to use an index if there are more than a million rows."""
-    if len(features) > SUGGESTED_ROWS:
+    if len(features) > MIN_ROWS_FOR_INDEX:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
 
@@ -154,7 +154,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
     """
     faiss = import_optional("faiss", "index", f"index: {path}")
     record_path = path.with_name(path.name + ".json")
-    record = {"rows": list(features.shape), "digest": _sample_digest(features), "faiss": faiss.__version__}
+    record = {"rows": list(features.shape), "digest": _digest_sampled_rows(features), "faiss": faiss.__version__}
     if path.exists() and record_path.exists():
         check_regular_file("index", path)
         if read_json(record_path) == record:
@@ -185,15 +185,15 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-    training_rows = select_evenly_spaced(items, max(TRAINING_ROWS, 64 * cells))
+    training_rows = select_evenly_spaced(items, max(INDEX_TRAINING_ROWS, 64 * cells))
     faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
     for _, rows in iterate_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
-    faiss_index.nprobe = min(PROBES, cells)
+    faiss_index.nprobe = min(CELLS_PER_QUERY, cells)
     return faiss_index
 
 
-def _sample_digest(features: np.ndarray) -> str:
+def _digest_sampled_rows(features: np.ndarray) -> str:
     """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
     sample = features[select_evenly_spaced(len(features), 1_000)]
     return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()

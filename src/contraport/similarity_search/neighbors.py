@@ -36,7 +36,7 @@ from contraport.similarity_search.page import CardSection, ItemCard, check_page,
 from contraport.training.components import build_unaugmented_views
 
 MAX_COMPARED_KEYS = 100_000
-"""Keys among which the nearest to an unknown query is looked up."""
+"""Maximum number of keys among which the one nearest to an unknown query is looked up, as a hint."""
 
 _Options = NeighborSearchOptions | ItemSearchOptions
 
@@ -98,15 +98,15 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
     options = NeighborSearchOptions(**values)
     features, device = as_features(options.features), resolve_device(options.device)
     check_page(options.page, overwrite=options.overwrite)
-    position = _find_position(options.query, features)
+    position = _find_query_position(options.query, features)
     if position is not None:
         card = ItemCard(position, features.item_name(position))
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
     else:
-        card = ItemCard(Path(str(options.query)), _query_title(options.query))
+        card = ItemCard(Path(str(options.query)), _format_query_title(options.query))
         if options.run is None and features.run is None and not _is_path(options.query):
             raise _unknown_query_error(options.query, features)
-        query = _embed_query(options, features, _resolve_run(options, features), features.view, device)
+        query = _embed_query(options, features, _resolve_query_run(options, features), features.view, device)
     result = NearestItems(_find_nearest_items(options, features, query, exclude=position), card.name)
     _write_page(options, features, result, CardSection("Query", [card]))
     return result
@@ -134,7 +134,7 @@ def search(values: dict[str, Any]) -> NearestItems:
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
         features = _embed_items(run, options, view)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    result = NearestItems(_find_nearest_items(options, features, query), _query_title(options.query))
+    result = NearestItems(_find_nearest_items(options, features, query), _format_query_title(options.query))
     _write_page(options, features, result)
     return result
 
@@ -160,13 +160,13 @@ def _find_nearest_items(
 def _write_page(options: _Options, features: Features, result: NearestItems, *sections: CardSection) -> None:
     if options.page is not None:
         cards = [ItemCard(one.position, one.name, f"{one.similarity:.3f}", one.class_name or "") for one in result]
-        title = f"Nearest to {_query_title(result.query_name)}"
+        title = f"Nearest to {_format_query_title(result.query_name)}"
         lead = f"The nearest of {len(features):,} items, with their cosine similarity to the query."
         write_cards_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
 
 
-def _find_position(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query denotes by its position or key; None if it is no item."""
+def _find_query_position(query: int | str | Path, features: Features) -> int | None:
+    """Return the position of the item that a query names by position or key; None if it names none."""
     if isinstance(query, int):
         items = len(features)
         check(-items <= query < items, f"query: must be a position among {items} items, got {query}.", "out_of_range")
@@ -175,7 +175,7 @@ def _find_position(query: int | str | Path, features: Features) -> int | None:
     if str(query) in keys:
         return keys.index(str(query))
     if str(query).removeprefix("-").isdecimal() and not _is_path(query):
-        return _find_position(int(str(query)), features)
+        return _find_query_position(int(str(query)), features)
     return None
 
 
@@ -197,12 +197,12 @@ def _is_path(query: object) -> bool:
         return False
 
 
-def _query_title(query: int | str | Path) -> str:
+def _format_query_title(query: int | str | Path) -> str:
     """Return a query as text for titles: the base name if it is a file, otherwise the query unchanged."""
     return Path(str(query)).name if _is_path(query) else str(query)
 
 
-def _resolve_run(options: _Options, features: Features) -> Run:
+def _resolve_query_run(options: _Options, features: Features) -> Run:
     """Return the run that embeds the query: the option `run`, or the run that embedded the features."""
     folder = options.run if options.run is not None else features.run
     if folder is None:
@@ -218,7 +218,7 @@ def _embed_query(
     view: str | None,
     device: torch.device,
 ) -> Tensor:
-    """Embed the query, of one view of the run or a whole item (None), by the run's encoder; return ``(F,)``."""
+    """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.select_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
@@ -232,7 +232,7 @@ def _embed_query(
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]):
         item = from_arrays([query], name="query", argument="query")
     elif _is_path(query):
-        item = _load_item(Path(query), model)
+        item = _load_query_item(Path(query), model)
     else:
         raise _unknown_query_error(query, features)
     views = build_unaugmented_views(run.settings(), item)
@@ -240,7 +240,7 @@ def _embed_query(
     return embedded[0].to(device)
 
 
-def _load_item(path: Path, model: Model) -> Dataset:
+def _load_query_item(path: Path, model: Model) -> Dataset:
     """Load an item from an image file, or from a `.npy` file with an array."""
     check_regular_file("query", path)
     if path.suffix == ".npy":
@@ -276,11 +276,11 @@ def _load_run_and_features(options: ItemSearchOptions) -> tuple[Run, Features | 
     if features.view is None:
         message = "features: must be of one view, as `contraport embed RUN --view NAME` writes them, or a run folder."
         raise UsageError(message, kind="whole_items")
-    return _resolve_run(options, features), features
+    return _resolve_query_run(options, features), features
 
 
 def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
-    """Return the view of the query: the option `query_view`, or else the only view of the query's kind."""
+    """Return the view of the query: the option `query_view`, or else the only view of its kind, such as text."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
     is_file = isinstance(options.query, Path) or (_is_path(options.query) and Path(options.query).is_file())

@@ -21,7 +21,7 @@ from contraport.training.components import build_dataset
 PICTURE_SIDE = 128
 
 MAX_SECTION_CARDS = 12
-"""Items of a group or cluster on a page, at most."""
+"""Maximum number of items of a group or cluster on a page."""
 
 NO_PICTURES = "There are no pictures: the items are neither image files nor images of the training data."
 
@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """Item on the page: its picture, with the text below.
+    """Card of an item on the page: its picture, with text below.
 
     Attributes:
         item: row of the item among the features, or the path of its file.
@@ -89,16 +89,16 @@ def _load_pictures(features: Features, items: Sequence[int | Path]) -> dict[int 
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
         file = item if isinstance(item, Path) else None if features.keys is None else Path(str(features.keys[item]))
-        picture = None if file is None else _picture_of_file(file)
+        picture = None if file is None else _load_file_picture(file)
         if picture is not None:
             pictures[item] = picture
     rest = [item for item in items if isinstance(item, int) and item not in pictures]
     if rest and features.run is not None:
-        pictures |= _pictures_of_run(features, rest)
+        pictures |= _load_run_pictures(features, rest)
     return pictures
 
 
-def _picture_of_file(file: Path) -> str | None:
+def _load_file_picture(file: Path) -> str | None:
     try:
         check_regular_file("page", file)
         with Image.open(file) as image:
@@ -111,7 +111,7 @@ def _picture_of_file(file: Path) -> str | None:
         return None
 
 
-def _pictures_of_run(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
+def _load_run_pictures(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
     """Load pictures from the training data of the run that embedded the features; none if that fails."""
     pictures: dict[int | Path, str] = {}
     try:
