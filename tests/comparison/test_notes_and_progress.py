@@ -25,8 +25,8 @@ from contraport.comparison.compare import (
     _collect_failed_searches,
     _describe_result,
     _estimate_seconds,
-    _write_notes,
     _report_progress,
+    _write_notes,
 )
 from contraport.comparison.grid import Grid
 from contraport.comparison.grid_builder import build_grid

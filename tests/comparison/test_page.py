@@ -14,7 +14,7 @@ from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.page import build_panels, plot_first_metric, render_comparison_page, save_figure
 from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.metrics.intervals import Difference, Interval
-from contraport.plots.figure_setup import SERIES
+from contraport.plots.figure_setup import SERIES_COLORS
 
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 COLUMNS = ["digits, standard", "x" * 80]
@@ -84,7 +84,7 @@ def test_figure_draws_each_mean_and_interval(tmp_path: Path) -> None:
     assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
     assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
     drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
-    base, other = SERIES[1], SERIES[0]
+    base, other = SERIES_COLORS[1], SERIES_COLORS[0]
     for found, expected in zip(
         drawn,
         [

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contraport.plots.figure_setup import MASS_ON_DARK, MASS_ON_LIGHT, SERIES, class_colors
+from contraport.plots.figure_setup import MASS_ON_DARK, MASS_ON_LIGHT, SERIES_COLORS, class_colors
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 COLOR_VISION = {
@@ -40,7 +40,7 @@ def oklab(rgb):
     return np.array(axes) @ np.cbrt(np.array(cones) @ np.clip(rgb, 0, 1))
 
 
-@pytest.mark.parametrize("color", SERIES)
+@pytest.mark.parametrize("color", SERIES_COLORS)
 @pytest.mark.parametrize("background", ["#ffffff", "#fdfdfb", "#121417", "#000000"])
 def test_series_contrast_with_light_and_dark_backgrounds(color, background):
     assert contrast(color, background) >= 3  # WCAG 2.2, 1.4.11
@@ -48,8 +48,10 @@ def test_series_contrast_with_light_and_dark_backgrounds(color, background):
 
 @pytest.mark.parametrize("vision", COLOR_VISION)
 def test_series_differ_under_color_blindness(vision):
-    shown = [oklab(np.array(COLOR_VISION[vision]) @ linear(color)) for color in SERIES]
-    apart = {pair: np.linalg.norm(shown[pair[0]] - shown[pair[1]]) for pair in combinations(range(len(SERIES)), 2)}
+    shown = [oklab(np.array(COLOR_VISION[vision]) @ linear(color)) for color in SERIES_COLORS]
+    apart = {
+        pair: np.linalg.norm(shown[pair[0]] - shown[pair[1]]) for pair in combinations(range(len(SERIES_COLORS)), 2)
+    }
     assert min(apart.values()) > 0.06
     assert min(far for pair, far in apart.items() if max(pair) < 4) > 0.075
 

@@ -15,7 +15,7 @@ from contraport.comparison.comparison_tables import (
     significance_arrow,
 )
 from contraport.metrics.intervals import Interval
-from contraport.plots.figure_setup import SERIES, create_figure, encode_png, escape_dollars
+from contraport.plots.figure_setup import SERIES_COLORS, create_figure, encode_png, escape_dollars
 from contraport.reporting.html_page import render_page
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
             entry = comparison.find_entry(row, comparison.columns[number], metric.key)
             if entry is None or entry.mean is None:
                 continue
-            color = SERIES[0] if row != comparison.baseline else SERIES[1]
+            color = SERIES_COLORS[0] if row != comparison.baseline else SERIES_COLORS[1]
             ends = [scale * end for end in entry.interval or (entry.mean, entry.mean)]
             panel.plot(ends, [place, place], color=color, linewidth=1.6)
             panel.plot(scale * entry.mean, place, "o", color=color, markersize=4)

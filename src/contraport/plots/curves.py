@@ -12,8 +12,8 @@ from torch import Tensor
 from contraport.errors import UsageError, check
 from contraport.metrics import metric_by_key
 from contraport.plots.figure_setup import (
-    DASHES,
-    SERIES,
+    LINE_STYLES,
+    SERIES_COLORS,
     RunFolder,
     add_legend_above,
     as_plot_array,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_POINTS_PER_LINE = 1_000
-"""Longer curves are drawn by every k-th row."""
+"""Maximum number of points of a curve; longer curves are drawn by evenly spaced points."""
 
 COLUMN_TITLES = {
     "loss": "Loss",
@@ -48,7 +48,7 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def column_title(column: str) -> str:
-    """Return the title of a logged metric for display, or its key if it has no title.
+    """Return the display title of a logged metric, or its key if it has none.
 
     >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
@@ -111,8 +111,8 @@ def curves(
             ax.plot(
                 [row["step"] for row in points],
                 [row[key] for row in points],
-                color=SERIES[position % len(SERIES)],
-                linestyle=DASHES[position % len(DASHES)],
+                color=SERIES_COLORS[position % len(SERIES_COLORS)],
+                linestyle=LINE_STYLES[position % len(LINE_STYLES)],
                 marker="o" if len(points) == 1 else None,  # a line of one point is invisible
                 label=escape_dollars(name) or "_unnamed",
             )

@@ -13,10 +13,10 @@ from contraport.metrics.embedding_geometry import centered_singular_values, effe
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.figure_setup import (
     BLUE,
-    DASHES,
     GREY,
+    LINE_STYLES,
     ORANGE,
-    SERIES,
+    SERIES_COLORS,
     Array,
     RunFolder,
     Values,
@@ -43,7 +43,7 @@ SPECTRUM_FLOOR = 1e-7
 """Singular values below this ratio to the largest are rounding errors and are not drawn."""
 
 MAX_NAMED_CLASSES = 24
-"""With more classes than this the map has no class names."""
+"""Maximum number of classes whose names are written on the map."""
 
 
 def embedding(
@@ -114,8 +114,8 @@ def spectrum(
         ax.semilogy(
             range(1, len(values) + 1),
             ratios.where(ratios >= SPECTRUM_FLOOR, torch.nan).numpy(),
-            color=SERIES[position % len(SERIES)],
-            linestyle=DASHES[position % len(DASHES)],
+            color=SERIES_COLORS[position % len(SERIES_COLORS)],
+            linestyle=LINE_STYLES[position % len(LINE_STYLES)],
             label=escape_dollars(label),
         )
     ax.set(xlabel="direction", ylabel="singular value / largest")
@@ -158,16 +158,16 @@ def neighbors(
         message = f"run: {load_run(features).path} has no images; pass features and items instead."
         check("thumbnails" in samples, message, "no_images")
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
-        _check_count(count, nearest.shape[1])
+        _check_neighbor_count(count, nearest.shape[1])
     else:
         rows = as_plot_array("features", features, 2)
         check(items is not None, "items: is required to draw the neighbors of features.", "missing")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
-        _check_count(count, len(rows) - 1)
+        _check_neighbor_count(count, len(rows) - 1)
         nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
     has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest)
     check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
-    positions = _query_positions(queries, len(nearest))
+    positions = _resolve_query_positions(queries, len(nearest))
     figure_width = 0.55 * (count + 1.3) if width is None else width
     figure = create_figure(figure_width, figure_width / (count + 1.3) * len(positions) + 0.3)
     ax = figure.add_subplot()
@@ -183,7 +183,7 @@ def neighbors(
     return figure
 
 
-def _check_count(count: int, most: int) -> None:
+def _check_neighbor_count(count: int, most: int) -> None:
     check(0 < count <= most, f"count: must be from 1 to {most}, got {count!r}.")
 
 
@@ -228,7 +228,7 @@ def _centered_singular_values(source: Any) -> torch.Tensor:
     return values
 
 
-def _query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
+def _resolve_query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
     if isinstance(queries, int):
         check(0 < queries <= items, f"queries: must be from 1 to {items}, got {queries}.")
         return [round(place) for place in np.linspace(0, items - 1, queries)]
@@ -261,14 +261,14 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | N
         ax.add_patch(frame)
 
 
-_NEIGHBORHOOD = 0.05
+_NEIGHBORHOOD_RADIUS = 0.05
 """Half the side of the square in which neighbors are counted, relative to the span of the map."""
 
-_NAME_SIZE = np.array([0.17, 0.045])
+_CLASS_NAME_SIZE = np.array([0.17, 0.045])
 """Width and height of a name, relative to the span of the map."""
 
-_MAX_POINTS = 1_500
-"""With more points a subsample of each class is used: the distances take O(n^2) memory."""
+_MAX_PLACED_POINTS = 1_500
+"""Maximum number of points for placing class names, in O(n^2) memory; beyond it, each class is subsampled."""
 
 
 def place_class_names(points: Array, labels: Array) -> Array:
@@ -285,20 +285,20 @@ def place_class_names(points: Array, labels: Array) -> Array:
     >>> place_class_names(points, np.array([0, 0, 0, 1, 1])).tolist()
     [[0.0, 0.0], [5.0, 9.0]]
     """
-    step = -(-len(points) // _MAX_POINTS)
+    step = -(-len(points) // _MAX_PLACED_POINTS)
     classes = np.unique(labels)
     some = np.concatenate([np.flatnonzero(labels == label)[::step] for label in classes])
     points, labels = points[some], labels[some]
     span = float(np.ptp(points, axis=0).max()) or 1.0
     apart = np.abs(points[:, None] - points)
-    near, own = (apart < _NEIGHBORHOOD * span).all(axis=2), labels[:, None] == labels
+    near, own = (apart < _NEIGHBORHOOD_RADIUS * span).all(axis=2), labels[:, None] == labels
     crowds = (near & own).sum(axis=1) - (near & ~own).sum(axis=1)
     taken: list[int] = []
     for label in classes:
         best = np.flatnonzero(labels == label)
         # Stable, so that equal crowds give the same place on every platform.
         best = best[np.argsort(-crowds[best], kind="stable")]
-        free = best[(apart[best][:, taken] > _NAME_SIZE * span).any(axis=2).all(axis=1)]
+        free = best[(apart[best][:, taken] > _CLASS_NAME_SIZE * span).any(axis=2).all(axis=1)]
         taken.append(int(free[0] if len(free) else best[0]))
     positions: Array = points[taken]
     return positions

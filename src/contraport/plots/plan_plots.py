@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DECADES = 5
-"""Powers of ten that the color scale of a plan covers at most, down from its largest cell."""
+"""Maximum number of powers of ten that the color scale of a plan covers, down from its largest cell."""
 
 
 class LogScale(NamedTuple):
@@ -68,7 +68,7 @@ def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -
 
 
 def mean_effective_partners(plan: Array) -> float:
-    """Return the effective number of partners of a row: the exponential of the mean entropy of the rows' shares.
+    """Return the effective number of partners per row: the exponential of the mean entropy of the rows.
 
     >>> round(mean_effective_partners(np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])), 3)  # two partners, and one
     1.414
@@ -121,10 +121,10 @@ def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float
         check(target is None, "target: cannot be combined with a run, which has its own target.", "conflict")
         samples = load_evaluation_samples(plan, "plan")
         plan, target = samples["plan"], samples["target"]
-    mass = _nonnegative("plan", plan)
+    mass = _as_masses("plan", plan)
     matrices = {"plan": mass}
     if target is not None:
-        matrices["target"] = _nonnegative("target", target)
+        matrices["target"] = _as_masses("target", target)
         shape = matrices["target"].shape
         check(shape == mass.shape, f"target: must have the plan's shape {mass.shape}, got {shape}.", "shape")
     scale = LogScale.from_matrices(matrices.values())
@@ -179,7 +179,7 @@ def couplings(
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
     marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
     figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
-    masses_by_name = {name: _nonnegative("plans", matrix) for name, matrix in several.items()}
+    masses_by_name = {name: _as_masses("plans", matrix) for name, matrix in several.items()}
     largest = max(mass.max() for mass in masses_by_name.values()) if common_scale else None
     for ax, (name, mass) in zip(axes, masses_by_name.items(), strict=True):
         sizes = dict(zip("ab", mass.shape, strict=True))
@@ -225,7 +225,7 @@ def arrow_maps(
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
     figure, axes = create_panels(len(several), 2.4, width=width, ratio=1.33)
     for ax, (name, matrix) in zip(axes, several.items(), strict=True):
-        mass = _nonnegative("plans", matrix)
+        mass = _as_masses("plans", matrix)
         places = [
             np.linspace(0, 1, size) if values is None else as_plot_array(side, values, 1)
             for side, values, size in zip("xy", (x, y), mass.shape, strict=True)
@@ -307,7 +307,7 @@ def _draw_mass_dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
     ax.scatter(places, heights, s=60 * shares, color=GREY, linewidth=0, zorder=4)
 
 
-def _nonnegative(name: str, values: Any) -> Array:
+def _as_masses(name: str, values: Any) -> Array:
     mass = as_plot_array(name, values, 2)
     check(bool((mass >= 0).all()), f"{name}: must be nonnegative, got {mass.min():.3g}.", "negative")
     check(bool(mass.any()), f"{name}: must have some mass, got only zeros.", "empty")

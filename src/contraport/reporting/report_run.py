@@ -14,10 +14,10 @@ import numpy as np
 from contraport.errors import check
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
-from contraport.plots.figure_setup import SERIES
+from contraport.plots.figure_setup import SERIES_COLORS
 from contraport.runs import MetricsRow, Run, as_run
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class ReportRun:
     @property
     def color(self) -> str:
         """Color of the run in every figure."""
-        return SERIES[self.position % len(SERIES)]
+        return SERIES_COLORS[self.position % len(SERIES_COLORS)]
 
     @property
     def line_dash(self) -> str:
         """Line style of the run in every figure, so that runs are distinguished without color."""
-        return DASHES[self.position % len(DASHES)]
+        return LINE_STYLES[self.position % len(LINE_STYLES)]
 
     @property
     def data_name(self) -> str:

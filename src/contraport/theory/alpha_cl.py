@@ -16,7 +16,7 @@ from contraport.engine import Gibbs
 from contraport.errors import check, check_all_values, is_integer
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES, create_panels, draw_heatmap
+from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
 from contraport.theory.toy_problems import iterate_lbfgs
 
@@ -335,11 +335,11 @@ class DeepLinearResult:
         left.set(title="energy", xlabel="iteration")
         left.legend(frameon=False)
         for layer, shares in enumerate(self.rank_one_shares.T):
-            middle.plot(shares, color=SERIES[layer % len(SERIES)], label=f"layer {layer + 1}")
+            middle.plot(shares, color=SERIES_COLORS[layer % len(SERIES_COLORS)], label=f"layer {layer + 1}")
         middle.set(title="rank-one share of each layer")
         for layer, values in enumerate(self.layer_alignments.T):
             label = f"layers {layer + 1} and {layer + 2}"
-            right.plot(values, color=SERIES[layer % len(SERIES)], label=label)
+            right.plot(values, color=SERIES_COLORS[layer % len(SERIES_COLORS)], label=label)
         right.set(title="alignment of neighboring layers")
         for ax in (middle, right):
             ax.set(xlabel="iteration", ylim=(0, 1.05))

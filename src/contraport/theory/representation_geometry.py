@@ -16,7 +16,7 @@ from contraport.errors import check, check_integer, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.figure_setup import GREY, SERIES, create_panels, draw_heatmap
+from contraport.plots.figure_setup import GREY, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class CollapseComparison:
     def figure(self) -> Figure:
         """Draw the singular values and the effective ranks of all objectives."""
         figure, (left, right) = create_panels(2)
-        for color, (name, values) in zip(SERIES, self.relative_singular_values.items(), strict=False):
+        for color, (name, values) in zip(SERIES_COLORS, self.relative_singular_values.items(), strict=False):
             left.semilogy(range(1, len(values) + 1), values.clamp_min(1e-8), color=color, label=name)
         left.set(title="singular values", xlabel="rank", ylabel="ratio to the largest")
         left.legend(frameon=False, fontsize="small")
         ranks = list(self.effective_ranks.items())[::-1]
-        right.barh([name for name, _ in ranks], [rank for _, rank in ranks], color=SERIES[: len(ranks)][::-1])
+        right.barh([name for name, _ in ranks], [rank for _, rank in ranks], color=SERIES_COLORS[: len(ranks)][::-1])
         right.set(title="effective rank")
         return figure
 

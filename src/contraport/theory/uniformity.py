@@ -17,7 +17,7 @@ from contraport.errors import check, check_integer, check_nonnegative
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
-from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES, create_panels, draw_heatmap, mass_colormap
+from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap, mass_colormap
 from contraport.plots.plan_plots import LogScale, clipped_log10, share_on_target
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
 from contraport.theory.toy_problems import MixtureSample, iterate_lbfgs, sample_gaussian_mixture
@@ -192,7 +192,7 @@ class FiveGaussiansResult:
     def figure(self) -> Figure:
         """Draw the data, the embeddings, and the sorted angles of embeddings against evenly spaced angles."""
         figure, (left, middle, right) = create_panels(3)
-        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.component_indices]
+        colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
         left.scatter(self.data.x[:, 0], self.data.x[:, 1], c=colors, s=8)
         left.set(title="data", aspect="equal")
         _plot_unit_circle(middle)
@@ -282,7 +282,7 @@ class PenaltySweep:
         """Draw the embeddings for each factor, and below them the plans on one logarithmic color scale."""
         count = len(self.by_factor)
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
-        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.component_indices]
+        colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
         scale = LogScale.from_matrices([one.plan.numpy() for one in self.by_factor.values()])
         assert scale is not None
         for (factor, one), above, below in zip(self.by_factor.items(), axes[:count], axes[count:], strict=True):
