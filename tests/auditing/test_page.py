@@ -167,7 +167,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
         assert browser.evaluate("download().split('\\n')[1]").startswith("3,3,'=1+1,0.012,")
         browser.evaluate("document.querySelector('.marks button').click()")
         assert choose(show="wrong") == (1, "1 of 200 pairs; 1 marked wrong, 0 marked right.")
-        assert ATTACK in browser.evaluate("document.querySelector('.sketch p').textContent")
+        assert ATTACK in browser.evaluate("document.querySelector('.preview p').textContent")
         assert faults(browser) == []
         browser.resize(390, 800)
         assert choose() == (24, "200 of 200 pairs; 1 marked wrong, 0 marked right.")

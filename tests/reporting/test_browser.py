@@ -47,8 +47,8 @@ def test_every_figure_is_drawn_and_no_script_fails(browser, make_run, tmp_path) 
     keys = browser.evaluate("[...document.querySelectorAll('.plot')].map((box) => box.id)")
     assert {"curve-loss", "map-0", "map-1", "map-2", "plan-2", "target-2", "confusion-0", "cosines-1"} <= set(keys)
     assert {"spectrum", "sphere", "robust-noise", "on-target", "epochs-knn", "scores-0"} <= set(keys)
-    assert browser.evaluate("document.querySelectorAll('#pairs .sketch img').length") == 10
-    assert text(browser, "#pairs .sketch p") == "<b>pair 0"
+    assert browser.evaluate("document.querySelectorAll('#pairs .preview img').length") == 10
+    assert text(browser, "#pairs .preview p") == "<b>pair 0"
     drawn = "[...document.querySelectorAll('.main-svg')].map((svg) => svg.outerHTML).join('')"
     assert "var(--" not in browser.evaluate(drawn)
 

@@ -408,8 +408,8 @@ def test_lists_the_most_confident_errors(make_run) -> None:
         (3, "two", "zero", 0.5),
     ]
     assert [one["key"] for one in mistaken] == ["", "", ""]
-    drawn = builder.script_data["sketches"]
-    assert [drawn[one["sketches"][0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
+    drawn = builder.script_data["previews"]
+    assert [drawn[one["previews"][0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
 
 
 def test_errors_are_named_by_their_keys(make_run) -> None:
@@ -626,7 +626,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     assert one["lowest_pairs"][0]["better_partner"] == 7
     assert one["lowest_pairs"][9]["better_partner"] is None
     assert one["view_names"] == ["image", "text"]
-    drawn = [builder.script_data["sketches"][place] for place in one["lowest_pairs"][3]["sketches"]]
+    drawn = [builder.script_data["previews"][place] for place in one["lowest_pairs"][3]["previews"]]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
     found = builder.runs[0].online_audit_arrays
@@ -642,13 +642,13 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     assert build_pair_audit_section(builder_of(make_run("plain"))) is None
 
 
-def test_pairs_without_stored_sketches_are_shown_by_index(make_run) -> None:
+def test_pairs_without_stored_previews_are_shown_by_index(make_run) -> None:
     made = make_run(audited=True)
     write_arrays(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
     builder = builder_of(made)
     (one,) = build_pair_audit_section(builder).template_variables["audits"]
-    assert one["lowest_pairs"][0]["sketches"] is None
-    assert "sketches" not in builder.script_data
+    assert one["lowest_pairs"][0]["previews"] is None
+    assert "previews" not in builder.script_data
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

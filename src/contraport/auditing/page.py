@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import make_thumbnails
-from contraport.reporting.html_page import convert_sketches_to_json, render_page
+from contraport.reporting.html_page import convert_previews_to_json, render_page
 
 MAX_PAIRS = 200
 """Pairs on the page, at most; with more the file would be slow to open."""
@@ -70,9 +70,9 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(convert_sketches_to_json, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
+    first, second = map(convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = convert_sketches_to_json(make_thumbnails(dataset, shown_partners, IMAGE_SIDE)[1])
+    better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, IMAGE_SIDE)[1])
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.fdr, audit.partner_confidences
     return [
         {

@@ -29,7 +29,7 @@ from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots import embedding as draw_embedding
 from contraport.reporting.html_page import PageBuilder
 from contraport.reporting.page import render_sections
-from contraport.reporting.report_run import ReportRun, short_data_name
+from contraport.reporting.report_run import ReportRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.runs import Run, as_run
 from contraport.seeding import torch_generator
@@ -228,7 +228,7 @@ def _render_page(result: Map, features: Features, dataset: Dataset | None) -> st
         "ids": features.source_rows[chosen],
         "projection": np.array(result.method),
     }
-    name = short_data_name(features.data_name or "features")
+    name = shorten_data_name(features.data_name or "features")
     shown = ReportRun(name, "", 0, "", {"data": name}, [], {}, arrays, {})
     builder = PageBuilder([shown])
     lead = f"{result}. Hover over a point to see the item; click it for its nearest neighbors."

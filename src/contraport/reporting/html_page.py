@@ -1,4 +1,4 @@
-"""Common parts of all HTML pages: the page template, images as data URIs, and sketches of data items."""
+"""Common parts of all HTML pages: the page template, images as data URIs, and previews of data items."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from contraport.reporting.report_run import ReportRun
 MAX_LOSSLESS_SIDE = 48
 """Images up to this side in pixels are stored without loss."""
 
-SketchData = dict[str, Any]
-"""JSON data from which ``sketch.js`` draws one view of an item; ``is`` names the kind of view."""
+PreviewData = dict[str, Any]
+"""JSON data of a preview, from which ``preview.js`` draws one view of an item; ``is`` names the kind of view."""
 
 
 def render_page(template: str, package: str, **values: Any) -> str:
@@ -68,18 +68,18 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def convert_sketches_to_json(sketches: NDArray[Any]) -> list[SketchData]:
+def convert_previews_to_json(previews: NDArray[Any]) -> list[PreviewData]:
     """Convert previews of items (text, image, vector or series) to the JSON from which the page draws them.
 
-    `contraport.data.thumbnails` makes the sketches.
+    `contraport.data.thumbnails` makes the previews.
     """
-    if sketches.dtype.kind == "U":
-        return [{"is": "text", "text": str(text)} for text in sketches]
-    if sketches.ndim == 4:
-        lossless = max(sketches.shape[2:]) <= MAX_LOSSLESS_SIDE
+    if previews.dtype.kind == "U":
+        return [{"is": "text", "text": str(text)} for text in previews]
+    if previews.ndim == 4:
+        lossless = max(previews.shape[2:]) <= MAX_LOSSLESS_SIDE
         kind = "png" if lossless else "webp"
-        return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in sketches]
-    return [{"is": "vector" if sketches.ndim == 2 else "series", "values": values.tolist()} for values in sketches]
+        return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in previews]
+    return [{"is": "vector" if previews.ndim == 2 else "series", "values": values.tolist()} for values in previews]
 
 
 MAX_PNG_CHARS = 670_000
@@ -145,11 +145,11 @@ class PageBuilder:
         self.sheets[key] = sheet
         return key
 
-    def add_sketches(self, sketches: np.ndarray[Any, Any]) -> range:
-        """Add sketches of items to the page and return their indices among all sketches of the page."""
-        stored = self.script_data.setdefault("sketches", [])
+    def add_previews(self, previews: np.ndarray[Any, Any]) -> range:
+        """Add previews of items to the page and return their indices among all previews of the page."""
+        stored = self.script_data.setdefault("previews", [])
         first = len(stored)
-        stored += convert_sketches_to_json(sketches)
+        stored += convert_previews_to_json(previews)
         return range(first, len(stored))
 
 

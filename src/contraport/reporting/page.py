@@ -18,7 +18,7 @@ from contraport.plots.figure_setup import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
 from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
-from contraport.reporting.report_run import ReportRun, load_runs, short_data_name
+from contraport.reporting.report_run import ReportRun, load_runs, shorten_data_name
 from contraport.reporting.sections.confusion_matrix import build_confusion_section
 from contraport.reporting.sections.embedding_map import build_embedding_map_section, build_neighbors_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section
@@ -32,7 +32,7 @@ from contraport.reporting.sections.plan_heatmaps import build_plans_section
 from contraport.reporting.sections.results_table import build_results_section, build_settings_section
 from contraport.reporting.verdict import build_verdict_section
 
-SECTIONS: tuple[Callable[[PageBuilder], Section | None], ...] = (
+SECTION_BUILDERS: tuple[Callable[[PageBuilder], Section | None], ...] = (
     build_verdict_section,
     build_results_section,
     build_training_curves_section,
@@ -48,8 +48,8 @@ SECTIONS: tuple[Callable[[PageBuilder], Section | None], ...] = (
 )
 """Functions that build the sections, in the order of the page; each returns None if the runs have no data for it."""
 
-PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
-"""Cartesian bundle of plotly.js (lines, bars, heatmaps), as published, compressed with gzip."""
+PLOTLY_FILE = "plotly-cartesian-4.1.1.min.js.gz"
+"""File with the cartesian bundle of plotly.js (lines, bars, heatmaps), as published, compressed with gzip."""
 
 
 @REPORT.with_option_parameters
@@ -73,7 +73,7 @@ def report(arguments: dict[str, Any]) -> Path:
 def render_report(runs: Sequence[ReportRun]) -> str:
     """Render the report on some runs as the text of an HTML page."""
     builder = PageBuilder(runs)
-    sections = [section for build in SECTIONS if (section := build(builder)) is not None]
+    sections = [section for build in SECTION_BUILDERS if (section := build(builder)) is not None]
     return render_sections(builder, sections, build_report_title(runs))
 
 
@@ -92,7 +92,7 @@ def render_sections(builder: PageBuilder, sections: Sequence[Section], title: st
         sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in builder.sheets.items()})),
         data=Markup(to_script_json(builder.script_data)),
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
-        plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY).read_bytes()).decode(),
+        plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE).read_bytes()).decode(),
     )
 
 
@@ -103,7 +103,7 @@ def build_report_title(runs: Sequence[ReportRun]) -> str:
         return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
 
     encoders = list(dict.fromkeys(run.encoder for run in runs))
-    data = join_names(list(dict.fromkeys(short_data_name(run.config.get("data")) for run in runs)))
+    data = join_names(list(dict.fromkeys(shorten_data_name(run.config.get("data")) for run in runs)))
     objectives, epochs = values("objective"), values("epochs")
     is_frozen = all(run.config.get("freeze") is True for run in runs)
     adjective, verb = ("frozen ", "with a trained head on") if is_frozen else ("", "trained on")

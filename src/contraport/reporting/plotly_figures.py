@@ -26,8 +26,8 @@ COLORSCALE = [[step / (NUM_COLOR_STEPS - 1), f"var(--mass-{step})"] for step in 
 CURVE_HEIGHT = 290
 MAX_INTEGER_TICKS = 12
 MAX_LABEL_CHARS = 14
-PERCENT = ".1~%"
-"""Tick format of shares."""
+PERCENT_FORMAT = ".1~%"
+"""Tick format of shares in plotly: percent with at most one decimal."""
 
 
 def build_figure(

@@ -57,7 +57,7 @@ class ReportRun:
     @property
     def data_name(self) -> str:
         """Name of the data set on which the run was evaluated, or trained if it is not evaluated."""
-        return short_data_name((self.evaluation or self.config).get("data"))
+        return shorten_data_name((self.evaluation or self.config).get("data"))
 
     @property
     def test_set_key(self) -> tuple[str, int | None]:
@@ -141,7 +141,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
     ]
 
 
-def short_data_name(data: object) -> str:
+def shorten_data_name(data: object) -> str:
     """Return a short name of a data set: a registered name, the last part of a path, or the name of an object."""
     return Path(str(data).strip("<>")).name
 

@@ -17,10 +17,10 @@ from contraport.reporting.sections.results_table import list_evaluated_metrics, 
 from contraport.training.config import RECORDED_OPTIONS
 
 MAX_LISTED = 6
-"""Number of runs or settings that a sentence lists."""
+"""Maximum number of runs or settings that a sentence lists."""
 
 FEW_TEST_ITEMS = 2_000
-"""Below this number of test items the verdict states the weight of one."""
+"""Number of test items below which the verdict states how many points one of them is worth."""
 
 
 def build_verdict_section(builder: PageBuilder) -> Section | None:
@@ -131,7 +131,7 @@ def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Met
 
 
 def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
-    """Count the metrics in which each of two runs is significantly better, in a sentence; Recall@1 and @5 are one."""
+    """Write in how many metrics each of two runs is significantly better; Recall@1 and Recall@5 count as one."""
     if len(runs) != 2:
         return []
     one, other = runs

@@ -9,7 +9,7 @@ const short = (value) => String(Number(value.toPrecision(3)));
 const confidence = (pair) => (pair.confidence === null ? "" : ` (right with ${(100 * pair.confidence).toFixed(0)}%)`);
 
 function side(view, caption, proposed) {
-  return element("figure", { className: proposed ? "sketch proposed" : "sketch" }, sketch(view, caption), element("figcaption", { textContent: caption }));
+  return element("figure", { className: proposed ? "preview proposed" : "preview" }, preview(view, caption), element("figcaption", { textContent: caption }));
 }
 
 function card(pair) {

@@ -19,10 +19,10 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.report_run import ReportRun
 
 MAX_CLASSES_WITH_NUMBERS = 12
-"""With more classes the cells have no numbers; with three times as many the axes have no names."""
+"""Maximum number of classes for numbers in the cells; up to three times as many classes have names on the axes."""
 
 MAX_CLASSES_DRAWN = 120
-"""With more classes there is no matrix, only a longer list of confusions."""
+"""Maximum number of classes of a drawn matrix; with more there is only a longer list of confusions."""
 
 NUM_CONFUSIONS, NUM_CONFUSIONS_WITHOUT_MATRIX = 3, 12
 
@@ -46,11 +46,11 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
 
 
 def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
-    """Return the most confident errors of a run's linear probe, and add the sketches of these items to the page."""
+    """Return the most confident errors of a run's linear probe, and add the previews of these items to the page."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
         return []
-    sketches = [builder.add_sketches(arrays[f"mistaken_{view}"]) for view in range(len(arrays["mistaken_views"]))]
+    previews = [builder.add_previews(arrays[f"mistaken_{view}"]) for view in range(len(arrays["mistaken_views"]))]
     return [
         {
             "item": int(item),
@@ -58,7 +58,7 @@ def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[st
             "true_class": names[int(arrays["mistaken_true"][place])],
             "predicted_class": names[int(arrays["mistaken_told"][place])],
             "probability": float(arrays["mistaken_sure"][place]),
-            "sketches": [of_view[place] for of_view in sketches],
+            "previews": [of_view[place] for of_view in previews],
         }
         for place, item in enumerate(arrays["mistaken"])
     ]

@@ -14,10 +14,10 @@ from contraport.reporting.plotly_figures import INK, MUTED, Figure, build_figure
 from contraport.reporting.report_run import ReportRun
 
 MAX_CLASSES_IN_LEGEND = 24
-"""With more classes the names are in the hover text only."""
+"""Maximum number of classes in a legend; with more the names are in the hover text only."""
 
-RATIO_RANGE = 0.8, 1.7
-"""Range of a map's width over its height."""
+ASPECT_RATIO_RANGE = 0.8, 1.7
+"""Range of the aspect ratio of a map, its width over its height."""
 
 COLORINGS = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
 
@@ -44,7 +44,7 @@ def build_embedding_map_section(builder: PageBuilder, *, noun: str = "test item"
         coloring = "colored by class" if run.class_names else "without labels"
         label = f"{run.name}: {len(points):,} {noun}s of {run.data_name} in the plane ({method}), {coloring}."
         width, height = np.ptp(points.astype(float), axis=0)
-        ratio = float(np.clip(width / height, *RATIO_RANGE)) if height > 0 else None
+        ratio = float(np.clip(width / height, *ASPECT_RATIO_RANGE)) if height > 0 else None
         plot = builder.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
         sheet = builder.add_thumbnails(run.figure_arrays.get("thumbnails"))
         builder.script_data.setdefault("maps", {})[plot.element_id] = build_point_data(run, sheet) | {"noun": noun}
@@ -85,12 +85,12 @@ def draw_embedding_map(run: ReportRun) -> Figure:
     traces.append(empty)
     y = {"visible": False, "scaleanchor": "x"}
     return build_figure(
-        traces, margin=4, x={"visible": False}, y=y, annotations=_class_name_annotations(run, points, labels)
+        traces, margin=4, x={"visible": False}, y=y, annotations=_build_class_annotations(run, points, labels)
     )
 
 
-def _class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
-    """Return plotly annotations that write the class names on the map, to distinguish classes without color."""
+def _build_class_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """Build plotly annotations that write the class names on the map, to distinguish classes without color."""
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
@@ -102,7 +102,7 @@ def _class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarr
 
 
 def build_point_data(run: ReportRun, sheet: str) -> dict[str, Any]:
-    """Return the data that the page's script needs for a map: items, classes, neighbors and colorings."""
+    """Build the data that the page's script needs for a map: items, classes, neighbors and colorings."""
     samples = run.figure_arrays
     result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
@@ -133,7 +133,7 @@ NUM_NEIGHBORS = 8
 def build_neighbors_section(builder: PageBuilder) -> Section | None:
     """Build the section of nearest neighbors, with the same query items for each run; None without neighbors."""
     strips = [
-        _build_strips(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
+        _build_neighbor_rows(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
         for run in builder.runs
         if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
     ]
@@ -145,7 +145,7 @@ def build_neighbors_section(builder: PageBuilder) -> Section | None:
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_strips(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
+def _build_neighbor_rows(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 

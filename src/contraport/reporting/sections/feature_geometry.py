@@ -41,10 +41,10 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     arrays = [run.figure_arrays["cosines"] for run in builder.runs if "cosines" in run.figure_arrays]
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
     lowest = min(0.9, math.floor(10 * quantile) / 10)
-    summaries = [_summarize(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays]
+    summaries = [_summarize_cosines(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays]
     with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
     spectrum = builder.add_plot("spectrum", *draw_spectra(with_spectrum)) if with_spectrum else None
-    paths = [run for run in builder.runs if len(_alignment_uniformity_path(run)) > 1]
+    paths = [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]
     sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
     if not summaries and spectrum is None and sphere is None:
         return None
@@ -52,7 +52,7 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def _summarize(builder: PageBuilder, run: ReportRun, lowest: float) -> dict[str, Any]:
+def _summarize_cosines(builder: PageBuilder, run: ReportRun, lowest: float) -> dict[str, Any]:
     """Draw the cosines between test items of a run, and average them within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
@@ -118,7 +118,7 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """
     lines, last = [], []
     for run in runs:
-        path = _alignment_uniformity_path(run)
+        path = _list_alignment_uniformity(run)
         names, x, y = zip(*path, strict=True)
         marker = {
             "color": run.color,
@@ -134,8 +134,8 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     return figure, f"Alignment against uniformity. {'; '.join(last)}."
 
 
-def _alignment_uniformity_path(run: ReportRun) -> list[tuple[str, float, float]]:
-    """Return name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
+def _list_alignment_uniformity(run: ReportRun) -> list[tuple[str, float, float]]:
+    """List name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
     names = [row for _, row in list_row_names_by_epoch(run)] or [
         row for row in (*INITIAL_ENCODER_BASELINES, "trained") if row in run.rows_by_encoder
     ]

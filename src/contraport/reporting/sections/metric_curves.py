@@ -12,7 +12,7 @@ from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT,
     MUTED,
-    PERCENT,
+    PERCENT_FORMAT,
     Figure,
     build_axis_from_zero,
     build_figure,
@@ -20,18 +20,18 @@ from contraport.reporting.plotly_figures import (
     build_titled_axis,
 )
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.results_table import ROBUSTNESS, build_metric_tables, list_evaluated_metrics
+from contraport.reporting.sections.results_table import ROBUSTNESS_GROUP, build_metric_tables, list_evaluated_metrics
 
-AXES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
+HORIZONTAL_AXES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
 """Horizontal axes that the page offers."""
 
-SCHEDULED = ("temperature", "plan_mass")
-"""Columns that are drawn only if they change."""
+SCHEDULED_COLUMNS = ("temperature", "plan_mass")
+"""Logged columns that may follow a schedule; they are drawn only if their value changes."""
 
-DIGITS = 4
-"""Decimals in which a scheduled column must change; the mass of a balanced plan varies by rounding."""
+SCHEDULE_DECIMALS = 4
+"""Number of decimals in which a scheduled column must change: the mass of a balanced plan varies by rounding."""
 
-NOTES = {
+COLUMN_NOTES = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
     "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
     "lr": "A setting, not a result.",
@@ -45,11 +45,12 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
     """Build the section of training curves, one panel per logged metric; return None if nothing was logged."""
     monitored = collect_metrics_from_rows(row for run in builder.runs for row in run.metrics_rows)
     curves = []
-    for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED):
+    for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED_COLUMNS):
         values = [
-            {round(row[key], DIGITS) for row in run.metrics_rows if row.get(key) is not None} for run in builder.runs
+            {round(row[key], SCHEDULE_DECIMALS) for row in run.metrics_rows if row.get(key) is not None}
+            for run in builder.runs
         ]
-        if not any(len(of_run) > (key in SCHEDULED) for of_run in values):
+        if not any(len(of_run) > (key in SCHEDULED_COLUMNS) for of_run in values):
             continue
         title = column_title(key)
         last = [
@@ -60,15 +61,15 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
         label = f"{title} over the training steps; last values: {'; '.join(last)}."
         figure = draw_training_curve(builder.runs, key)
         if is_percent_column(key):
-            figure["layout"]["yaxis"] |= {"tickformat": PERCENT}
+            figure["layout"]["yaxis"] |= {"tickformat": PERCENT_FORMAT}
         plot = builder.add_plot(f"curve-{key}", figure, label)
         builder.script_data.setdefault("along", {})[plot.element_id] = [
             positions
             for run in builder.runs
-            if (positions := _positions_on_axes(run, select_evenly_spaced_rows(run.metrics_rows, key)))
+            if (positions := _compute_axis_positions(run, select_evenly_spaced_rows(run.metrics_rows, key)))
         ]
-        curves.append((title, plot, NOTES.get(key, _ONLINE_NOTE)))
-    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": AXES}
+        curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_NOTE)))
+    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXES}
     return Section("training", "Training", values_by_name) if curves else None
 
 
@@ -80,8 +81,8 @@ def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
     return build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 
-def _positions_on_axes(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the position of each logged row on every horizontal axis: step, share, epoch and seconds."""
+def _compute_axis_positions(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Compute the position of each logged row on every horizontal axis: step, share, epoch and seconds."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]
@@ -98,23 +99,21 @@ def _positions_on_axes(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dic
     return positions
 
 
-GROUPS = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
-MAX_METRICS = 6
-"""Number of metrics that are drawn; `evaluation.json` has all."""
+EPOCH_METRIC_GROUPS = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
+MAX_EPOCH_METRICS = 6
+"""Maximum number of metrics that are drawn over the epochs; `evaluation.json` has all."""
 
 
 def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
     """Build the section of metrics over the epochs; return None if no run was evaluated at several epochs."""
     runs = [run for run in builder.runs if len(list_row_names_by_epoch(run)) > 2]
-    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in GROUPS]
-    metrics.sort(key=lambda metric: GROUPS.index(metric.group))
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_METRIC_GROUPS]
+    metrics.sort(key=lambda metric: EPOCH_METRIC_GROUPS.index(metric.group))
     # Of Recall@1, Recall@5, ... only the first.
     families = {metric.key.partition("@")[0]: metric for metric in reversed(metrics)}
     curves = []
-    for metric in [metric for metric in metrics if metric in families.values()][:MAX_METRICS]:
-        last = [
-            f"{run.name}: {metric.format(values[-1])}" for run in runs if (values := _metric_by_epoch(run, metric)[1])
-        ]
+    for metric in [metric for metric in metrics if metric in families.values()][:MAX_EPOCH_METRICS]:
+        last = [f"{run.name}: {metric.format(values[-1])}" for run in runs if (values := _epoch_values(run, metric)[1])]
         label = f"{metric.title} over the epochs; last values: {'; '.join(last)}."
         key = f"epochs-{metric.key.replace('@', '-')}"
         curves.append((metric, builder.add_plot(key, draw_epoch_curves(runs, metric), label)))
@@ -134,7 +133,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
     """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
-        x, y, high, low = _metric_by_epoch(run, metric)
+        x, y, high, low = _epoch_values(run, metric)
         bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color, "width": 2}
         settings = {"error_y": bars | {"thickness": 1}} if any(high) or any(low) else {}
         traces.append(build_line_trace(run, x, y, mode="lines+markers", **settings))
@@ -149,7 +148,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
         # Shapes do not extend the axis, so an invisible point does.
         point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
         traces.append(point | {"hoverinfo": "skip"})
-    ticks = {"tickformat": PERCENT} if metric.in_percent else {}
+    ticks = {"tickformat": PERCENT_FORMAT} if metric.in_percent else {}
     x_axis = build_axis_from_zero("epoch", max(list_row_names_by_epoch(run)[-1][0] for run in runs))
     figure = build_figure(
         traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes, annotations=annotations
@@ -158,7 +157,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
     return figure
 
 
-def _metric_by_epoch(run: ReportRun, metric: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
+def _epoch_values(run: ReportRun, metric: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return epochs, metric values, and distances of the interval ends above and below the values."""
     intervals = run.evaluation.get("intervals", {})
     x, y, high, low = [], [], [], []
@@ -182,9 +181,9 @@ _DASH_NAMES = {"dot": "dotted", "dash": "dashed"}
 
 def build_robustness_section(builder: PageBuilder) -> Section | None:
     """Build the section of robustness, one panel per corruption; return None if no corruption was evaluated."""
-    metrics = [metric for metric in list_evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS]
+    metrics = [metric for metric in list_evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
-    rows = ("trained", *_shared_baselines(builder.runs))
+    rows = ("trained", *_list_shared_baselines(builder.runs))
     values = (run.metric_value(metric.key, row) for run in builder.runs for metric in metrics for row in rows)
     lowest = min((value for value in values if value is not None), default=0.0)
     curves = []
@@ -196,7 +195,7 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
             for run in builder.runs
             if (value := run.metric_value(worst.key)) is not None
         ]
-        label = f"{name}: accuracy over the severity; at severity {_severity_of_metric(worst)}: {'; '.join(last)}."
+        label = f"{name}: accuracy over the severity; at severity {_parse_severity(worst)}: {'; '.join(last)}."
         figure = draw_severity_curves(builder.runs, of_kind, lowest)
         curves.append((name, builder.add_plot(f"robust-{kind}", figure, label)))
     if not curves:
@@ -209,13 +208,13 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
 
 def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], lowest: float) -> Figure:
     """Draw accuracy over the severity of one corruption, one line per run and gray lines for baselines."""
-    points = [(0, "linear_probe"), *((_severity_of_metric(metric), metric.key) for metric in metrics)]
+    points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in metrics)]
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED, "size": 4}, "meta": -1}
     sources: list[tuple[ReportRun, str, dict[str, Any]]] = [
         (runs[0], row, gray | {"name": BASELINES[row], "line": {"color": MUTED, "width": 1.2, "dash": dash}})
         for row, dash in _BASELINE_DASHES.items()
-        if row in _shared_baselines(runs)
+        if row in _list_shared_baselines(runs)
     ]
     sources += [(run, "trained", {}) for run in runs]
     lines = []
@@ -223,15 +222,15 @@ def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], l
         if values := [(at, value) for at, key in points if (value := run.metric_value(key, row)) is not None]:
             x, y = zip(*values, strict=True)
             lines.append(build_line_trace(run, x, y, **style | settings))
-    y_axis = {"tickformat": PERCENT, "range": [max(0.0, lowest - 0.05), 1.0]}
+    y_axis = {"tickformat": PERCENT_FORMAT, "range": [max(0.0, lowest - 0.05), 1.0]}
     return build_figure(lines, height=HEIGHT, hovermode="x unified", x=build_titled_axis("severity", dtick=1), y=y_axis)
 
 
-def _severity_of_metric(metric: Metric) -> int:
+def _parse_severity(metric: Metric) -> int:
     return int(metric.key.partition("@")[2])
 
 
-def _shared_baselines(runs: Sequence[ReportRun]) -> list[str]:
+def _list_shared_baselines(runs: Sequence[ReportRun]) -> list[str]:
     """Return the baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]

@@ -8,7 +8,7 @@ import numpy as np
 
 from contraport.auditing.pairs.noise_rate import estimate_fdr, is_rate_reliable
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, build_figure, build_titled_axis
+from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT_FORMAT, build_figure, build_titled_axis
 from contraport.reporting.report_run import ReportRun
 
 NUM_WORST = 10
@@ -17,11 +17,11 @@ BINS = 40
 
 def build_pair_audit_section(builder: PageBuilder) -> Section | None:
     """Build the section of online audits; return None if no run was trained with an audit."""
-    audits = [_summarize(builder, run) for run in builder.runs if run.online_audit_arrays]
+    audits = [_summarize_audit(builder, run) for run in builder.runs if run.online_audit_arrays]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
+def _summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     assert run.online_audit_arrays
     scores, mismatched = (
         run.online_audit_arrays["scores"].astype(float),
@@ -49,7 +49,7 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
         bargap=0,
         hovermode="x unified",
         x=build_titled_axis("score (higher: better match)"),
-        y={"tickformat": PERCENT},
+        y={"tickformat": PERCENT_FORMAT},
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
@@ -59,14 +59,14 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     plot = builder.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
     fdr = estimate_fdr(scores, mismatched, rate)
     order = np.argsort(scores, kind="stable")[:NUM_WORST]
-    sketches = _add_sketches(builder, run, order)
+    previews = _add_pair_previews(builder, run, order)
     lowest_pairs = [
         {
             "index": int(pair),
             "score": float(scores[pair]),
             "fdr": float(fdr[pair]),
             "better_partner": int(partners[pair]) if partners[pair] >= 0 else None,
-            "sketches": sketches[place] if sketches else None,
+            "previews": previews[place] if previews else None,
         }
         for place, pair in enumerate(order)
     ]
@@ -83,11 +83,11 @@ def _summarize(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     }
 
 
-def _add_sketches(builder: PageBuilder, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
-    """Add sketches of the lowest-scored pairs to the page and return their indices; empty if no sketches are stored."""
+def _add_pair_previews(builder: PageBuilder, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
+    """Add previews of the lowest-scored pairs to the page and return their indices; empty if no previews are stored."""
     arrays = run.figure_arrays
     if not np.array_equal(arrays.get("worst", ()), worst):  # evaluated before the last audit, or on other data
         return []
     return list(
-        zip(*(builder.add_sketches(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")), strict=True)
+        zip(*(builder.add_previews(arrays[key]) for key in ("worst_1", "worst_2", "worst_better")), strict=True)
     )

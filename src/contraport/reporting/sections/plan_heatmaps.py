@@ -21,7 +21,7 @@ from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
     MUTED,
-    PERCENT,
+    PERCENT_FORMAT,
     Figure,
     build_axis_from_zero,
     build_figure,
@@ -38,7 +38,7 @@ MASS_TOLERANCE = 1e-3
 """A plan whose mass is this close to 1 counts as balanced."""
 
 MAX_LINE_ITEMS = 16
-"""Number of items between which lines are drawn, as in ``plans.js``."""
+"""Maximum number of items between which lines are drawn; the same as in ``plans.js``."""
 
 NUM_DROPPED = 6
 
@@ -118,7 +118,7 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
 def _build_run_plan(
     builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
-    """Draw the plans of a run, and add the data with which the page's script draws its lines and other epochs."""
+    """Draw the last plan of a run, and add the data from which the page's script draws lines and other epochs."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
@@ -196,7 +196,7 @@ def draw_mass_on_target_curves(plans: Sequence[tuple[ReportRun, Sequence[PlanSna
         lines.append(build_line_trace(run, epochs, values, mode="lines+markers", hovertemplate=hover))
     ends = "; ".join(f"{run.name}: {of[-1].share_on_target:.0%}" for run, of in plans)
     x = build_axis_from_zero("epoch", max(of[-1].epoch or 0 for _, of in plans))
-    y = {"tickformat": PERCENT, "rangemode": "tozero"}
+    y = {"tickformat": PERCENT_FORMAT, "rangemode": "tozero"}
     figure = build_figure(lines, height=CURVE_HEIGHT - 60, hovermode="x unified", x=x, y=y)
     return figure, f"Share of the plan’s mass on target over the epochs; last values: {ends}."
 
@@ -216,8 +216,8 @@ def _draw_heatmap(
     trace = build_heatmap_trace(quantize_masses(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
-        "rows": _name_embeddings(rows, suffixes, views, view=0),
-        "columns": _name_embeddings(columns, suffixes, views, view=1),
+        "rows": _build_hover_texts(rows, suffixes, views, view=0),
+        "columns": _build_hover_texts(columns, suffixes, views, view=1),
         "scale": [scale.log10_low, scale.log10_high],
     }
     style = {"type": "line", "line": {"color": MUTED, "width": 1, "dash": "dot"}}
@@ -243,7 +243,7 @@ def _build_view_ticks(size: int, items: int, views: tuple[str, str], *, view: in
     }
 
 
-def _name_embeddings(size: int, suffixes: list[str], views: tuple[str, str], *, view: int) -> list[str]:
+def _build_hover_texts(size: int, suffixes: list[str], views: tuple[str, str], *, view: int) -> list[str]:
     """Return the hover text of each row or column: view, item and class."""
     items = len(suffixes)
     return [

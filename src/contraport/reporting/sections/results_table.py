@@ -14,8 +14,8 @@ from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
 
-ROBUSTNESS = "robustness"
-"""Group of the metrics that have a section of their own."""
+ROBUSTNESS_GROUP = "robustness"
+"""Group of the metrics on corrupted images, which have a section of their own."""
 
 ROW_HEIGHT = 24
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -24,11 +24,11 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 def build_results_section(builder: PageBuilder) -> Section:
     """Build the section of results: tables of metrics, differences of runs, and notes on missing parts."""
     runs = builder.runs
-    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS]
+    metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS_GROUP]
     values = {
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
-        "notes": list_run_problems(runs),
+        "notes": write_run_notes(runs),
         "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
         "directions": _build_direction_cells(runs),
@@ -36,7 +36,7 @@ def build_results_section(builder: PageBuilder) -> Section:
     return Section("results", "Results", values)
 
 
-def list_run_problems(runs: Sequence[ReportRun]) -> list[str]:
+def write_run_notes(runs: Sequence[ReportRun]) -> list[str]:
     """Write notes on runs without metrics or evaluation, on diverged losses, and the notes of the evaluations."""
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
     notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if not run.evaluation]
@@ -165,7 +165,7 @@ def list_evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
 def build_metric_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
     """Build one table of metrics for each data set on which runs were evaluated."""
     names = dict.fromkeys(run.data_name for run in runs)
-    return [_build_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
+    return [_build_dataset_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
 
 
 def tabulate_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
@@ -184,10 +184,10 @@ def summarize_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[
     ]
 
 
-def _build_table(data: str, runs: list[ReportRun], metrics: Sequence[Metric]) -> DatasetTable:
+def _build_dataset_table(data: str, runs: list[ReportRun], metrics: Sequence[Metric]) -> DatasetTable:
     """Build the table of metrics of one data set: distinct baselines first, then the runs."""
-    sources = [*_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
-    best = {metric.key: _find_best(metric, sources) for metric in metrics}
+    sources = [*_list_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
+    best = {metric.key: _find_best_encoder(metric, sources) for metric in metrics}
     encoders = []
     for source in sources:
         values, run = source.metric_values, source.run if source.row == "trained" else None
@@ -229,7 +229,7 @@ class _EvaluatedEncoder(NamedTuple):
         return difference is not None and difference.is_significant
 
 
-def _distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
+def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
     """Return the baselines of all runs without duplicates; repeated names get the run's name appended."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_BASELINES):
@@ -263,7 +263,7 @@ def _describe_sizes(data: str, runs: Iterable[ReportRun]) -> str:
     return f"On {data}: {'; '.join(parts)}." if parts else ""
 
 
-def _find_best(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _EvaluatedEncoder | None:
+def _find_best_encoder(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _EvaluatedEncoder | None:
     """Return the encoder that is significantly better than all others in a metric, or None.
 
     None as well if a run has no value of the metric.

@@ -4,9 +4,9 @@ async function unpack(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
-// Sketches of the items in tables.
-function sketches() {
-  for (const box of document.querySelectorAll("[data-sketch]")) box.append(sketch(DATA.sketches[box.dataset.sketch], box.dataset.label));
+// Previews of the items in tables.
+function previews() {
+  for (const box of document.querySelectorAll("[data-preview]")) box.append(preview(DATA.previews[box.dataset.preview], box.dataset.label));
 }
 
 function print(begins) {
@@ -27,7 +27,7 @@ function next(waiting) {
 }
 
 plans();
-sketches();
+previews();
 controls();
 maps();
 unpack(PACKED).then((source) => {

@@ -1,4 +1,4 @@
-// Sketch of an item: image, text, bars of a vector or lines of a series.
+// Preview of an item: image, text, bars of a vector or lines of a series.
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);
@@ -18,7 +18,7 @@ function shape(svg, name, attributes) {
   return made;
 }
 
-const SKETCHED = {
+const PREVIEW_BY_KIND = {
   image: (view, label) => element("img", { src: view.uri, alt: label }),
   text: (view) => element("p", { textContent: view.text, tabIndex: 0 }),
   vector: (view, label) => {
@@ -35,4 +35,4 @@ const SKETCHED = {
   },
 };
 
-function sketch(view, label) { return SKETCHED[view.is](view, label); }
+function preview(view, label) { return PREVIEW_BY_KIND[view.is](view, label); }
