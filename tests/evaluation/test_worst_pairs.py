@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.page_samples import LISTED, collect_worst_pairs
+from contraport.evaluation.page_samples import MAX_LISTED_ITEMS, collect_worst_pairs
 from contraport.runs import Run
 
 ITEMS = 60
@@ -30,10 +30,10 @@ def pairs(items: int = ITEMS) -> object:
 
 def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path: Path) -> None:
     found = collect_worst_pairs(audited(tmp_path / "run"), pairs())
-    assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - LISTED, -1))
-    assert found["worst_1"].shape == (LISTED, 5)
+    assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_LISTED_ITEMS, -1))
+    assert found["worst_1"].shape == (MAX_LISTED_ITEMS, 5)
     assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
-    assert found["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (LISTED - 3)
+    assert found["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (MAX_LISTED_ITEMS - 3)
     assert found["worst_views"].tolist() == ["vector", "picture"]
 
 

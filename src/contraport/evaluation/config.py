@@ -41,7 +41,7 @@ def _check_dims(name: str, value: Any) -> None:
         int_in_range(1)(name, size)
 
 
-def _templates(name: str, value: Any) -> None:
+def _check_templates(name: str, value: Any) -> None:
     is_list = isinstance(value, list | tuple) and len(value) > 0
     good = is_list and all(isinstance(text, str) and text.count("{}") == 1 for text in value)
     check(good, f"{name}: each text must contain {{}} once, as in 'a photo of a {{}}.', got {value!r}.")
@@ -95,7 +95,7 @@ class EvaluateOptions(RunEncoderOptions):
     templates: Sequence[str] = option(
         ("a photo of a {}.",),
         "Texts with {} in the place of the class name; the embeddings of several are averaged.",
-        check=_templates,
+        check=_check_templates,
     )
 
 

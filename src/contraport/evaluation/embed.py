@@ -47,13 +47,13 @@ from contraport.training.components import build_unaugmented_views
 
 log = logging.getLogger("contraport.evaluation")
 
-LETTERS = 80
+MAX_KEY_LENGTH = 80
 """Maximum length of a key made from a text."""
 
 
 @EMBED.with_option_parameters
 @torch.random.fork_rng(devices=[])
-def embed(given: dict[str, Any]) -> Path | Features:
+def embed(arguments: dict[str, Any]) -> Path | Features:
     """Write the frozen features of a dataset to a file, with row, split and label of each item; return its path.
 
     With `out=None` nothing is written, and the features are returned as `contraport.features.Features`.
@@ -61,7 +61,7 @@ def embed(given: dict[str, Any]) -> Path | Features:
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.
     """
-    options = EmbedOptions(**given)
+    options = EmbedOptions(**arguments)
     if options.out is not None:
         return _write_embedding(options, Path(options.out))
     check(options.shard_items is None, "shard_items: requires out, got None.", "no_out")
@@ -114,12 +114,12 @@ def _write_embedding(options: EmbedOptions, out: Path) -> Path:
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
     with open_feature_buffer(path) as buffer:
-        for dataset in _select_share(datasets, rank, processes):
+        for dataset in _select_process_items(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config
             ):
                 with report_write_errors("out", path):
-                    _add(buffer, dataset, batch, features.numpy(), by_text=view is not None)
+                    _add_batch(buffer, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
         # A stream may have further classes later.
         class_names = None if isinstance(datasets[0], Stream) else datasets[0].class_names
@@ -138,8 +138,8 @@ def _write_embedding(options: EmbedOptions, out: Path) -> Path:
     return path
 
 
-def _select_share(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
-    """Return the contiguous range of items that this process embeds, as parts of the datasets in order."""
+def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
+    """Select the contiguous range of items that this process embeds, as parts of the datasets in order."""
     if processes == 1:
         return list(datasets)
     is_stream = any(isinstance(dataset, Stream) for dataset in datasets)
@@ -156,8 +156,10 @@ def _select_share(datasets: Sequence[Dataset], rank: int, processes: int) -> lis
     return parts
 
 
-def _add(buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
-    """Append a batch to the buffer, with the keys of the data or, without keys, the beginnings of its texts."""
+def _add_batch(
+    buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool
+) -> None:
+    """Add a batch to the buffer, with the keys of the data or, without keys, the beginnings of its texts."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
@@ -166,7 +168,8 @@ def _add(buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np
     if any(map(is_text_shape, dataset.shapes)):
         texts = batch.views[[is_text_shape(shape) for shape in dataset.shapes].index(True)]
         beginnings = [
-            textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS] for text in tensor_to_texts(texts)
+            textwrap.shorten(text, MAX_KEY_LENGTH, placeholder=" ...") or text[:MAX_KEY_LENGTH]
+            for text in tensor_to_texts(texts)
         ]
     buffer.add(
         features,

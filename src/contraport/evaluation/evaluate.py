@@ -55,13 +55,13 @@ from contraport.metrics.intervals import (
 from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run, as_run
 
-Draws = Mapping[str, tuple[float, ItemValues]]
-"""Value and bootstrap draws of one encoder, by metric key."""
+MetricDraws = Mapping[str, tuple[float, ItemValues]]
+"""Value and bootstrap draws of each metric of one encoder, by metric key."""
 
 
 @EVALUATE.with_option_parameters
 @torch.random.fork_rng(devices=[])
-def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
+def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.
 
     The caller's random state does not change.
@@ -69,7 +69,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written for it.
     """
-    options = EvaluateOptions(**given)
+    options = EvaluateOptions(**arguments)
     is_single = isinstance(options.run, str | Path | Run)
     paths = [options.run] if isinstance(options.run, str | Path | Run) else options.run
     check(len(paths) > 0, "run: must name at least one run folder, got none.", "missing")
@@ -90,7 +90,7 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
         for run in runs:
             evaluated.append(_evaluate_run(run, options))
-            _save(evaluated[-1])  # at once: the runs that follow may take long, or fail
+            _save_evaluation(evaluated[-1])  # at once: the runs that follow may take long, or fail
         for one in evaluated if len(evaluated) > 1 else ():
             others = [
                 other
@@ -102,9 +102,9 @@ def evaluate(given: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             # The intervals of a metric hold for all pairs of these runs at once.
             one.result["pairs_of_runs"] = pairs = math.comb(len(others) + 1, 2)
             for other in others:
-                differences = _differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
-                one.result["differences"][str(other.run_folder.path)] = _as_dicts(differences)
-            _save(one)
+                differences = _compute_differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
+                one.result["differences"][str(other.run_folder.path)] = _differences_to_dicts(differences)
+            _save_evaluation(one)
     if is_single:
         return evaluated[0].result
     return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
@@ -124,11 +124,11 @@ class EvaluatedRun(NamedTuple):
     test_dataset: Dataset
     result: Evaluation
     page_data: Arrays
-    bootstrap_draws: Draws
+    bootstrap_draws: MetricDraws
     item_values: Arrays
 
 
-def _save(one: EvaluatedRun) -> None:
+def _save_evaluation(one: EvaluatedRun) -> None:
     epochs = one.run_folder.num_trained_epochs()
     check(
         epochs == one.result["epochs"],
@@ -165,12 +165,13 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
     plan_notes: list[str] = []
     with loaded.loader_config.bars.track_steps(steps) as step:
         for name, encoder in baselines.items():
-            results[name] = _compute(loaded.build_context(name, encoder), possible, run, step)
-        results["trained"] = _compute(trained, possible, run, step)
+            results[name] = _compute_metrics(loaded.build_context(name, encoder), possible, run, step)
+        results["trained"] = _compute_metrics(trained, possible, run, step)
         for context in truncated:
-            results[context.name] = _compute(context, possible, run, step)
+            results[context.name] = _compute_metrics(context, possible, run, step)
         for epoch, model in load_epoch_models(run, loaded.model, checkpoints):
-            results[f"epoch {epoch}"] = _compute(loaded.build_context(f"epoch {epoch}", model), possible, run, step)
+            context = loaded.build_context(f"epoch {epoch}", model)
+            results[context.name] = _compute_metrics(context, possible, run, step)
             if plan := loaded.compute_epoch_plan(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
@@ -180,8 +181,8 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
         for name, of in results.items()
     }
-    draws = _draw(results)
-    differences = {name: _differences(draws["trained"], draws[name]) for name in baselines}
+    draws = _draw_bootstrap(results)
+    differences = {name: _compute_differences(draws["trained"], draws[name]) for name in baselines}
     skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
@@ -208,9 +209,9 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
             name: {key: percentile_interval(values)._asdict() for key, (_, values) in of.items()}
             for name, of in draws.items()
         },
-        "differences": {name: _as_dicts(of) for name, of in differences.items()},
+        "differences": {name: _differences_to_dicts(of) for name, of in differences.items()},
         "pairs_of_runs": 0,
-        "directions": _directions(results["trained"]),
+        "directions": _summarize_directions(results["trained"]),
     }
     items = {
         key: one.item_values
@@ -244,7 +245,7 @@ def _page_samples(
     return samples, []
 
 
-def _compute(
+def _compute_metrics(
     context: EvalContext, metrics: Sequence[Metric], run: Run, step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""
@@ -259,8 +260,8 @@ def _compute(
     return results
 
 
-def _draw(results: Mapping[str, Mapping[str, MetricResult | float]]) -> dict[str, dict[str, tuple[float, ItemValues]]]:
-    """Return the value and the bootstrap draws of each metric, by encoder and metric key.
+def _draw_bootstrap(results: Mapping[str, Mapping[str, MetricResult | float]]) -> Mapping[str, MetricDraws]:
+    """Draw bootstrap values; return the value and the draws of each metric, by encoder and metric key.
 
     Only metrics with values per item are included. All encoders share the resamples.
     """
@@ -294,8 +295,8 @@ def _check_classes(context: EvalContext, classes: Sequence[str], run: Run) -> No
     )
 
 
-def _directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the retrieval metrics of each direction, such as "image to caption", with their intervals."""
+def _summarize_directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the retrieval metrics with their intervals, by direction such as "image to caption"."""
     parts = {
         (part, key): part_result
         for key, result in results.items()
@@ -309,12 +310,12 @@ def _directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[s
     return directions
 
 
-def _as_dicts(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]:
+def _differences_to_dicts(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]:
     return {key: difference._asdict() for key, difference in differences.items()}
 
 
-def _differences(draws: Draws, others: Draws, *, comparisons: int = 1) -> dict[str, Difference]:
-    """Return the paired difference of each metric between two encoders, by metric key."""
+def _compute_differences(draws: MetricDraws, others: MetricDraws, *, comparisons: int = 1) -> dict[str, Difference]:
+    """Compute the paired difference of each metric between two encoders, by metric key."""
     return {
         key: paired_bootstrap_difference(draws[key], others[key], comparisons=comparisons)
         for key in draws

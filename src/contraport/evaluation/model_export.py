@@ -31,14 +31,14 @@ TOLERANCE = 1e-5
 
 TRACED_ITEMS = 3
 CHECKED_ITEMS = (1, 5)
-LETTERS = 30
+RANDOM_TEXT_LENGTH = 30
 
 _ExportedModel = Callable[..., Tensor]
 """Exported model: maps the views of its representation to features."""
 
 
 @EXPORT.with_option_parameters
-def export(given: dict[str, Any]) -> Path:
+def export(arguments: dict[str, Any]) -> Path:
     """Export a trained model to ONNX, torch.export, TorchScript or safetensors, and return the path.
 
     Raises:
@@ -51,7 +51,7 @@ def export(given: dict[str, Any]) -> Path:
     ...     Model.from_pretrained(path).num_features
     256
     """
-    options = ExportOptions(**given)
+    options = ExportOptions(**arguments)
     path = Path(options.out)
     implied = _FORMAT_BY_SUFFIX.get(path.suffix.lower())
     message = f"out: {path} has the suffix of {implied}, not of {options.format}; choose another name or format."
@@ -106,11 +106,11 @@ def export(given: dict[str, Any]) -> Path:
         try:
             format.write(model, temporary)
             exported = format.read(temporary, model)
-            differences = [_max_difference(model, exported, items) for items in CHECKED_ITEMS]
+            differences = [_compute_max_difference(model, exported, items) for items in CHECKED_ITEMS]
         except OSError:  # from the disk
             raise
         except Exception as error:  # exporters raise many kinds of errors on networks that they do not support
-            message = f"format: the model cannot be exported to {name}: {_root_cause(error)}"
+            message = f"format: the model cannot be exported to {name}: {_describe_root_cause(error)}"
             raise UsageError(message, kind="not_exportable") from error
         check(
             max(differences) <= TOLERANCE,
@@ -121,29 +121,29 @@ def export(given: dict[str, Any]) -> Path:
     return path
 
 
-def _random_views(model: Model, items: int) -> tuple[Tensor, ...]:
-    """Return random items with the mean and standard deviation of the training data, one tensor per view."""
+def _draw_random_views(model: Model, items: int) -> tuple[Tensor, ...]:
+    """Draw random items with the mean and standard deviation of the training data, one tensor per view."""
     generator, views = torch_generator("export.check", items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
         if is_text_shape(shape):
-            views.append(_random_texts(items, generator))
+            views.append(_draw_random_texts(items, generator))
         else:
             views.append(tower.mean + tower.std * torch.randn(items, *shape, generator=generator))
     return tuple(views)
 
 
-def _random_texts(items: int, generator: torch.Generator) -> Tensor:
-    """Return random texts of different lengths; the maximum length grows with the number of items."""
-    letters = torch.randint(97, 123, (items, LETTERS + items), generator=generator)
+def _draw_random_texts(items: int, generator: torch.Generator) -> Tensor:
+    """Draw random texts of different lengths; the maximum length grows with the number of items."""
+    letters = torch.randint(97, 123, (items, RANDOM_TEXT_LENGTH + items), generator=generator)
     letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
     letters[:, 0] = 97
     ends = letters.shape[1] - torch.arange(items)[:, None] * 3
     return torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte()
 
 
-def _max_difference(model: Model, exported: _ExportedModel, items: int) -> float:
-    views = _random_views(model, items)
+def _compute_max_difference(model: Model, exported: _ExportedModel, items: int) -> float:
+    views = _draw_random_views(model, items)
     expected, actual = FeatureExtractor(model)(*views), exported(*views)
     if actual.shape != expected.shape:
         raise ValueError(f"features have shape {tuple(actual.shape)} in place of {tuple(expected.shape)}")
@@ -152,7 +152,7 @@ def _max_difference(model: Model, exported: _ExportedModel, items: int) -> float
 
 
 def _write_onnx(model: Model, path: Path) -> None:
-    views = _random_views(model, TRACED_ITEMS)
+    views = _draw_random_views(model, TRACED_ITEMS)
     batch, letters = torch.export.Dim("batch"), torch.export.Dim("bytes")
     torch.onnx.export(
         FeatureExtractor(model).eval(),
@@ -180,7 +180,7 @@ def _read_onnx(path: Path, _: Model) -> _ExportedModel:
 
 
 def _write_torch_export(model: Model, path: Path) -> None:
-    views, batch = _random_views(model, TRACED_ITEMS), torch.export.Dim("batch")
+    views, batch = _draw_random_views(model, TRACED_ITEMS), torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in views),)
     program = torch.export.export(FeatureExtractor(model).eval(), views, dynamic_shapes=shapes)
     with path.open("wb") as file:  # torch accepts only paths with its own suffix
@@ -194,7 +194,7 @@ def _read_torch_export(path: Path, _: Model) -> _ExportedModel:
 
 
 def _write_torchscript(model: Model, path: Path) -> None:
-    traced = torch.jit.trace(FeatureExtractor(model).eval(), _random_views(model, TRACED_ITEMS), check_trace=False)
+    traced = torch.jit.trace(FeatureExtractor(model).eval(), _draw_random_views(model, TRACED_ITEMS), check_trace=False)
     with path.open("wb") as file:  # torch rejects a hidden path without a suffix
         torch.jit.save(traced, file)
 
@@ -216,7 +216,7 @@ def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
     )
 
 
-def _root_cause(error: BaseException) -> str:
+def _describe_root_cause(error: BaseException) -> str:
     """Return the first line of the innermost error; outer errors only locate it within the exporter."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -22,17 +22,17 @@ from contraport.training.config import RECORDED_OPTIONS
 CLASSES_NAMED = 5
 
 FEW_TEST_ITEMS = 50
-"""Below this number of test items a verdict warns that differences may be noise: one item is more than 2 points."""
+"""Number of test items below which a verdict warns that differences may be noise: one item is more than 2 points."""
 
-Results = Mapping[str, MetricResult | float]
-"""Results of one encoder by metric key."""
+ResultsByMetric = Mapping[str, MetricResult | float]
+"""Results of one encoder, by metric key."""
 
-_ADVICE = {
+_ADVICE_BY_BASELINE = {
     "given": "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
     "untrained": "More epochs, another --augment or another --temperature may help.",
     "raw": "More epochs or a larger encoder may help.",
 }
-"""Advice if the trained features are not better than a baseline."""
+"""Advice if the trained features are not better than a baseline, by baseline."""
 
 _TRADEOFF = ("alignment", "uniformity")
 
@@ -41,7 +41,7 @@ Differences = Mapping[str, Mapping[str, Difference]]
 
 
 def build_skipped_metric_notes(
-    metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: Results, *, by_name: bool
+    metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: ResultsByMetric, *, by_name: bool
 ) -> list[str]:
     """Return notes about skipped metrics, one sentence for each reason.
 
@@ -65,7 +65,7 @@ def build_skipped_metric_notes(
 
 
 def build_caveat_notes(
-    loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: Results
+    loaded: LoadedRun, baselines: Mapping[str, Model | RawInputEncoder], results: ResultsByMetric
 ) -> list[str]:
     """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
     run, raw = loaded.run_folder, baselines.get("raw")
@@ -97,7 +97,7 @@ def build_caveat_notes(
     return notes
 
 
-def build_zero_width_notes(results: Results) -> list[str]:
+def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1, whose bootstrap interval has no width.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
@@ -132,9 +132,9 @@ def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyTyp
     """
     before = next((row for row in INITIAL_ENCODER_BASELINES if row in rows), None)
     metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _TRADEOFF]
-    if before is None or not (worse := _changed(rows, differences, before, metrics, worse=True)):
+    if before is None or not (worse := _describe_changes(rows, differences, before, metrics, worse=True)):
         return []
-    better = _changed(rows, differences, before, metrics, worse=False)
+    better = _describe_changes(rows, differences, before, metrics, worse=False)
     return [" ".join([*worse, *better])]
 
 
@@ -166,7 +166,7 @@ def _choose_features(trained: Iterable[str], differences: Differences) -> str | 
             if gain.high < 0:
                 return (
                     f"Use {BASELINES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
-                    f"{metric.format_difference(-gain)}. {_ADVICE[row]}"
+                    f"{metric.format_difference(-gain)}. {_ADVICE_BY_BASELINE[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
@@ -174,7 +174,7 @@ def _choose_features(trained: Iterable[str], differences: Differences) -> str | 
         measured = join_names([metric.title_in_sentence for metric in compared[simplest]])
         return (
             f"Use {BASELINES[simplest]}: on {measured} the trained encoder is not significantly better. "
-            f"{_ADVICE[simplest]}"
+            f"{_ADVICE_BY_BASELINE[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
@@ -184,8 +184,10 @@ def _choose_features(trained: Iterable[str], differences: Differences) -> str | 
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _changed(rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool) -> list[str]:
-    """Return sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
+def _describe_changes(
+    rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool
+) -> list[str]:
+    """Write sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
     after, before, intervals = rows["trained"], rows[row], differences.get(row, {})
     changes = []
     for metric in metrics:

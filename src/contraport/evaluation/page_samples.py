@@ -29,22 +29,22 @@ from contraport.objectives import Loss
 from contraport.runs import Run
 from contraport.seeding import torch_generator
 
-POINTS = 1_000
+MAX_POINTS = 1_000
 """Maximum number of test items drawn as points, a fixed random choice."""
 
 NEIGHBORS = 12
-COSINES = 160
-"""Number of test items whose pairwise cosines are saved."""
+MAX_COSINE_ITEMS = 160
+"""Maximum number of test items whose pairwise cosines are saved."""
 
 THUMBNAIL_SIDE = 32
-LETTERS = 160
-"""Number of characters saved of a text."""
+MAX_TEXT_LENGTH = 160
+"""Maximum number of characters that are saved of a text."""
 
 PERPLEXITY = 30.0
 
 PLAN_ITEMS = 32
-LISTED = 10
-"""Number of worst pairs and of misclassified items."""
+MAX_LISTED_ITEMS = 10
+"""Maximum number of worst pairs, and of misclassified items, that are saved."""
 
 LISTED_SIDE = 64
 
@@ -53,19 +53,16 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
     """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
-    test, chosen = context.test, choose_fixed_subsample(len(context.test), POINTS)
+    test, chosen = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
     arrays = collect_point_data(test, context.test_x, chosen) | collect_cosines(test, context.test_x)
-    arrays |= _losses(context, chosen) | _suspicion(context, chosen)
+    arrays |= _compute_item_losses(context, chosen) | _compute_suspicion(context, chosen)
     if probed:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_x, context.test_y)
     return arrays
 
 
 def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return 2-D positions of chosen items and what `collect_item_data` returns.
-
-    The singular values, `spectrum`, are those of all items.
-    """
+    """Return a 2-D map of the chosen items, their data (`collect_item_data`), and the spectrum of all features."""
     method, plane = project_to_2d(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
     arrays["spectrum"] = centered_singular_values(features).numpy()
@@ -90,13 +87,13 @@ def collect_item_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arr
         arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
-        arrays["texts"] = np.array([words[:LETTERS] for words in tensor_to_texts(text)], dtype=np.str_)
+        arrays["texts"] = np.array([words[:MAX_TEXT_LENGTH] for words in tensor_to_texts(text)], dtype=np.str_)
     return arrays
 
 
 def collect_cosines(dataset: Dataset, features: Tensor) -> Arrays:
     """Return the pairwise cosines of some items, sorted by label, and their labels."""
-    chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), COSINES))
+    chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_COSINE_ITEMS))
     z = F.normalize(features[chosen], dim=1)
     arrays: Arrays = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -104,8 +101,8 @@ def collect_cosines(dataset: Dataset, features: Tensor) -> Arrays:
     return arrays
 
 
-def _losses(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Return the loss of each chosen item in one batch of them; empty if the objective has no loss per item."""
+def _compute_item_losses(context: EvalContext, chosen: Tensor) -> Arrays:
+    """Compute the loss of each chosen item in one batch of them; empty if the objective has no loss per item."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
@@ -119,8 +116,8 @@ def _losses(context: EvalContext, chosen: Tensor) -> Arrays:
     return {"losses": values.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
 
 
-def _suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Return a mismatch score from 0 to 1 for each chosen item of two-view data.
+def _compute_suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
+    """Compute a mismatch score from 0 to 1 for each chosen item of two-view data.
 
     It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
     unrelated views.
@@ -168,7 +165,7 @@ def collect_misclassified_items(context: EvalContext) -> Arrays:
     probabilities = context.fitted_probe.predict_proba(context.test_x.cpu().numpy())
     predicted, true = context.fitted_probe.classes_[probabilities.argmax(axis=1)], context.test_y.cpu().numpy()
     confidence = np.where(predicted == true, -1.0, probabilities.max(axis=1))
-    items = np.argsort(-confidence, kind="stable")[: min(LISTED, int((predicted != true).sum()))]
+    items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
     views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_SIDE)
@@ -198,7 +195,7 @@ def collect_worst_pairs(run: Run, train: Dataset) -> Arrays:
         return {}
     if run.mismatched_path.exists():
         train = with_partners(train, torch.from_numpy(run.mismatched_partners()))
-    worst = np.argsort(pair_scores, kind="stable")[:LISTED]
+    worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_SIDE)
     return {

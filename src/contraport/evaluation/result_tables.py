@@ -10,7 +10,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.registry import INITIAL_ENCODER_BASELINES
 
-EPOCHS_SHOWN = 5
+MAX_EPOCHS_SHOWN = 5
 """Maximum number of intermediate models in a table; `evaluation.json` contains all."""
 
 
@@ -86,15 +86,15 @@ def tabulate_retrieval_directions(result: Mapping[str, Any]) -> list[dict[str, s
 def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each epoch: some intermediate ones and the last."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
-    positions = {round(place * (len(names) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
-    shown = names if len(names) <= EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
+    positions = {round(place * (len(names) - 1) / max(1, MAX_EPOCHS_SHOWN - 1)) for place in range(MAX_EPOCHS_SHOWN)}
+    shown = names if len(names) <= MAX_EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
     return (
         tabulate_metrics_across_encoders({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
     )
 
 
 def tabulate_metrics_across_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with a column for each number of first coordinates, and all; or no row."""
+    """Return a table row for each metric, with a column for each size of cut features and for all; empty if uncut."""
     names = [name for name in result["rows"] if name.startswith("dims ")]
     return (
         tabulate_metrics_across_encoders({name: result["rows"][name] for name in ("trained", *names)}) if names else []

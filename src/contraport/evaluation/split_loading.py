@@ -65,7 +65,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
         check_no_stream(train)
         check_no_stream(test)
         record = run.split_record()
-        splits = Splits(train, test) if record is None else _without_trained(record, train, test)
+        splits = Splits(train, test) if record is None else _leave_out_trained_items(record, train, test)
     else:
         splits = load_train_and_test(run, loader, data)
     train, test, notes = splits
@@ -74,7 +74,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
         f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
         "shape",
     )
-    train, test = _with_all_views(train), _with_all_views(test)
+    train, test = _drop_incomplete_items(train), _drop_incomplete_items(test)
     check(len(test) > 1, f"data: must have at least 2 test items; {test.name!r} has {len(test)}.", "test_items")
     return Splits(train, test.align_names(train), notes)
 
@@ -119,10 +119,10 @@ def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: 
     )
     if divided is not None:
         return Splits(*divided[:2])
-    return _without_trained(record, train, test, leave_out=leave_out)
+    return _leave_out_trained_items(record, train, test, leave_out=leave_out)
 
 
-def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
+def _leave_out_trained_items(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
     """Remove, or only count, the test items that the run was trained on."""
     trained_on = record.find_trained_items(test)
     number = int(trained_on.sum())
@@ -139,8 +139,8 @@ def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leav
     return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
 
 
-def _with_all_views(dataset: Dataset) -> Dataset:
-    """Return the dataset without items that lack a view; log how many are left out."""
+def _drop_incomplete_items(dataset: Dataset) -> Dataset:
+    """Drop the items that lack a view, and log how many they are."""
     complete = dataset.drop_incomplete()
     if len(complete) < len(dataset):
         missing = len(dataset) - len(complete)
@@ -219,7 +219,7 @@ class SplitLoader:
         Raises:
             UsageError: the data cannot be loaded, or are the run's own and not stored in its folder.
         """
-        settings = self._settings(data)
+        settings = self._adapt_settings(data)
         if complete:
             settings = settings.replace_unchecked(validation=None, max_items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
@@ -228,8 +228,8 @@ class SplitLoader:
             return dataset.subset(torch.arange(len(dataset)), split)
         return dataset
 
-    def _settings(self, data: Any) -> Settings:
-        """Return the training settings, adapted to load other data."""
+    def _adapt_settings(self, data: Any) -> Settings:
+        """Adapt the training settings to load other data."""
         settings, columns = self.training_settings, self.column_roles
         adapted = settings.replace_unchecked(
             root=self.data_root or settings.root, image_size=infer_model_image_size(self.model)

@@ -82,7 +82,7 @@ class Clusters(NamedTuple):
 
 
 @CLUSTER.with_option_parameters
-def cluster(values: dict[str, Any]) -> Clusters:
+def cluster(arguments: dict[str, Any]) -> Clusters:
     """Cluster items by k-means of their features on the unit sphere.
 
     The best of five k-means of at most 20,000 items gives the initial centers. Lloyd's iterations over all items
@@ -95,7 +95,7 @@ def cluster(values: dict[str, Any]) -> Clusters:
     >>> cluster(features, k=2).labels.tolist()
     [1, 0, 1, 0, 0]
     """
-    options = ItemClusteringOptions(**values)
+    options = ItemClusteringOptions(**arguments)
     features, device = as_features(options.features), resolve_device(options.device)
     limit = min(len(features), MAX_INIT_ITEMS)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"

@@ -123,7 +123,7 @@ class DuplicatesResult(list[DuplicateGroup]):
 
 
 @DUPLICATES.with_option_parameters
-def duplicates(values: dict[str, Any]) -> DuplicatesResult:
+def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     """Find groups of nearly equal items: items whose cosine similarity reaches a threshold are linked.
 
     All pairs are compared, in tiles: the time is quadratic in the number of items and the memory linear.
@@ -135,7 +135,7 @@ def duplicates(values: dict[str, Any]) -> DuplicatesResult:
     >>> [group.positions for group in duplicates(features)]
     [(1, 3, 4), (0, 2)]
     """
-    options = DuplicateSearchOptions(**values)
+    options = DuplicateSearchOptions(**arguments)
     features, threshold = as_features(options.features), options.threshold
     check_page(options.page, overwrite=options.overwrite)
     if options.index is None:

@@ -34,7 +34,7 @@ TEXT_BLOCK = 4_096
 
 
 @MINE.with_option_parameters
-def mine(values: dict[str, Any]) -> MinedNegatives:
+def mine(arguments: dict[str, Any]) -> MinedNegatives:
     """Mine hard negatives of pairs, and write them to a file.
 
     Raises:
@@ -47,7 +47,7 @@ def mine(values: dict[str, Any]) -> MinedNegatives:
     ...     mine(f"{folder}/features.npy", data=(views, views), k=2, out=f"{folder}/negatives.npy").positions.tolist()
     [[1, 2], [0, 2], [1, 0]]
     """
-    options = MiningOptions(**values)
+    options = MiningOptions(**arguments)
     rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields}).validate()
     out = Path(options.out)
     check(out.suffix in SUFFIXES, f"out: must end in {', '.join(SUFFIXES)}, got {out.name!r}.", "suffix")

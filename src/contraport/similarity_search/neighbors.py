@@ -84,7 +84,7 @@ class NearestItems(list[Neighbor]):
 
 
 @NEIGHBORS.with_option_parameters
-def neighbors(values: dict[str, Any]) -> NearestItems:
+def neighbors(arguments: dict[str, Any]) -> NearestItems:
     """Find the items most similar to a query by cosine similarity, the nearest first.
 
     Raises:
@@ -95,7 +95,7 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
     >>> [near.position for near in neighbors(features, query=0, top=2)]
     [2, 1]
     """
-    options = NeighborSearchOptions(**values)
+    options = NeighborSearchOptions(**arguments)
     features, device = as_features(options.features), resolve_device(options.device)
     check_page(options.page, overwrite=options.overwrite)
     position = _find_query_position(options.query, features)
@@ -113,13 +113,13 @@ def neighbors(values: dict[str, Any]) -> NearestItems:
 
 
 @SEARCH.with_option_parameters
-def search(values: dict[str, Any]) -> NearestItems:
+def search(arguments: dict[str, Any]) -> NearestItems:
     """Find items by a query of another view, such as images by a text, the nearest first.
 
     Raises:
         UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
     """
-    options = ItemSearchOptions(**values)
+    options = ItemSearchOptions(**arguments)
     check_page(options.page, overwrite=options.overwrite)
     run, features = _load_run_and_features(options)
     model = run.model(trust_remote_code=options.trust_remote_code)
