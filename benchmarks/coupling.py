@@ -35,7 +35,7 @@ from contraport.metrics.retrieval import LinkRanking, rank_links
 DIMENSIONS = 128
 FEWEST = 3
 """Columns with fewer pairs are left out."""
-NEW_ROWS, HELD_OUT = 0.05, 0.2
+NEW_ROWS, DEFAULT_TEST_FRACTION = 0.05, 0.2
 
 ONE_WAY: dict[str, Any] = {"objective": "info-nce", "objective_settings": {"symmetric": False}}
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ def make_coupling(number: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.nd
         pairs[:, side] = first[same.ravel()][pairs[:, side]]
     pairs = np.unique(pairs, axis=0)
     new = random.random(len(rows)) < NEW_ROWS
-    is_test = (random.random(len(pairs)) < HELD_OUT) | new[pairs[:, 0]]
+    is_test = (random.random(len(pairs)) < DEFAULT_TEST_FRACTION) | new[pairs[:, 0]]
     return vectors[: len(rows)], vectors[len(rows) :], pairs, is_test
 
 

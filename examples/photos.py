@@ -33,7 +33,7 @@ from sklearn.datasets import load_sample_images
 
 from contraport import evaluate, train
 from contraport.data import Dataset, load
-from contraport.data.image_decoding import SUFFIXES
+from contraport.data.image_decoding import IMAGE_SUFFIXES
 
 RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene
@@ -115,7 +115,7 @@ def train_and_evaluate(photos: Path, out: Path, **settings: object) -> dict[str,
 def write_folder_split(folder: Path, number: int) -> None:
     """Write a random split of the photos in class folders, with a fifth of each class as test split."""
     for of_class in sorted(path for path in options.folder.iterdir() if path.is_dir()):
-        files = sorted(path for path in of_class.rglob("*") if path.suffix.lower() in SUFFIXES)
+        files = sorted(path for path in of_class.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
         for place, chosen in enumerate(np.random.default_rng(number).permutation(len(files))):
             split = folder / ("test" if place < len(files) // 5 else "train") / of_class.name
             split.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,8 @@ from tests.errors import raises_usage_error
 from contraport import train
 from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
-from contraport.data.image_cache import cache_decoded_images, dataset_digest, has_encoded_images
-from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, with_partners
+from contraport.data.image_cache import cache_decoded_images, digest_dataset, has_encoded_images
+from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, with_partner_views
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Pat
 def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contraport.data.image_cache.SAMPLED_ITEMS", 1)
+    monkeypatch.setattr("contraport.data.image_cache.DIGESTED_ITEMS", 1)
 
     def written(value: int) -> Dataset:
         for number in range(3):
@@ -130,7 +130,7 @@ def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
     changed = [corrupt_dataset(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]
     for seed in range(2):
         partners = draw_mismatched_partners(build(), MismatchSpec(0.5, False), seed=seed)
-        changed.append(with_partners(build(), partners))
-    digests = [dataset_digest(dataset) for dataset in (build(), *changed)]
+        changed.append(with_partner_views(build(), partners))
+    digests = [digest_dataset(dataset) for dataset in (build(), *changed)]
     assert len(set(digests)) == 5
-    assert dataset_digest(build()) == digests[0]
+    assert digest_dataset(build()) == digests[0]

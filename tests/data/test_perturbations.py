@@ -27,7 +27,7 @@ from contraport.data.perturbations import (
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
-    with_partners,
+    with_partner_views,
 )
 from contraport.data.stores import SubsetStore
 
@@ -69,7 +69,7 @@ def test_of_given_views_all_but_the_first_are_the_partners() -> None:
     values = np.arange(6.0)[:, None]
     dataset = from_arrays((values, values, values))
     partners = torch.tensor([1, 0, 2, 4, 3, 5])
-    first, *others = with_partners(dataset, partners).__getitems__([0, 3, 5]).views
+    first, *others = with_partner_views(dataset, partners).__getitems__([0, 3, 5]).views
     assert first.flatten().tolist() == [0, 3, 5]
     assert [view.flatten().tolist() for view in others] == [[1, 4, 5]] * 2
 
@@ -77,7 +77,7 @@ def test_of_given_views_all_but_the_first_are_the_partners() -> None:
 def test_of_one_view_the_second_random_one_is_the_partners() -> None:
     dataset = pictures()
     partners = torch.arange(40).roll(1)
-    paired = with_partners(dataset, partners)
+    paired = with_partner_views(dataset, partners)
     views = Views(paired, augment="none")
     first, second = views(paired.__getitems__([0, 7]).views)
     clean = all_of(dataset).float() / 255

@@ -72,7 +72,7 @@ def from_arrays(
     by_place = {place: _as_object_array(place, view) for place, view in by_place.items()}
     if present is not None or len(by_place) > 1:
         by_place, present = _fill_missing(by_place, present)
-    stores = [_store(place, view, allow_empty=present is not None) for place, view in by_place.items()]
+    stores = [_build_view_store(place, view, allow_empty=present is not None) for place, view in by_place.items()]
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_tensor("labels", labels)
@@ -99,12 +99,12 @@ def _as_object_array(argument: str, values: Any) -> Any:
     return values if texts is None else np.array(texts, dtype=np.object_)
 
 
-def _is_texts(array: Any) -> bool:
+def _is_text_array(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
-def _store(argument: str, view: Any, *, allow_empty: bool) -> Store:
-    if not _is_texts(view):
+def _build_view_store(argument: str, view: Any, *, allow_empty: bool) -> Store:
+    if not _is_text_array(view):
         return ArrayStore((as_view_tensor(argument, view),))
     if not allow_empty:
         check_nonempty_texts(argument, view)
@@ -114,7 +114,7 @@ def _store(argument: str, view: Any, *, allow_empty: bool) -> Store:
 def _fill_missing(views: Mapping[str, Any], present: Values | None) -> tuple[dict[str, Any], np.ndarray | None]:
     """Fill missing views with zeros; return the views and the mask of present ones, or None if no view is missing."""
     arrays = {
-        place: view if _is_texts(view) else _array(place, view)
+        place: view if _is_text_array(view) else _as_number_array(place, view)
         for place, view in views.items()
         if not isinstance(view, list)
     }
@@ -122,22 +122,22 @@ def _fill_missing(views: Mapping[str, Any], present: Values | None) -> tuple[dic
         check(present is None, "present: requires arrays with equal numbers of rows.", "conflict")
         return dict(views), None
     if present is None:
-        mask = np.stack([~_is_missing(array) for array in arrays.values()], axis=1)
+        mask = np.stack([~_mask_missing_rows(array) for array in arrays.values()], axis=1)
     else:
-        mask, shape = _array("present", present), (len(next(iter(arrays.values()))), len(arrays))
+        mask, shape = _as_number_array("present", present), (len(next(iter(arrays.values()))), len(arrays))
         good = mask.dtype == np.bool_ and mask.shape == shape
         check(good, f"present: must be Booleans of shape {shape}, got {mask.dtype} of {mask.shape}.", "shape")
     if mask.all():
         return dict(views), None
     filled = {place: array.copy() for place, array in arrays.items()}
     for array, existing in zip(filled.values(), mask.T, strict=True):
-        array[~existing] = "" if _is_texts(array) else 0
+        array[~existing] = "" if _is_text_array(array) else 0
     return filled, mask
 
 
-def _is_missing(array: np.ndarray) -> np.ndarray:
+def _mask_missing_rows(array: np.ndarray) -> np.ndarray:
     """Return the mask of the rows that are missing: all values NaN, or an empty text."""
-    if _is_texts(array):
+    if _is_text_array(array):
         return np.array([not text.strip() for text in array], dtype=np.bool_)
     if array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
         return np.zeros(len(array), dtype=np.bool_)
@@ -158,13 +158,13 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: X: the items of a list must have one shape, got 2: (3, 20), (3, 30); cut or pad ...
     """
-    shapes = list(dict.fromkeys(map(_shape, items)))
+    shapes = list(dict.fromkeys(map(_shape_or_ragged, items)))
     shown = ", ".join(map(str, shapes[:3])) + (", ..." if len(shapes) > 3 else "")
     message = f"{argument}: the items of a list must have one shape, got {len(shapes)}: {shown}; cut or pad them. "
     check(len(shapes) <= 1, message + "Views of the same items are given as a tuple or as a dict by name.", "shape")
 
 
-def _shape(item: Any) -> tuple[int, ...] | str:
+def _shape_or_ragged(item: Any) -> tuple[int, ...] | str:
     try:
         return tuple(np.shape(item))
     except ValueError:
@@ -179,13 +179,13 @@ def as_view_tensor(argument: str, values: Values) -> Tensor:
     """
     if isinstance(values, list):
         check_equal_shapes(argument, values)
-        values = np.stack([_array(argument, item) for item in values]) if values else np.empty(0)
-    array = _array(argument, values)
+        values = np.stack([_as_number_array(argument, item) for item in values]) if values else np.empty(0)
+    array = _as_number_array(argument, values)
     is_float, kind = array.dtype.kind == "f", f"{array.dtype} of shape {array.shape}"
     good = array.ndim >= 2 and array.size > 0
     check(good, f"{argument}: must be a non-empty array with one row per item, got shape {array.shape}.", "shape")
     if array.ndim == 2:
-        return torch.from_numpy(_float32(argument, array))
+        return torch.from_numpy(_as_float32(argument, array))
     good = array.ndim <= 4 and (
         is_float or (array.dtype.kind in "iu" and (array.ndim == 4 or array.dtype.itemsize <= 2))
     )
@@ -197,7 +197,7 @@ def as_view_tensor(argument: str, values: Values) -> Tensor:
         array = np.moveaxis(array, 3, 1)
     if array.dtype == np.uint8:
         return torch.from_numpy(np.array(array, order="C"))  # a copy, so that later changes of the caller are not seen
-    return torch.from_numpy(_float32(argument, array))
+    return torch.from_numpy(_as_float32(argument, array))
 
 
 def as_number_per_item(argument: str, values: Values) -> Tensor:
@@ -209,10 +209,10 @@ def as_number_per_item(argument: str, values: Values) -> Tensor:
     >>> as_number_per_item("numbers", [1, 2.5])
     tensor([1.0000, 2.5000])
     """
-    array = _array(argument, values)
+    array = _as_number_array(argument, values)
     good = array.ndim == 1 and array.dtype.kind in "iufb"
     check(good, f"{argument}: must be one number per item, got {array.dtype} of shape {array.shape}.", "shape")
-    return torch.from_numpy(_float32(argument, array))
+    return torch.from_numpy(_as_float32(argument, array))
 
 
 def as_weight_per_item(argument: str, values: Values) -> Tensor:
@@ -230,7 +230,7 @@ def as_weight_per_item(argument: str, values: Values) -> Tensor:
     return weights
 
 
-def _float32(argument: str, array: np.ndarray) -> np.ndarray:
+def _as_float32(argument: str, array: np.ndarray) -> np.ndarray:
     check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
     with np.errstate(over="ignore"):  # overflow is reported below
         floats = np.array(array, dtype=np.float32, order="C")
@@ -252,7 +252,7 @@ def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
     >>> factorize("labels", ["dog", "cat", "dog"])
     (array([1, 0, 1]), ('cat', 'dog'))
     """
-    array = _string_array(argument, values)
+    array = _as_string_array(argument, values)
     message = f"{argument}: must be one integer or string per item, got {array.dtype} of shape {array.shape}"
     good = array.ndim == 1 and array.dtype.kind in "iubU"
     check(good, f"{message}; targets of a regression are given as numbers.", "not_categorical")
@@ -260,10 +260,10 @@ def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
     return codes.astype(np.int64), tuple(map(str, names))
 
 
-def _string_array(argument: str, values: Any) -> np.ndarray:
+def _as_string_array(argument: str, values: Any) -> np.ndarray:
     """Convert values to an array; strings that another library stores as objects become an array of strings."""
     if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
-        return _array(argument, values)
+        return _as_number_array(argument, values)
     items = array.tolist()
     kind = str if not items or isinstance(items[0], str) else int
     wrong = next((row for row, value in enumerate(items) if not isinstance(value, kind)), None)
@@ -333,7 +333,7 @@ def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> T
     return tensor
 
 
-def _array(argument: str, values: Values) -> np.ndarray:
+def _as_number_array(argument: str, values: Values) -> np.ndarray:
     array = as_array(argument, values)
     check(array.dtype != object, f"{argument}: must be an array of numbers, got Python objects.", "not_numeric")
     return array

@@ -159,7 +159,7 @@ class BatchOrder(Sampler[list[int]]):
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._order()
+        order = self._draw_order()
         for batch in range(self.first_batch, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             local = positions[_local_slice(len(positions))] if self.shared else positions
@@ -167,7 +167,7 @@ class BatchOrder(Sampler[list[int]]):
                 local = np.column_stack([local, self._companions[local]]).ravel()
             yield _EpochPositions(local.tolist(), self.epoch)
 
-    def _order(self) -> np.ndarray:
+    def _draw_order(self) -> np.ndarray:
         pool = np.arange(self.length) if self._pool is None else self._pool
         if not self.shuffle:
             return np.resize(pool, self.length)
@@ -320,16 +320,16 @@ class StreamLoader:
             self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)
             self._read = skipped
         while self._read < last:
-            batch = _next_on_all_ranks(self._iterator) if self._shared else next(self._iterator)
+            batch = _next_batch_on_all_ranks(self._iterator) if self._shared else next(self._iterator)
             self._read += 1
-            yield _local_part(batch) if self._shared else batch
+            yield _select_local_part(batch) if self._shared else batch
 
     def close(self) -> None:
         """Release the iterator over the stream."""
         self._iterator = None
 
 
-def _next_on_all_ranks(batches: Iterator[Batch]) -> Batch:
+def _next_batch_on_all_ranks(batches: Iterator[Batch]) -> Batch:
     """Return the next batch of a stream that each process reads.
 
     An error in one process is raised in all, as the others would wait for that process forever.
@@ -346,7 +346,7 @@ def _next_on_all_ranks(batches: Iterator[Batch]) -> Batch:
     return batch
 
 
-def _local_part(batch: Batch) -> Batch:
+def _select_local_part(batch: Batch) -> Batch:
     part = _local_slice(len(batch.ids))
     return batch._replace(
         views=tuple(view[part] for view in batch.views),

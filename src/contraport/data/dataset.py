@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.duplicate_groups import has_repeats, number_contents
+from contraport.data.duplicate_groups import assign_content_ids, has_repeated_content
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 
@@ -190,8 +190,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         elif self.digests is None:
             return None
         else:
-            ids = number_contents(self.digests, self.present)
-        return ids if has_repeats(ids) else None
+            ids = assign_content_ids(self.digests, self.present)
+        return ids if has_repeated_content(ids) else None
 
     @property
     def is_image(self) -> bool:
@@ -200,7 +200,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def has_partial_items(self) -> bool:
-        """True if batches have a mask of the views that items have, as some items lack a view."""
+        """True if some items lack a view; batches then have a mask of the views that items have."""
         return self.present is not None
 
     @property
@@ -311,7 +311,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
         """Return a dataset of the items at some positions, whose views are in a given store of these items."""
         per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
-        chosen = {name: _take(values, positions) for name, values in per_item.items()}
+        chosen = {name: _select_values(values, positions) for name, values in per_item.items()}
         return self._replace(store=store, split=split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
@@ -351,7 +351,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         ([2.0, 5.0], [1.0, 1.0])
         """
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
-        return ([], []) if is_text_shape(self.shapes[view]) else _compute_mean_and_std(self._sample(view))
+        return ([], []) if is_text_shape(self.shapes[view]) else _compute_mean_and_std(self._iterate_sample(view))
 
     def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
@@ -364,11 +364,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> from_arrays(counts).channel_range(), from_arrays(counts / 63).channel_range()
         (([0.0], [63.0]), None)
         """
-        if next(self._sample(view, most=1)).dtype == torch.uint8:  # decoding one image file shows the type of all
+        # Decoding one image file shows the type of all.
+        if next(self._iterate_sample(view, most=1)).dtype == torch.uint8:
             return None
-        return _compute_range(self._sample(view))
+        return _compute_range(self._iterate_sample(view))
 
-    def _sample(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
+    def _iterate_sample(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
         limit = min(most, STATISTICS_ITEMS if self.is_in_memory else STATISTICS_FILES)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
@@ -378,7 +379,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             yield self.store.fetch(positions)[view]
 
 
-def _take(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:
+def _select_values(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:
     if isinstance(values, Tensor):
         return values[positions]
     return [values[position] for position in positions.tolist()]
@@ -401,7 +402,7 @@ def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[f
     square: Tensor | float = 0.0
     count = 0
     for number, items in enumerate(blocks):
-        values = _by_channel(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
+        values = _flatten_channels(items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0))
         if number == 0:
             shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
         values = values - shift
@@ -414,12 +415,12 @@ def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[f
 
 
 def _compute_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] | None:
-    lows, highs = zip(*((values.amin(1), values.amax(1)) for values in map(_by_channel, blocks)), strict=True)
+    lows, highs = zip(*((values.amin(1), values.amax(1)) for values in map(_flatten_channels, blocks)), strict=True)
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
     if bool((low >= 0).all() and (high <= 1).all()):
         return None
     return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
 
-def _by_channel(items: Tensor) -> Tensor:
+def _flatten_channels(items: Tensor) -> Tensor:
     return items.transpose(0, 1).flatten(1)  # (channels, values)

@@ -81,22 +81,22 @@ def _digest_item(items: UndecodedItems, position: int) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
-def number_contents(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Assign an integer id to each distinct content of each view; return the ids of the items, int64 ``(n, views)``.
+def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
+    """Assign an integer id to each distinct content of a view; return the ids of the items, int64 ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
         present: which items have which views; a missing view equals no other.
 
-    >>> number_contents(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
+    >>> assign_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
     ids = torch.stack([_number_by_occurrence(column) for column in digests.unbind(1)], dim=1)
     return ids if present is None else torch.where(present, ids, -1 - torch.arange(len(ids))[:, None])
 
 
-def has_repeats(ids: Tensor) -> bool:
-    """Return whether some content occurs in more than one item, given the result of `number_contents`."""
+def has_repeated_content(ids: Tensor) -> bool:
+    """Return whether some content occurs in more than one item, given the result of `assign_content_ids`."""
     return any(len(column.unique()) < len(column) for column in ids.unbind(1))
 
 
@@ -126,14 +126,14 @@ def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
     groups, views = np.arange(len(ids)), list[int]()
     for view in order:
-        joined = _join_groups(groups, ids[:, view].numpy())
+        joined = _merge_groups(groups, ids[:, view].numpy())
         if not views or np.bincount(joined).max() <= largest:
             groups = joined
             views.append(view)
     return ContentGroups(_number_by_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
-def _join_groups(groups: Codes, column: Codes) -> Codes:
+def _merge_groups(groups: Codes, column: Codes) -> Codes:
     """Merge the groups of items that have equal values in a column (connected components)."""
     _, codes = np.unique(column, return_inverse=True)
     size = int(groups.max()) + 1 + int(codes.max()) + 1
@@ -157,7 +157,7 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
 
     Args:
         items: the items in random order, int64 ``(m,)``.
-        ids: `number_contents` of all items, ``(n, views)``; None if no content repeats.
+        ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         by: offset of the other item in the given order, if no content repeats.
 
@@ -182,7 +182,7 @@ def break_same_content_pairs(first: Codes, second: Codes, ids: Codes, random: np
     Args:
         first: items, int64 ``(m,)``.
         second: their partners, int64 ``(m,)``.
-        ids: `number_contents` of all items, ``(n, views)``.
+        ids: `assign_content_ids` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
     for _ in range(_EXCHANGE_ROUNDS):

@@ -18,18 +18,18 @@ from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import ImageStore
 from contraport.data.stores import MappedArrayStore, MultiViewStore, Store, combine_views
 
-SAMPLED_ITEMS = 1_000
-"""Number of items that are compared as fetched, to detect another perturbation of the same items."""
+DIGESTED_ITEMS = 1_000
+"""Number of items whose fetched values enter the digest, to detect another perturbation of the same items."""
 BATCH_SIZE = 256
 MAX_DISK_SHARE = 0.5
-"""Largest fraction of the free disk space that the cache may take."""
+"""Maximum fraction of the free disk space that the cache may take."""
 
 log = logging.getLogger("contraport.data")
 
 
 def has_encoded_images(dataset: Dataset) -> bool:
     """Return whether a dataset has a view of encoded images, which each fetch decodes."""
-    return any(isinstance(store, ImageStore) for store in _stores(dataset))
+    return any(isinstance(store, ImageStore) for store in _list_stores(dataset))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
@@ -46,18 +46,18 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    stores = _stores(dataset)
+    stores = _list_stores(dataset)
     encoded = [store for store in stores if isinstance(store, ImageStore)]
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
-    made_of = {"version": __version__, "data": dataset_digest(dataset), "shapes": shapes, "dtype": "uint8"}
-    if open_arrays(folder, made_of)[0] is None and not _has_room(folder, cache_bytes_needed(made_of)):
+    made_of = {"version": __version__, "data": digest_dataset(dataset), "shapes": shapes, "dtype": "uint8"}
+    if open_arrays(folder, made_of)[0] is None and not _has_disk_space(folder, cache_bytes_needed(made_of)):
         return dataset
     pixels = load_or_build_arrays(
         folder,
         made_of,
-        lambda arrays: _fill(arrays, dataset, encoded, folder, num_workers),
+        lambda arrays: _fill_cache(arrays, dataset, encoded, folder, num_workers),
         what="the decoded images",
         argument="decoded",
         log=log,
@@ -70,7 +70,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     return dataset.with_store(combine_views(replaced))
 
 
-def _has_room(folder: Path, size: int) -> bool:
+def _has_disk_space(folder: Path, size: int) -> bool:
     existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
     free = shutil.disk_usage(existing).free
     if size > MAX_DISK_SHARE * free:
@@ -79,7 +79,7 @@ def _has_room(folder: Path, size: int) -> bool:
     return size <= MAX_DISK_SHARE * free
 
 
-def _fill(
+def _fill_cache(
     arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, num_workers: int | None
 ) -> None:
     size = sum(array.nbytes for array in arrays)
@@ -95,15 +95,15 @@ def _fill(
         batches.close()
 
 
-def _stores(dataset: Dataset) -> tuple[Store, ...]:
+def _list_stores(dataset: Dataset) -> tuple[Store, ...]:
     return dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
 
 
-def dataset_digest(dataset: Dataset) -> str:
+def digest_dataset(dataset: Dataset) -> str:
     """Return a digest of the content of all items, and of a sample of items as fetched, after perturbations."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     digest.update(b"none" if dataset.digests is None else dataset.digests.numpy().tobytes())
-    number = min(SAMPLED_ITEMS, len(dataset))
+    number = min(DIGESTED_ITEMS, len(dataset))
     positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
     for block in positions.split(BATCH_SIZE):
         for view in dataset.__getitems__(block.tolist()).views:  # not of the store alone: partners may be mismatched

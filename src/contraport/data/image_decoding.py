@@ -20,7 +20,7 @@ from contraport.data.splits import Positions
 from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file
 
-SUFFIXES = frozenset((
+IMAGE_SUFFIXES = frozenset((
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif", ".heic", ".tif", ".tiff",
     ".pgm", ".ppm", ".pnm",
 ))  # fmt: skip
@@ -65,10 +65,10 @@ class ImageStore(DecodingStore):
         return ((3, self.size, self.size),)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (torch.stack([_decode(self.encoded, position, self.size) for position in positions.tolist()]),)
+        return (torch.stack([_decode_image(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 
-def find_unreadable(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
+def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
     """Find items with an image that cannot be decoded; return a dict from item position to image name.
 
     Args:
@@ -99,21 +99,21 @@ def find_unreadable(views: Sequence[tuple[UndecodedItems, Positions]], *, what: 
     return {position: name for position, (name, _) in sorted(failures.items())}
 
 
-def default_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
+def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
     """Return the median shorter side of a sample of images in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`."""
     step = -(-len(positions) // _MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
         if get_decoding_error(images, position) is None:
-            with _open(images[position]) as image:
+            with _open_image(images[position]) as image:
                 sides.append(min(image.size))
-    return median_size(sides)
+    return compute_median_size(sides)
 
 
-def median_size(sides: Sequence[int]) -> int:
+def compute_median_size(sides: Sequence[int]) -> int:
     """Return the median of side lengths in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`.
 
-    >>> median_size([6, 20, 30]), median_size([400, 300])
+    >>> compute_median_size([6, 20, 30]), compute_median_size([400, 300])
     (20, 64)
     """
     return min(max(median_low(sides or [MAX_SIZE]), MIN_SIZE), MAX_SIZE)
@@ -122,7 +122,7 @@ def median_size(sides: Sequence[int]) -> int:
 def get_decoding_error(images: UndecodedItems, position: int) -> str | None:
     """Return the reason why an image cannot be decoded, or None; decodes it only if its format requires that."""
     try:
-        with _open(images[position]) as image:
+        with _open_image(images[position]) as image:
             check(image.mode not in _UNBOUNDED_MODES, f"the range of pixels of mode {image.mode} is unknown")
             if image.format == "PNG":
                 image.verify()  # checks the checksum of each chunk
@@ -134,9 +134,9 @@ def get_decoding_error(images: UndecodedItems, position: int) -> str | None:
     return None
 
 
-def _decode(images: UndecodedItems, position: int, size: int) -> Tensor:
+def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
     try:
-        with _open(images[position]) as image:
+        with _open_image(images[position]) as image:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
             return crop_to_square(ImageOps.exif_transpose(image), size)
     except Exception as error:  # decoders raise anything on hostile bytes
@@ -144,7 +144,7 @@ def _decode(images: UndecodedItems, position: int, size: int) -> Tensor:
         raise UsageError(message, kind="unreadable") from error
 
 
-def _open(source: Path | bytes) -> Image.Image:
+def _open_image(source: Path | bytes) -> Image.Image:
     if isinstance(source, Path):
         check_regular_file("data", source)
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import digest_encoded, group_by_content, number_contents
-from contraport.data.image_decoding import ImageStore, default_image_size, find_unreadable
+from contraport.data.duplicate_groups import assign_content_ids, digest_encoded, group_by_content
+from contraport.data.image_decoding import ImageStore, choose_image_size, find_undecodable
 from contraport.data.splits import (
     Codes,
     Masks,
@@ -40,7 +40,7 @@ class ItemMetadata:
         domains: domain of each item, as a code; or None.
         domain_names: name of each domain, or None without domains.
         is_test: mask of the items that the source assigns to its test split; None if it has no test split.
-        test_fraction: fraction of the items to hold out if the source has no test split; default: `HELD_OUT`.
+        test_fraction: fraction of the items to hold out if the source has no test split, or the default.
         present: mask of the views that each item has, ``(n, views)``; None if no view is missing.
         weights: training weight of each item, or None.
         regression_targets: regression target of each item, or None.
@@ -67,7 +67,7 @@ class ItemMetadata:
 
     def __post_init__(self) -> None:
         names = [*(self.keys or ()), *(self.class_names or ()), *(self.domain_names or ())]
-        invalid = [name for name in names if not _is_unicode(name)]
+        invalid = [name for name in names if not _is_valid_unicode(name)]
         if invalid:
             message = (
                 f"names in {self.data_name!r} must be UTF-8, got {len(invalid):,} that are not, such as {invalid[0]!r}"
@@ -99,18 +99,18 @@ class ItemMetadata:
         digests = self._digests(views) if self.is_test is None else None
         groups = None
         if digests is not None:
-            ids = number_contents(digests, None if self.present is None else torch.from_numpy(self.present))
+            ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
             groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
-        chosen = self._positions(split, groups)
+        chosen = self._select_positions(split, groups)
         encoded = [
             (view, self._positions_with_view(number, chosen))
             for number, view in enumerate(views)
             if not isinstance(view, Store)
         ]
-        bad = find_unreadable(encoded, what=f"images of the {split} split") if encoded else {}
+        bad = find_undecodable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
-        training = chosen if split == "train" else self._positions("train", groups)
-        stores = [self._store(number, view, good, training, image_size) for number, view in enumerate(views)]
+        training = chosen if split == "train" else self._select_positions("train", groups)
+        stores = [self._build_store(number, view, good, training, image_size) for number, view in enumerate(views)]
         index = torch.from_numpy(good)
         return Dataset(
             combine_views(stores),
@@ -132,7 +132,7 @@ class ItemMetadata:
             stored_digests=None if digests is None else digests[index],
         )
 
-    def _positions(self, split: str, groups: Codes | None) -> Positions:
+    def _select_positions(self, split: str, groups: Codes | None) -> Positions:
         chosen = select_split_positions(
             split,
             self.num_items,
@@ -167,17 +167,17 @@ class ItemMetadata:
         """Return those of the given positions whose items have a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
-    def _store(
+    def _build_store(
         self, number: int, view: View, positions: Positions, training: Positions, image_size: int | None
     ) -> Store:
         if isinstance(view, Store):
             return view.take(positions)
-        size = image_size or default_image_size(view, self._positions_with_view(number, training).tolist())
+        size = image_size or choose_image_size(view, self._positions_with_view(number, training).tolist())
         if self.present is not None and len(having := self._positions_with_view(number, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, number], positions, having[0])
         return ImageStore(view.take(positions), size)
 
 
-def _is_unicode(name: str) -> bool:  # Python keeps bytes that it cannot decode as lone surrogates
+def _is_valid_unicode(name: str) -> bool:  # Python keeps bytes that it cannot decode as lone surrogates
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -35,7 +35,7 @@ _NOISE_FACTOR = 5.0
 """Noise of vectors and series is that of images times this factor, in units of their own standard deviation."""
 _BLOCK = 1_000
 
-NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range
+NOISE_STDS = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range
 _BLUR = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, relative to the side
 _BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # offset, relative to the pixel range
 _CONTRAST = (0.7, 0.5, 0.35, 0.2, 0.1)  # remaining fraction of the distance from the mean
@@ -100,7 +100,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
     return partners
 
 
-def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
+def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
     """Return the dataset with each item's views after the first replaced by those of its partner.
 
     Raises:
@@ -108,7 +108,7 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((np.arange(4.0)[:, None], np.arange(4.0)[:, None]))
-    >>> with_partners(pairs, torch.tensor([0, 2, 1, 3])).__getitems__([0, 1]).views[1].flatten().tolist()
+    >>> with_partner_views(pairs, torch.tensor([0, 2, 1, 3])).__getitems__([0, 1]).views[1].flatten().tolist()
     [0.0, 2.0]
     """
     message = f"mismatch: requires all views of all items, and some items of {dataset.name!r} lack one."
@@ -224,7 +224,7 @@ class _CorruptedStore(StoreWrapper):
     def _corrupt(self, view: Tensor, spread: Tensor | None) -> Tensor:
         for kind, severity in self.corruptions:
             if spread is not None:
-                view = view + _NOISE_FACTOR * NOISE[severity - 1] * spread * torch.randn_like(view)
+                view = view + _NOISE_FACTOR * NOISE_STDS[severity - 1] * spread * torch.randn_like(view)
             else:
                 changed = corrupt(view, kind, severity)
                 view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
@@ -254,7 +254,7 @@ def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
 
 
 def _corrupt_noise(images: Tensor, level: int) -> Tensor:
-    return images + NOISE[level] * torch.randn_like(images)
+    return images + NOISE_STDS[level] * torch.randn_like(images)
 
 
 def _corrupt_blur(images: Tensor, level: int) -> Tensor:
@@ -346,18 +346,18 @@ class _DomainStore(StoreWrapper):
         for number in domains.unique().tolist():
             chosen = domains == number
             part = images[chosen]
-            changed[chosen] = torch.rot90(part, number, (2, 3)) if self.rotates else _STYLES[number](part)
+            changed[chosen] = torch.rot90(part, number, (2, 3)) if self.rotates else _STYLE_FUNCTIONS[number](part)
         return changed
 
 
-def _as_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+def _apply_to_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function of floats in [0, 1] to images, and convert the result back to their type."""
     floats = function(transforms.to_dtype(images, torch.float32, scale=True)).clamp(0, 1)
     changed: Tensor = transforms.to_dtype(floats, images.dtype, scale=True)
     return changed
 
 
-def _edges(images: Tensor) -> Tensor:
+def _detect_edges(images: Tensor) -> Tensor:
     """Return the gradient magnitude of each channel by the Sobel operator."""
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
     flat = images.flatten(0, 1)[:, None]
@@ -365,10 +365,10 @@ def _edges(images: Tensor) -> Tensor:
     return gradient.square().sum(dim=1).sqrt().view_as(images)
 
 
-_STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
+_STYLE_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda images: images,
-    lambda images: _as_floats(images, _edges),
-    lambda images: _as_floats(images, lambda floats: (floats * 3).round() / 3),
-    lambda images: _as_floats(images, lambda floats: 1 - floats),
+    lambda images: _apply_to_floats(images, _detect_edges),
+    lambda images: _apply_to_floats(images, lambda floats: (floats * 3).round() / 3),
+    lambda images: _apply_to_floats(images, lambda floats: 1 - floats),
 )
-"""In the order of the style names in the catalog: plain, edges, posterized, inverted."""
+"""Functions of the styles, in the order of the style names in the catalog: plain, edges, posterized, inverted."""

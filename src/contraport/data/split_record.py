@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import group_by_content, number_contents
+from contraport.data.duplicate_groups import assign_content_ids, group_by_content
 from contraport.data.splits import max_held_out_group_size
 from contraport.data.streams import Stream
 
@@ -65,14 +65,14 @@ class SplitRecord:
             return cls(none, none, train_fingerprint)
         parts = [train] if test is None or test.digests is None else [train, test]
         digests = torch.cat([part.digests for part in parts if part.digests is not None])
-        present = torch.cat([_present(part) for part in parts])
+        present = torch.cat([_get_present_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_content(
-            number_contents(digests, present), max_held_out_group_size(len(digests), None)
+            assign_content_ids(digests, present), max_held_out_group_size(len(digests), None)
         ).view_indices
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share
-        train_digests, *test_digests = (_unique(part, views) for part in parts)
+        train_digests, *test_digests = (_collect_unique_digests(part, views) for part in parts)
         return cls(train_digests, test_digests[0] if test_digests else none, train_fingerprint)
 
     @classmethod
@@ -99,12 +99,12 @@ class SplitRecord:
 
     def find_trained_items(self, dataset: Dataset) -> Tensor:
         """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
-        return _shares_content(dataset, self.train_digests)
+        return _mask_shared_content(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
-            bool(_shares_content(part, digests).all()) and _covers([part], digests)
+            bool(_mask_shared_content(part, digests).all()) and _contain_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
@@ -117,39 +117,39 @@ class SplitRecord:
         Returns:
             None if an item of the run is missing.
         """
-        if not (_covers(parts, self.train_digests) and _covers(parts, self.test_digests)):
+        if not (_contain_digests(parts, self.train_digests) and _contain_digests(parts, self.test_digests)):
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
-            masks = [_shares_content(part, digests) for part in parts]
+            masks = [_mask_shared_content(part, digests) for part in parts]
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
         others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
         return chosen["train"], chosen["test"], others
 
 
-def _present(dataset: Dataset) -> Tensor:
+def _get_present_mask(dataset: Dataset) -> Tensor:
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
     return dataset.present
 
 
-def _unique(dataset: Dataset, views: Sequence[int]) -> Digests:
+def _collect_unique_digests(dataset: Dataset, views: Sequence[int]) -> Digests:
     """Return the sorted unique digests of the items in some views."""
     assert dataset.digests is not None
-    columns, present = dataset.digests[:, list(views)], _present(dataset)[:, list(views)]
+    columns, present = dataset.digests[:, list(views)], _get_present_mask(dataset)[:, list(views)]
     return np.unique(columns[present].numpy())
 
 
-def _shares_content(dataset: Dataset, digests: Digests) -> Tensor:
-    """Return the mask of the items that have one of some digests in any view."""
+def _mask_shared_content(dataset: Dataset, digests: Digests) -> Tensor:
+    """Return the mask of the items of which some view has one of the digests."""
     if dataset.digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
-    shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _present(dataset)
+    shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _get_present_mask(dataset)
     return shared.any(dim=1)
 
 
-def _covers(parts: Sequence[Dataset], digests: Digests) -> bool:
-    """Return whether each digest occurs among the items of the given datasets."""
-    existing = [part.digests[_present(part)].numpy() for part in parts if part.digests is not None]
+def _contain_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
+    """Return whether some datasets contain all digests."""
+    existing = [part.digests[_get_present_mask(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

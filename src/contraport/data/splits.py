@@ -7,10 +7,10 @@ import numpy as np
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
-HELD_OUT = 0.2
-"""Default fraction of each class that is held out."""
-TEST_NAMES = ("test", "val", "valid", "validation")
-"""Names of test splits in sources; if there are several, the first in this order is used."""
+DEFAULT_TEST_FRACTION = 0.2
+"""Default fraction of each class that is held out for the test split."""
+TEST_SPLIT_NAMES = ("test", "val", "valid", "validation")
+"""Names of the test split in sources; if there are several, the first in this order is used."""
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -29,7 +29,7 @@ def check_fraction(test_fraction: float | None) -> None:
 
 
 def draw_stratified_split(
-    classes: np.ndarray, split: str, *, fraction: float = HELD_OUT, purpose: str = "data.split"
+    classes: np.ndarray, split: str, *, fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
 ) -> Positions:
     """Draw a split that holds out a random fraction of each class; return the sorted positions of one part.
 
@@ -65,7 +65,7 @@ def select_split_positions(
         is_test: mask of the items that the source assigns to its test split; None if it has no test split.
         labels: class of each item.
         domains: domain of each item.
-        fraction: fraction to hold out; default: `HELD_OUT`.
+        fraction: fraction to hold out; default: `DEFAULT_TEST_FRACTION`.
         groups: group of each item, ``0..g-1``; the items of a group stay in one split. A group counts as one item, of
             the class of its first. A group larger than the number to hold out is in the training split. Default: each
             item by itself.
@@ -84,7 +84,7 @@ def select_split_positions(
     classes = np.zeros(length, dtype=np.int64) if labels is None else labels
     if domains is not None:
         classes = classes * (domains.max() + 1) + domains
-    fraction = HELD_OUT if fraction is None else fraction
+    fraction = DEFAULT_TEST_FRACTION if fraction is None else fraction
     if groups is None:
         return draw_stratified_split(classes, split, fraction=fraction)
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
@@ -95,7 +95,7 @@ def select_split_positions(
 
 def max_held_out_group_size(length: int, fraction: float | None) -> float:
     """Return the size limit for holding out a group of items with shared content; larger groups are not held out."""
-    return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
+    return max((DEFAULT_TEST_FRACTION if fraction is None else fraction) * length, 2.0)
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:
@@ -112,11 +112,11 @@ def mask_test_and_unused(names: np.ndarray, where: str) -> tuple[Masks | None, M
         UsageError: a name is not that of a split, or there is no training item.
     """
     lower = np.char.lower(names.astype(str))
-    valid = np.isin(lower, ("train", *TEST_NAMES))
-    message = f"data: {where}: splits must be 'train' or one of {TEST_NAMES}, got {names[~valid][:1].tolist()}."
+    valid = np.isin(lower, ("train", *TEST_SPLIT_NAMES))
+    message = f"data: {where}: splits must be 'train' or one of {TEST_SPLIT_NAMES}, got {names[~valid][:1].tolist()}."
     check(bool(valid.all()), message, "unknown_split")
     check("train" in lower, f"data: {where}: must have items of the split 'train', got none.", "no_train_split")
-    test_name = next((name for name in TEST_NAMES if name in lower), None)
+    test_name = next((name for name in TEST_SPLIT_NAMES if name in lower), None)
     if test_name is None:
         return None, np.zeros(len(lower), dtype=bool)
     return lower == test_name, (lower != "train") & (lower != test_name)

@@ -13,13 +13,13 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data.dataset import Dataset
 
 MAX_CHARACTERS = 500
-"""Number of characters of a text that are shown."""
+"""Maximum number of characters of a text that are shown."""
 
 MAX_FEATURES, MAX_STEPS, MAX_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
-DEVIATIONS = 3
-"""Values are shown up to this number of standard deviations of the data."""
+MAX_DEVIATIONS = 3
+"""Number of standard deviations of the data at which shown values are clipped."""
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[Arra
     Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
-    return [_thumbnail(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))]
+    return [_make_thumbnail(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))]
 
 
 def shrink_images(images: Tensor, side: int) -> Array:
@@ -54,7 +54,7 @@ def shrink_images(images: Tensor, side: int) -> Array:
     return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()
 
 
-def _thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
+def _make_thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
     shape = dataset.shapes[view]
     if is_text_shape(shape):
         return np.array(
@@ -64,18 +64,18 @@ def _thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
     if len(shape) == 3:
         return shrink_images(items, side)
     if len(shape) == 2:
-        return _percent(_standardize(items, dataset, view)[:, :MAX_CHANNELS], MAX_STEPS)
-    return _percent(_standardize(items.flatten(1)[:, None], dataset, view), MAX_FEATURES)[:, 0]
+        return _to_hundredths(_standardize(items, dataset, view)[:, :MAX_CHANNELS], MAX_STEPS)
+    return _to_hundredths(_standardize(items.flatten(1)[:, None], dataset, view), MAX_FEATURES)[:, 0]
 
 
 def _standardize(items: Tensor, dataset: Dataset, view: int) -> Tensor:
     """Standardize values ``(m, C, T)``, in units of three standard deviations, clipped to [-1, 1]."""
     mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
-    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / DEVIATIONS).clamp(-1, 1)
+    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_DEVIATIONS).clamp(-1, 1)
 
 
-def _percent(values: Tensor, most: int) -> Array:
+def _to_hundredths(values: Tensor, most: int) -> Array:
     """Convert values ``(m, C, T)`` to int8 hundredths, with the last axis averaged to at most `most` values."""
     if values.shape[-1] > most:
         flat = values.reshape(-1, 1, values.shape[-1])

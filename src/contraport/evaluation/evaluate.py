@@ -19,11 +19,7 @@ from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
-from contraport.evaluation.loaded_run import (
-    LoadedRun,
-    find_epoch_checkpoints,
-    load_epoch_models,
-)
+from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints, load_epoch_models
 from contraport.evaluation.notes import (
     build_caveat_notes,
     build_skipped_metric_notes,

@@ -16,7 +16,7 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
-from contraport.data.perturbations import with_partners
+from contraport.data.perturbations import with_partner_views
 from contraport.data.thumbnails import make_thumbnails, shrink_images
 from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
@@ -194,7 +194,7 @@ def collect_worst_pairs(run: Run, train: Dataset) -> Arrays:
     if len(pair_scores) != len(train) or len(train.shapes) != 2:
         return {}
     if run.mismatched_path.exists():
-        train = with_partners(train, torch.from_numpy(run.mismatched_partners()))
+        train = with_partner_views(train, torch.from_numpy(run.mismatched_partners()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_SIDE)

@@ -14,15 +14,7 @@ from contraport._utils.lazy_imports import lazy_module
 from contraport.metrics.registry import Requirement, register_metric
 
 if TYPE_CHECKING:
-    from contraport.metrics import (
-        clustering,
-        embedding_geometry,
-        fine_tuning,
-        influence,
-        intervals,
-        probes,
-        retrieval,
-    )
+    from contraport.metrics import clustering, embedding_geometry, fine_tuning, influence, intervals, probes, retrieval
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.intervals import ItemValues, MetricResult
 else:

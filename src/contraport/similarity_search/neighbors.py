@@ -27,11 +27,7 @@ from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, as_run
 from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
-from contraport.similarity_search.nearest_rows import (
-    find_most_similar,
-    load_or_build_index,
-    log_index_recommendation,
-)
+from contraport.similarity_search.nearest_rows import find_most_similar, load_or_build_index, log_index_recommendation
 from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_cards_page
 from contraport.training.components import build_unaugmented_views
 
@@ -211,13 +207,7 @@ def _resolve_query_run(options: _Options, features: Features) -> Run:
     return as_run(folder)
 
 
-def _embed_query(
-    options: _Options,
-    features: Features,
-    run: Run,
-    view: str | None,
-    device: torch.device,
-) -> Tensor:
+def _embed_query(options: _Options, features: Features, run: Run, view: str | None, device: torch.device) -> Tensor:
     """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.select_view(view)

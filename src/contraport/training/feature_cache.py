@@ -17,7 +17,7 @@ from contraport._utils.array_cache import cache_bytes_needed, load_or_build_arra
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data import Views, build_loader
-from contraport.data.image_cache import dataset_digest
+from contraport.data.image_cache import digest_dataset
 from contraport.data.stores import MappedArrayStore
 from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
 from contraport.encoders import Model
@@ -97,7 +97,7 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
-        "data": dataset_digest(components.dataset),
+        "data": digest_dataset(components.dataset),
         # The architecture includes what weights do not determine, such as activations; without addresses of objects.
         "networks": [hashlib.sha256(_ADDRESS.sub("", repr(each)).encode()).hexdigest() for each in model.encoders],
         "weights": _weights_digest(model),

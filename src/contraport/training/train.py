@@ -14,7 +14,7 @@ from contraport._utils.locks import lock_folder
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
-from contraport.data.perturbations import with_partners
+from contraport.data.perturbations import with_partner_views
 from contraport.data.split_record import SplitRecord
 from contraport.data.streams import Stream
 from contraport.distributed import (
@@ -220,7 +220,7 @@ def _cache_decoded_images(components: Components, settings: Settings, folder: Pa
     if not dataset.is_in_memory:
         return components
     if components.dataset.has_mismatched_partners and components.mismatched_partners is not None:
-        dataset = with_partners(dataset, components.mismatched_partners)
+        dataset = with_partner_views(dataset, components.mismatched_partners)
     views = components.module.views
     num_workers = settings.num_workers if views.is_applied_by_dataset else 0
     batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)

@@ -42,7 +42,11 @@ def texts(dataset: Dataset, view: int) -> list[str]:
 
 
 def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -> None:
-    for folder, files in (("rare", source.MIN_FUNCTIONS - 1), ("often", source.MIN_FUNCTIONS), ("test", 30)):
+    for folder, files in (
+        ("rare", source.MIN_CLASS_FUNCTIONS - 1),
+        ("often", source.MIN_CLASS_FUNCTIONS),
+        ("test", 30),
+    ):
         (library / folder).mkdir()
         for number in range(files):
             (library / folder / f"{folder}{number}.py").write_text(MODULE.format(f"{folder} {number}"))

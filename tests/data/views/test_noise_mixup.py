@@ -3,9 +3,9 @@ import torch
 
 from contraport.catalog.option_parsers import parse_augment
 from contraport.data import from_arrays
-from contraport.data.views.numeric_views import MAX_MIX, NOISE, Mixup, Noise
+from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIX, Mixup, Noise
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.views import _transform
+from contraport.data.views.views import _build_transform
 
 
 def change(transform, items):
@@ -17,7 +17,7 @@ def test_scaled_noise_is_in_units_of_each_features_deviation():
     std = torch.tensor([1.0, 100.0])
     moved = change(Noise(std), torch.zeros(20_000, 2)) / std
     assert moved.mean(dim=0).abs().max() < 0.02
-    assert torch.allclose(moved.T.cov(), NOISE**2 * torch.eye(2), atol=0.01)
+    assert torch.allclose(moved.T.cov(), DEFAULT_NOISE_STD**2 * torch.eye(2), atol=0.01)
 
 
 @pytest.mark.parametrize("shape", [(1000, 4), (200, 3, 20), (50, 3, 8, 8)])
@@ -28,7 +28,7 @@ def test_noise_by_name_is_isotropic_or_scaled_by_feature(shape):
     items = torch.zeros(20_000 if len(shape) == 2 else 400, *shape[1:])
     deviations = {}
     for name in ("noise", "scaled-noise", "isotropic-noise"):
-        transform = _transform(dataset, 0, parse_augment(f"{name}:0.2"))
+        transform = _build_transform(dataset, 0, parse_augment(f"{name}:0.2"))
         deviations[name] = change(transform, items).transpose(0, 1).flatten(1).std(dim=1)
     own = torch.tensor(dataset.mean_and_std(0)[1])
     torch.testing.assert_close(deviations["scaled-noise"], 0.2 * own, rtol=0.05, atol=0)

@@ -47,9 +47,9 @@ def dataset_from_arrays(
         UsageError: an unknown key, or arrays that do not match.
     """
     checked = _read_checked_arrays(arrays, path)
-    parts = [_select_part(checked, path, suffix="")]
+    parts = [_select_split_arrays(checked, path, suffix="")]
     if any(key.endswith("_test") for key in checked):
-        parts.append(_select_part(checked, path, suffix="_test"))
+        parts.append(_select_split_arrays(checked, path, suffix="_test"))
     described = [{key: (array.shape[1:], array.dtype.kind) for key, array in part.items()} for part in parts]
     message = f"data: {path}: must have the same arrays, shapes and types in both splits, got {described}."
     check(described[0] == described[-1], message, "splits_differ")
@@ -111,7 +111,7 @@ def _read_checked_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     message = f"data: {path} contains features written by embed; neighbors, search, cluster and duplicates take it. "
     message += "To train on the features, write them by embed --out FILE.npy."
     check(not {"features", "rows", "splits"} <= set(checked), message, "features_file")
-    named = len(_custom_names(checked)) > 1
+    named = len(_get_custom_view_names(checked)) > 1
     for key, array in checked.items():
         if not (named or _KEY.fullmatch(key)):
             raise unknown_name_error(f"data: {path}: key", key, _KNOWN_KEYS)
@@ -120,7 +120,7 @@ def _read_checked_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     return checked
 
 
-def _custom_names(arrays: Mapping[str, Any]) -> list[str]:
+def _get_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
     """Return the names that the user chose for the views; empty if a view has a reserved name such as x."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(name == "x" or _NUMBERED.fullmatch(name) for name in names):
@@ -128,11 +128,11 @@ def _custom_names(arrays: Mapping[str, Any]) -> list[str]:
     return [name for name in names if not _KEY.fullmatch(name)]
 
 
-def _select_part(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
+def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
     """Return the arrays of one split by name, without the suffix of the split; views come first and in order."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
-    views = views or [name for name in _custom_names(arrays) if name in names]
+    views = views or [name for name in _get_custom_view_names(arrays) if name in names]
     extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
     message = f"data: {path}: must have an array 'x{suffix}' or 'view0{suffix}', got {sorted(arrays)}."
     check(len(views) > 0, message, "no_view")

@@ -23,12 +23,12 @@ _NAMES_BY_ROLE = {
     "labels": LABEL_NAMES, "numbers": (), "domains": DOMAIN_NAMES, "split": ("split",), "weights": (), "sequence": (),
     "keys": KEY_NAMES,
 }  # fmt: skip
-"""Names that imply a role, in any case. The roles without names have to be declared."""
+"""Column names that imply a role, in upper or lower case. Roles without such names must be declared."""
 ROLES = ("views", *_NAMES_BY_ROLE)
-_ROW_NUMBERS = ("", "id", "index", "unnamed: 0")
-"""Names of columns that number the rows; they are no features."""
-_INDEX = re.compile(r"__index_level_\d+__")
-"""Name that pandas writes for an index without a name."""
+_ROW_NUMBER_NAMES = ("", "id", "index", "unnamed: 0")
+"""Names of columns with row numbers, which are not read as features."""
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+"""Column name that pandas writes for an index without a name."""
 _TEXT = re.compile(
     r"(text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
     r"comment|premise|hypothesis|summary)s?_?\d*",
@@ -89,9 +89,9 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         if role not in ROLES:
             raise unknown_name_error("columns", role, ROLES)
     by_role = {
-        role: _find_explicit(explicit[role], role, names, where)
+        role: _get_explicit_column(explicit[role], role, names, where)
         if role in explicit
-        else _find_by_name(role, implied, names, where)
+        else _find_column_by_name(role, implied, names, where)
         for role, implied in _NAMES_BY_ROLE.items()
     }
     labels = by_role["labels"]
@@ -102,7 +102,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     maybe_files: tuple[str, ...] = ()
     undeclared_texts: tuple[str, ...] = ()
     if explicit.get("views") is None:
-        rest = [name for name in names if name not in used and not _numbers_rows(schema, name)]
+        rest = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
         views, maybe_files, undeclared_texts = _infer_views(schema, rest, where)
     else:
         value = explicit["views"]
@@ -152,7 +152,7 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def suggest_view_patterns(names: Sequence[str]) -> list[str]:
-    """Return a pattern for each prefix of numbered columns; an example if the names have one prefix or many.
+    """Suggest a pattern for each prefix of numbered columns, or an example if there is one prefix or more than four.
 
     >>> suggest_view_patterns(["lidar_0", "lidar_1", "radar_0", "radar_1"])
     ['lidar_*', 'radar_*']
@@ -167,29 +167,29 @@ def suggest_view_patterns(names: Sequence[str]) -> list[str]:
     return patterns if distinct and 2 <= len(patterns) <= 4 else ["audio_*", "image_*"]
 
 
-def list_some(names: Sequence[str]) -> list[str]:
-    """Return the names, or, of more than 20, the first 18, dots and the last.
+def abridge(names: Sequence[str]) -> list[str]:
+    """Abridge a list of more than 20 names to the first 18, dots and the last.
 
-    >>> len(list_some([str(number) for number in range(20)])), list_some([str(number) for number in range(99)])[-3:]
+    >>> len(abridge([str(number) for number in range(20)])), abridge([str(number) for number in range(99)])[-3:]
     (20, ['17', '...', '98'])
     """
     return list(names) if len(names) <= 20 else [*names[:18], "...", names[-1]]
 
 
-def _numbers_rows(schema: pa.Schema, name: str) -> bool:
+def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
     """Return whether a column contains row numbers, judged by its name or because it was a data frame's index."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    was_index = _INDEX.fullmatch(name) is not None or (name in index and not _is_own_view(schema.field(name)))
-    return name.lower() in _ROW_NUMBERS or was_index
+    was_index = _PANDAS_INDEX.fullmatch(name) is not None or (name in index and not _is_own_view(schema.field(name)))
+    return name.lower() in _ROW_NUMBER_NAMES or was_index
 
 
-def _find_explicit(name: Any, role: str, names: list[str], where: str) -> str | None:
+def _get_explicit_column(name: Any, role: str, names: list[str], where: str) -> str | None:
     if name is not None and name not in names:
         raise unknown_name_error(f"columns: {role}: column of {where}", name, names)
     return None if name is None else str(name)
 
 
-def _find_by_name(role: str, implied: Sequence[str], names: list[str], where: str) -> str | None:
+def _find_column_by_name(role: str, implied: Sequence[str], names: list[str], where: str) -> str | None:
     found = [name for name in names if name.lower() in implied]
     message = (
         f"data: {where}: must have one column of {role}, got {found}; choose one, such as by "
@@ -202,7 +202,7 @@ def _find_by_name(role: str, implied: Sequence[str], names: list[str], where: st
 def _infer_views(
     schema: pa.Schema, rest: list[str], where: str
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Return `views`, `maybe_files` and `undeclared_texts` of `ColumnRoles` for the columns without another role."""
+    """Infer `views`, `maybe_files` and `undeclared_texts` of `ColumnRoles` from the columns without another role."""
     check(len(rest) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
     if matches:
@@ -240,7 +240,7 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
     found = tuple(name for name in names if fnmatchcase(name, view))
     if not found and any(sign in view for sign in "*?["):
         message = f"columns: views: no column of {where} matches {view!r}; its columns are "
-        raise UsageError(f"{message}{', '.join(list_some(names))}.", kind="unknown")
+        raise UsageError(f"{message}{', '.join(abridge(names))}.", kind="unknown")
     if not found:
         raise unknown_name_error(f"columns: views: column of {where}", view, names)
     return found

@@ -15,9 +15,9 @@ from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.image_decoding import SUFFIXES, ImageFiles
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
-from contraport.data.splits import TEST_NAMES, Masks
+from contraport.data.splits import TEST_SPLIT_NAMES, Masks
 from contraport.data.stores import PackedTextStore
 from contraport.errors import check, check_regular_file, unreadable_error
 
@@ -50,7 +50,7 @@ def load_image_or_text_folder(
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
     texts. Texts are UTF-8 and held in memory.
     """
-    parents, files, texts, is_test = _scan(Path(folder))
+    parents, files, texts, is_test = _scan_folder(Path(folder))
     items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _suffix(files[0]) in TEXTS:
@@ -84,9 +84,9 @@ def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
     by_name = {name.lower(): folder / name for name in below}  # of Test and test, the latter
     train = by_name.get("train", folder)
-    found = [by_name[name] for name in TEST_NAMES if name in by_name]
+    found = [by_name[name] for name in TEST_SPLIT_NAMES if name in by_name]
     if train != folder:
-        others = [folder / name for name in below if name.lower() not in ("train", *TEST_NAMES)]
+        others = [folder / name for name in below if name.lower() not in ("train", *TEST_SPLIT_NAMES)]
         _check_other_folders(folder, train, has_test=bool(found), others=others)
     name = found and found[0].name
     check(train != folder or not found, f"data: {folder} has {name}/ but no train/.", "no_train_split")
@@ -98,7 +98,7 @@ def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
 
 def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
     """Warn of folders beside those of the splits; raise `UsageError` if train/ may be a class rather than a split."""
-    suffixes = SUFFIXES if list_files(train, SUFFIXES) else TEXTS
+    suffixes = IMAGE_SUFFIXES if list_files(train, IMAGE_SUFFIXES) else TEXTS
     full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]
     shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
     message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
@@ -147,18 +147,18 @@ def read_text_file(file: str) -> str:
         raise unreadable_error(f"data: {file}", "a text of UTF-8", error) from error
 
 
-def _scan(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Masks | None]:
+def _scan_folder(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Masks | None]:
     """List a folder: return the parent folders of each image, the images, the texts, and the mask of test images.
 
     Without images, the texts are in their place.
     """
     parts = [part for part in find_train_test_folders(folder) if part is not None]
-    listed = [list_files(part, SUFFIXES | TEXTS) for part in parts]
-    suffixes = SUFFIXES if any(_suffix(file) in SUFFIXES for files in listed for file in files) else TEXTS
+    listed = [list_files(part, IMAGE_SUFFIXES | TEXTS) for part in parts]
+    suffixes = IMAGE_SUFFIXES if any(_suffix(file) in IMAGE_SUFFIXES for files in listed for file in files) else TEXTS
     parents, chosen, texts, is_test = [], [], set[str](), list[bool]()
     for number, (part, files) in enumerate(zip(parts, listed, strict=True)):
         matching = [file for file in files if _suffix(file) in suffixes]
-        expected = f"images ({' '.join(sorted(SUFFIXES))})" + (" or texts (.txt)" if suffixes is TEXTS else "")
+        expected = f"images ({' '.join(sorted(IMAGE_SUFFIXES))})" + (" or texts (.txt)" if suffixes is TEXTS else "")
         check(len(matching) > 0, f"data: {part} must have {expected}, found none.", "empty")
         parents += [PurePath(file).parts[:-1] for file in matching]
         chosen += [str(part / file) for file in matching]
@@ -188,14 +188,14 @@ def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] 
 
 
 def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
-    """Return the classes and domains that the parent folders of the images define."""
+    """Read the classes and domains from the names of the parent folders of the images."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):
         return ItemMetadata(root, len(parents))
     outside = f"{in_folder.count(False)} of {len(in_folder)} files"
     message = f"data: {root} has {outside} outside of its class folders; move them, or ignore the classes by "
     check(all(in_folder), f"{message}{format_options(ignore_labels=True)}.", "mixed_folders")
-    if not _have_domains(parents):
+    if not _imply_domains(parents):
         labels, class_names = factorize("labels", [folders[0] for folders in parents])
         return ItemMetadata(root, len(parents), labels, class_names)
     domains, domain_names = factorize("domains", [folders[0] for folders in parents])
@@ -204,7 +204,7 @@ def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
     return ItemMetadata(root, len(parents), labels, class_names, domains, domain_names)
 
 
-def _have_domains(parents: list[tuple[str, ...]]) -> bool:
+def _imply_domains(parents: list[tuple[str, ...]]) -> bool:
     """Return whether folders imply domains: several outer folders that contain the same several inner folders."""
     if any(len(folders) != 2 for folders in parents):
         return False

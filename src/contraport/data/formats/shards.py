@@ -24,9 +24,9 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.image_and_text_files import list_files
-from contraport.data.image_decoding import SUFFIXES
+from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, View
-from contraport.data.splits import TEST_NAMES, Positions
+from contraport.data.splits import TEST_SPLIT_NAMES, Positions
 from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
@@ -48,10 +48,10 @@ def is_shards(data: str) -> bool:
     path = Path(data)
     if not path.is_dir():
         return path.suffix == ".tar"
-    parts = [path, *(path / name for name in ("train", *TEST_NAMES))]
+    parts = [path, *(path / name for name in ("train", *TEST_SPLIT_NAMES))]
     children = [child for part in parts if part.is_dir() for child in part.iterdir() if child not in parts]
     shown = [child for child in children if not child.name.startswith(".")]
-    others = (child for child in shown if child.is_dir() or child.suffix.lower() in SUFFIXES)
+    others = (child for child in shown if child.is_dir() or child.suffix.lower() in IMAGE_SUFFIXES)
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
@@ -85,8 +85,8 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored.most_common()))
     if len(complete) < len(samples):
         _log.warning("%s: %d samples lack one of %s and are left out", data, len(samples) - len(complete), fields)
-    labels, class_names = _encode(complete, "label", data)
-    domains, domain_names = _encode(complete, "domain", data)
+    labels, class_names = _encode_role(complete, "label", data)
+    domains, domain_names = _encode_role(complete, "domain", data)
     is_test = held_out[[sample.archive for sample in complete]]
     items = ItemMetadata(
         data,
@@ -100,7 +100,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         source_rows=rows,
         keys=[f"{archives[sample.archive]}:{sample.key}" for sample in complete],
     )
-    views = [_view(archives, complete, field) for field in fields]
+    views = [_build_view(archives, complete, field) for field in fields]
     return items.build_dataset(split, views, image_size=image_size, view_names=name_field_views(fields))
 
 
@@ -214,11 +214,11 @@ def expand_braces(pattern: str) -> Iterator[str]:
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
     """
     pieces = _BRACES.split(pattern)  # plain texts at even places, contents of braces at odd ones
-    choices = [_expand(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+    choices = [_expand_alternatives(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
     return ("".join(parts) for parts in itertools.product(*choices))
 
 
-def _expand(content: str) -> list[str]:
+def _expand_alternatives(content: str) -> list[str]:
     match = _RANGE.fullmatch(content)
     if match is None:
         return content.split(",")
@@ -231,21 +231,21 @@ def _expand(content: str) -> list[str]:
 
 def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
     """Return the archives of both splits, and the mask of those named after a test split, ``(archives,)``."""
-    names = [_test_name(archive) for archive in archives]
-    chosen = next((name for name in TEST_NAMES if name in names), None)
+    names = [_find_test_split_name(archive) for archive in archives]
+    chosen = next((name for name in TEST_SPLIT_NAMES if name in names), None)
     if None in names and len(set(names)) > 2:
-        others = [name for name in TEST_NAMES if name in names and name != chosen]
+        others = [name for name in TEST_SPLIT_NAMES if name in names and name != chosen]
         _log.info("%s: %s is the test split; %s are not used", data, chosen, others)
         used = [number for number, name in enumerate(names) if name in (None, chosen)]
         archives, names = [archives[number] for number in used], [names[number] for number in used]
     return archives, np.array([name is not None for name in names])
 
 
-def _test_name(archive: str) -> str | None:
+def _find_test_split_name(archive: str) -> str | None:
     """Return the test split's name that begins an archive's file name or is the name of its folder; None if neither."""
     path = PurePath(archive)
-    by_file = next((name for name in TEST_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
-    return by_file or next((name for name in TEST_NAMES if path.parent.name == name), None)
+    by_file = next((name for name in TEST_SPLIT_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
+    return by_file or next((name for name in TEST_SPLIT_NAMES if path.parent.name == name), None)
 
 
 def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
@@ -283,7 +283,7 @@ def _split_key(path: str) -> tuple[str, str]:
     folder, slash, name = path.rpartition("/")
     stem, _, field = name.partition(".")
     before, dot, suffix = field.lower().rpartition(".")
-    return folder + slash + stem, before + dot + (_IMAGE if f".{suffix}" in SUFFIXES else suffix)
+    return folder + slash + stem, before + dot + (_IMAGE if f".{suffix}" in IMAGE_SUFFIXES else suffix)
 
 
 def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
@@ -306,7 +306,7 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
     return metadata
 
 
-def _encode(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+def _encode_role(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     """Encode labels or domains as codes, in numerical order if all are integers."""
     values = [getattr(sample, role) for sample in samples]
     if all(value is None for value in values):
@@ -317,7 +317,7 @@ def _encode(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | 
     return factorize(f"data: {data}: {role}", [int(value) for value in values] if integers else values)
 
 
-def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
+def _build_view(archives: list[str], samples: list[_Sample], field: str) -> View:
     places = np.array([(sample.archive, *sample.views[field]) for sample in samples], dtype=np.int64)
     members = ArchiveField(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
     if field.endswith(_IMAGE):
@@ -371,14 +371,14 @@ def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMemb
                     yield ArchiveMember(info.name, info.offset_data, info.size)
                 elif not info.isdir():
                     ignored["link, device, pipe or sparse file"] += 1
-            _check_end(archive, tar.offset)
+            _check_archive_end(archive, tar.offset)
     except UsageError:
         raise
     except Exception as error:  # the parser raises anything on hostile bytes
         raise unreadable_error(f"data: {archive}", "an uncompressed tar archive", error) from error
 
 
-def _check_end(archive: str, offset: int) -> None:
+def _check_archive_end(archive: str, offset: int) -> None:
     """Raise `UsageError` unless the archive ends with a block of zeros, which `tarfile` does not check."""
     with open(archive, "rb") as file:
         file.seek(offset)

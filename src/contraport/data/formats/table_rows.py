@@ -22,11 +22,11 @@ from contraport.data.formats.column_roles import ColumnRoles, derive_view_names,
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
     explode_text_lists,
-    find_empty_rows,
     group_sequences,
     holds_lists_of_texts,
     holds_strings,
     holds_texts,
+    mask_empty_rows,
     read_categories,
     read_image_file_names,
     read_number_columns,
@@ -34,12 +34,12 @@ from contraport.data.formats.columns import (
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, View
-from contraport.data.splits import TEST_NAMES, Masks, Positions, mask_test_and_unused
+from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, mask_test_and_unused
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
 MAX_CLASSES = 100
-"""A text column with at most this many distinct values, each ten times or more on average, is taken for labels."""
+"""Maximum number of distinct values of a text column that is read as labels; each must occur ten times on average."""
 
 _MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
@@ -86,14 +86,14 @@ class TableRows:
         index = position if self.indices is None else int(self.indices[position])
         return self.table.slice(index, 1) if self.is_table else self.table[index]
 
-    def find_empty(self) -> np.ndarray:
+    def mask_empty(self) -> np.ndarray:
         """Return the mask of the rows without a value in any column.
 
         Of rows in files only strings are examined, as everything else would have to be read.
         """
         if not (self.is_table or holds_only_strings(self)):
             return np.zeros(len(self), dtype=np.bool_)
-        empty = find_empty_rows(self.table if self.is_table else self.table[:])
+        empty = mask_empty_rows(self.table if self.is_table else self.table[:])
         return empty if self.indices is None else empty[self.indices]
 
     def select_columns(self, names: Sequence[str]) -> TableRows:
@@ -111,14 +111,14 @@ class TableRows:
 
     def explode(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
         """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
-        name = find_text_lists(self.schema, views)
+        name = find_text_list_view(self.schema, views)
         if name is None:
             return self, np.arange(len(self))
         texts, source_rows = explode_text_lists(self.select_columns([name]).read(), name)
         return replace(self.take(source_rows), texts=pa.table({name: texts})), source_rows
 
 
-def find_text_lists(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
+def find_text_list_view(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
     """Return the name of the view that is a column of lists of texts, or None."""
     names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(schema.field(names[0]))]
     check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
@@ -221,20 +221,20 @@ def dataset_from_rows(
         is_test, neither = mask_test_and_unused(names, f"{where}: column {column!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
-    labels, label_names = _read_codes(rows, by_role["labels"], class_names or {}, where)
-    domains, domain_names = _read_codes(rows, by_role["domains"], class_names or {}, where)
+    labels, label_names = _read_category_codes(rows, by_role["labels"], class_names or {}, where)
+    domains, domain_names = _read_category_codes(rows, by_role["domains"], class_names or {}, where)
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
-        present = ~np.stack([part.find_empty() for part in view_rows], axis=1)
-        view_rows = [_fill(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
+        present = ~np.stack([part.mask_empty() for part in view_rows], axis=1)
+        view_rows = [_fill_missing_rows(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
         present = None if present.all() else present
     folder = path if path.is_dir() else path.parent
     views = [
-        _view(part, names, folder, where, texts=names[0] not in roles.maybe_files)
+        _build_view(part, names, folder, where, texts=names[0] not in roles.maybe_files)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _file_keys(views, present, source_rows, where)
+    files = _make_file_keys(views, present, source_rows, where)
     message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -247,8 +247,8 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_per_item(as_weight_per_item, rows, by_role["weights"], where),
-        regression_targets=_read_per_item(as_number_per_item, rows, by_role["numbers"], where),
+        weights=_read_item_values(as_weight_per_item, rows, by_role["weights"], where),
+        regression_targets=_read_item_values(as_number_per_item, rows, by_role["numbers"], where),
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
@@ -265,7 +265,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
     roles = infer_roles(rows.schema, columns, where)
-    counts = {name: _count_few(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
+    counts = {name: _count_texts(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
     few = {name: count for name, count in counts.items() if count}
     if not few:
         return roles
@@ -284,8 +284,8 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _count_few(rows: TableRows, name: str) -> int:
-    """Return the number of distinct texts in a column, or 0 if it has many distinct ones or none."""
+def _count_texts(rows: TableRows, name: str) -> int:
+    """Count the distinct texts in a column; 0 if there are too many for labels."""
     table = rows.select_columns([name]).read()
     if not holds_texts(table, name):
         return 0
@@ -293,10 +293,10 @@ def _count_few(rows: TableRows, name: str) -> int:
     return distinct if distinct <= min(MAX_CLASSES, len(rows) // 10) else 0
 
 
-def _file_keys(
+def _make_file_keys(
     views: Sequence[View], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return the name of the first image file of each row, or the row number; None if no view consists of files."""
+    """Make keys from the name of each row's first image file, or the row number; None if no view consists of files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -320,7 +320,7 @@ def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], wh
         return None
 
 
-def _fill(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
+def _fill_missing_rows(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
     """Fill rows that lack a view with the first row that has it; these placeholders are never used."""
     if present.all():
         return rows
@@ -329,7 +329,7 @@ def _fill(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
     return rows.take(np.where(present, np.arange(len(present)), existing[0]))
 
 
-def _read_codes(
+def _read_category_codes(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     if name is None:
@@ -346,7 +346,7 @@ def _read_codes(
     return values.astype(np.int64), names
 
 
-def _read_per_item(
+def _read_item_values(
     parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
 ) -> Tensor | None:
     if name is None:
@@ -355,7 +355,7 @@ def _read_per_item(
     return parse(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
-def _view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
+def _build_view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
     """Build one view from its columns, for all rows. Texts, and numbers of an Arrow table, are read into memory."""
     if holds_only_strings(rows):
         table = rows.read()
@@ -381,15 +381,13 @@ def is_huggingface_folder(folder: str) -> bool:
 
 
 @data_format(
-    "a dataset of Hugging Face",
-    recognizes=is_huggingface_folder,
-    options=["image_size", "columns", "test_fraction"],
+    "a dataset of Hugging Face", recognizes=is_huggingface_folder, options=["image_size", "columns", "test_fraction"]
 )
 def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
     """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`."""
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
-        _validate(Path(folder))
+        _check_intact(Path(folder))
         loaded = datasets.load_from_disk(folder)
     except Exception as error:  # parsers raise anything on hostile files
         raise unreadable_error(f"data: {folder}", "a dataset of Hugging Face", error) from error
@@ -426,27 +424,27 @@ def dataset_from_huggingface(
     )
 
 
-def _validate(folder: Path) -> None:
+def _check_intact(folder: Path) -> None:
     """Raise `UsageError` unless the tables of a folder are intact; Arrow would read outside its memory if they are not.
 
     Only offsets and texts are read, so this is cheap for images and numbers.
     """
-    for file in _table_files(folder):
+    for file in _iterate_table_files(folder):
         check_regular_file("data", file)
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
             for batch in batches:
                 batch.validate(full=True)
 
 
-def _table_files(folder: Path) -> Iterator[Path]:
+def _iterate_table_files(folder: Path) -> Iterator[Path]:
     """Yield the files with the rows of all splits."""
     if (folder / "dataset_dict.json").is_file():
         for split in _read_json(folder / "dataset_dict.json")["splits"]:
-            yield from _table_files(_inside(folder, split))
+            yield from _iterate_table_files(_join_inside(folder, split))
     else:
         check_regular_file("data", folder / "dataset_info.json")
         for file in _read_json(folder / "state.json")["_data_files"]:
-            yield _inside(folder, file["filename"])
+            yield _join_inside(folder, file["filename"])
 
 
 def _read_json(file: Path) -> Any:
@@ -454,14 +452,14 @@ def _read_json(file: Path) -> Any:
     return json.loads(file.read_text("utf-8"))
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _join_inside(folder: Path, name: str) -> Path:
     check(Path(name).name == name, f"{name!r} must be a name within {folder}.")
     return folder / name
 
 
 def _select_splits(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
     check("train" in loaded, f"data: {folder} must have a split 'train', got {sorted(loaded)}.", "no_train_split")
-    found = [name for name in TEST_NAMES if name in loaded]
+    found = [name for name in TEST_SPLIT_NAMES if name in loaded]
     unused = sorted(set(loaded) - {"train", *found[:1]})
     if unused:
         _log.info("%s: the splits %s are not used", folder, unused)

@@ -23,9 +23,9 @@ from contraport._utils.files import atomic_write
 from contraport._utils.formatting import format_options, pluralize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES, list_some, suggest_view_patterns
+from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES, abridge, suggest_view_patterns
 from contraport.data.formats.columns import explode_text_lists, holds_strings, holds_texts, is_number_text
-from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_lists, resolve_roles
+from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_view, resolve_roles
 from contraport.errors import UsageError, check, unreadable_error
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -39,7 +39,7 @@ _NAME_ROLES = {
     **dict.fromkeys(DOMAIN_NAMES, "domains"),
     **dict.fromkeys(KEY_NAMES, "keys"),
 }
-"""Roles of columns whose values are names, by the column names that imply them."""
+"""Roles by column name, for roles whose values are names: 007 must not become 7."""
 
 
 @data_format("a table", suffixes=SUFFIXES, options=["image_size", "columns", "test_fraction"])
@@ -88,10 +88,10 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
 
 def suggest_views(path: str | Path, columns: Mapping[str, Any] | None = None) -> str:
-    """Return sentences that list the columns of a table of one view, and declare two or more views of them."""
+    """Write a hint that lists the columns of a table of one view, and shows how to declare several views."""
     (names,) = resolve_roles(TableRows(read_table(path, columns)), columns, str(path)).views
     example = format_options(columns={"views": suggest_view_patterns(names)})
-    listed = ", ".join(list_some(names))
+    listed = ", ".join(abridge(names))
     return f"The view has {pluralize(len(names), 'column')}: {listed}. Declare the views by, for example, {example}."
 
 
@@ -137,7 +137,7 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
         columns: roles of its columns; see `resolve_roles`.
         where: name of the table in messages.
     """
-    name = find_text_lists(table.schema, resolve_roles(TableRows(table), columns, where).views)
+    name = find_text_list_view(table.schema, resolve_roles(TableRows(table), columns, where).views)
     if name is None:
         return table, np.arange(len(table))
     texts, rows = explode_text_lists(table, name)

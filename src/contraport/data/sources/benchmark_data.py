@@ -36,13 +36,13 @@ UCI_VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
 UCI_CLASSES, UCI_OBJECTS = 10, 2_000
 DOWNLOAD_FOLDER = Path("~/.cache/contraport")
 MIN_WORDS = 3
-MIN_FUNCTIONS = 20
-"""Functions that a module needs to be a class, so that a tenth of a class is at least some."""
+MIN_CLASS_FUNCTIONS = 20
+"""Minimum number of functions of a module that is used as a class, so that a split of it is not too small."""
 _EXCLUDED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages"}
-"""Folders outside the library proper, or missing from some versions of Python."""
+"""Folders that are left out: outside the library proper, or missing from some versions of Python."""
 
 
-def download_folder(root: Path | None) -> Path:
+def get_download_folder(root: Path | None) -> Path:
     """Return the folder for downloaded data: `root`, or the default folder."""
     return (root or DOWNLOAD_FOLDER).expanduser()
 
@@ -62,7 +62,7 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
 
     Looked for in Debian's folder and in `root` in torchvision's layout, and else downloaded to `root`.
     """
-    download = download_folder(root)
+    download = get_download_folder(root)
     raw = download / "FashionMNIST" / "raw"
     failures = []
     for folder in (FASHION_FOLDER, raw):
@@ -90,7 +90,7 @@ def _read_fashion(folder: Path, split: str) -> Dataset:
     labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", dimensions=1)
     if len(images) != len(labels) or labels.max() >= len(FASHION_CLASSES):
         raise ValueError(f"{len(images)} images do not match {len(labels)} labels")
-    return _image_dataset("fashion-mnist", split, images[:, None], labels, FASHION_CLASSES)
+    return _build_image_dataset("fashion-mnist", split, images[:, None], labels, FASHION_CLASSES)
 
 
 def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
@@ -111,32 +111,32 @@ def load_cifar10(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes."""
     from torchvision.datasets import CIFAR10
 
-    data = _read_torchvision("cifar10", CIFAR10, download_folder(root), train=split == "train")
-    return _image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
+    data = _read_torchvision("cifar10", CIFAR10, get_download_folder(root), train=split == "train")
+    return _build_image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
 def load_cifar100(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
     from torchvision.datasets import CIFAR100
 
-    data = _read_torchvision("cifar100", CIFAR100, download_folder(root), train=split == "train")
-    return _image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
+    data = _read_torchvision("cifar100", CIFAR100, get_download_folder(root), train=split == "train")
+    return _build_image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
 def load_svhn(split: str, root: Path | None) -> Dataset:
     """Load SVHN, 99,289 cropped digits of house numbers, 32 x 32 pixels; flips are off, as they change a digit."""
     from torchvision.datasets import SVHN
 
-    data = _read_torchvision("svhn", SVHN, download_folder(root), split=split)
-    return _image_dataset("svhn", split, data.data, data.labels, SVHN_CLASSES, flips=False)
+    data = _read_torchvision("svhn", SVHN, get_download_folder(root), split=split)
+    return _build_image_dataset("svhn", split, data.data, data.labels, SVHN_CLASSES, flips=False)
 
 
 def load_stl10(split: str, root: Path | None) -> Dataset:
     """Load the labeled part of STL-10: 5,000 and 8,000 photographs, 96 x 96 pixels, in 10 classes."""
     from torchvision.datasets import STL10
 
-    data = _read_torchvision("stl10", STL10, download_folder(root), split=split)
-    return _image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
+    data = _read_torchvision("stl10", STL10, get_download_folder(root), split=split)
+    return _build_image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
 def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
@@ -148,7 +148,7 @@ def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
     if split == "test":
         return load_stl10(split, root)
-    folder = download_folder(root)
+    folder = get_download_folder(root)
     _read_torchvision("stl10", STL10, folder, split="test")  # raises unless all files are there and intact
     file = folder / STL10.base_folder / STL10.train_list[2][0]
     images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
@@ -168,7 +168,7 @@ def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **optio
     raise UsageError(message, kind="not_found")
 
 
-def _image_dataset(
+def _build_image_dataset(
     name: str, split: str, images: np.ndarray, labels: Any, class_names: tuple[str, ...], *, flips: bool = True
 ) -> Dataset:
     return Dataset(
@@ -339,16 +339,16 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
 def select_unique_functions() -> tuple[DocumentedFunction, ...]:
     """Return the functions with a unique name and docstring sentence, from modules with at least 20 such functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    by_name = {function.name_words: function for function in _functions(library)}
+    by_name = {function.name_words: function for function in _iterate_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
     unique = [function for function in by_name.values() if uses[function.sentence] == 1]
     sizes = Counter(function.module for function in unique)
-    chosen = tuple(function for function in unique if sizes[function.module] >= MIN_FUNCTIONS)
+    chosen = tuple(function for function in unique if sizes[function.module] >= MIN_CLASS_FUNCTIONS)
     check(bool(chosen), f"data: docstrings requires the sources of Python's library in {library}.", "not_found")
     return chosen
 
 
-def _functions(library: Path) -> Iterator[DocumentedFunction]:
+def _iterate_functions(library: Path) -> Iterator[DocumentedFunction]:
     """Yield the functions that have a docstring, file by file."""
     for file in sorted(library.rglob("*.py")):
         place = file.relative_to(library)
@@ -358,7 +358,7 @@ def _functions(library: Path) -> Iterator[DocumentedFunction]:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, OSError):  # some files are samples of invalid syntax
             continue
-        for node in _definitions(tree):
+        for node in _iterate_definitions(tree):
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
             if len(sentence.split()) >= MIN_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
@@ -366,13 +366,13 @@ def _functions(library: Path) -> Iterator[DocumentedFunction]:
                 yield DocumentedFunction(place.parts[0].removesuffix(".py"), name, sentence)
 
 
-def _definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _iterate_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the functions and methods of a module, without nested functions."""
     for part in node.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             yield part
         elif isinstance(part, ast.ClassDef):
-            yield from _definitions(part)
+            yield from _iterate_definitions(part)
 
 
 def _split_words(name: str) -> str:

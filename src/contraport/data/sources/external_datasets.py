@@ -23,7 +23,7 @@ from contraport.data.arrays import as_view_tensor, factorize_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_name
 from contraport.data.formats.shards import name_field_views
-from contraport.data.image_decoding import SUFFIXES, crop_to_square, to_rgb
+from contraport.data.image_decoding import IMAGE_SUFFIXES, crop_to_square, to_rgb
 from contraport.data.stores import ArrayStore, Shape, Store
 from contraport.data.streams import HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
@@ -121,7 +121,7 @@ def from_torch(
         class_names=class_names,
         domain_names=domain_names,
         allows_flips=flips,
-        view_names=item_view_names(item),
+        view_names=get_item_view_names(item),
     )
 
 
@@ -140,20 +140,20 @@ def _name_classes(
 
 
 def _read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
-    stored = _stored_labels(dataset)
-    if stored is not None and len(stored) == length and str(stored[0]) == str(item_label(dataset[0])):
+    stored = _find_stored_labels(dataset)
+    if stored is not None and len(stored) == length and str(stored[0]) == str(get_item_label(dataset[0])):
         return stored
     _log.info("%s: reading each item once for its label; labels= avoids that", name)
-    labels = [item_label(dataset[position]) for position in range(length)]
+    labels = [get_item_label(dataset[position]) for position in range(length)]
     missing = next((position for position, label in enumerate(labels) if label is None), None)
     check(missing is None, f"data: item {missing} of {name} has no label, others have.", "missing_label")
     return np.asarray(labels)
 
 
-def _stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
+def _find_stored_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
     """Return the labels that a torch dataset, or the dataset behind a subset, stores beside its items."""
     if isinstance(dataset, Subset):
-        whole = _stored_labels(dataset.dataset)
+        whole = _find_stored_labels(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]
     if getattr(dataset, "target_transform", None) is not None:
         return None
@@ -235,8 +235,8 @@ def from_stream(
         split="train",
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
-        allows_flips=flips or has_images(raw[0]),
-        view_names=item_view_names(raw[0]),
+        allows_flips=flips or item_has_images(raw[0]),
+        view_names=get_item_view_names(raw[0]),
     )
     return Stream(source, read, head)
 
@@ -255,9 +255,9 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
     Raises:
         UsageError: the item has no view, or a part that cannot be a view.
     """
-    label, key = item_label(item), None
+    label, key = get_item_label(item), None
     if isinstance(item, Mapping):
-        fields = _view_fields(item)
+        fields = _get_view_fields(item)
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
         check(len(fields) > 0, message, "no_view")
         views = [_parse_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
@@ -265,11 +265,11 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
     else:
         parts = _flatten(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
-        views = [_as_view(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
-    return ParsedItem(tuple(_resize(view, image_size) for view in views), label, key)
+        views = [_as_view_batch(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
+    return ParsedItem(tuple(_resize_view(view, image_size) for view in views), label, key)
 
 
-def item_label(item: Any) -> int | str | None:
+def get_item_label(item: Any) -> int | str | None:
     """Return the class label in an item of a torch dataset, or None if it has none."""
     if isinstance(item, Mapping):
         value = next((item[name] for name in item if str(name).lower() in _LABELS), None)
@@ -282,19 +282,19 @@ def item_label(item: Any) -> int | str | None:
     return value if isinstance(value, int | str) else None
 
 
-def has_images(item: Any) -> bool:
+def item_has_images(item: Any) -> bool:
     """Return whether an item contains a PIL image or an encoded image."""
     if isinstance(item, Mapping):
         return any(_is_image(name, value) for name, value in item.items())
     return any(isinstance(part, Image.Image) for part in _flatten(item))
 
 
-def item_view_names(item: Any) -> tuple[str, ...]:
+def get_item_view_names(item: Any) -> tuple[str, ...]:
     """Return the names of the views of an item that is a dict of several views; empty otherwise."""
-    fields = _view_fields(item) if isinstance(item, Mapping) else {}
+    fields = _get_view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
         return ()
-    parts = [(name.rpartition("."), f".{_suffix(name)}" in SUFFIXES) for name in fields]
+    parts = [(name.rpartition("."), f".{_lower_suffix(name)}" in IMAGE_SUFFIXES) for name in fields]
     return name_field_views([f"{stem}{dot}{'image' if image else end}" for (stem, dot, end), image in parts])
 
 
@@ -303,7 +303,7 @@ def _flatten(item: Any) -> list[Any]:
     return [part for nested in item for part in _flatten(nested)] if isinstance(item, tuple | list) else [item]
 
 
-def _view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
+def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the fields of a dict item that are views, without labels and keys."""
     return {
         str(name): value
@@ -317,7 +317,7 @@ def _view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _parse_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
     if not _is_text(name, value):
-        return _as_view(_decode(value, where), where, image_size)
+        return _as_view_batch(_decode_part(value, where), where, image_size)
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError as error:
@@ -329,21 +329,21 @@ def _parse_field(name: str, value: Any, where: str, image_size: int | None) -> T
 def _is_image(name: object, value: Any) -> bool:
     return (
         isinstance(value, Image.Image)
-        or (isinstance(value, bytes) and f".{_suffix(name)}" in SUFFIXES)
+        or (isinstance(value, bytes) and f".{_lower_suffix(name)}" in IMAGE_SUFFIXES)
         or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
     )
 
 
 def _is_text(name: object, value: Any) -> bool:
-    by_suffix = isinstance(value, str | bytes) and _suffix(name) == "txt"
+    by_suffix = isinstance(value, str | bytes) and _lower_suffix(name) == "txt"
     return by_suffix or (isinstance(value, str) and is_text_column_name(str(name)))
 
 
-def _suffix(name: object) -> str:
+def _lower_suffix(name: object) -> str:
     return str(name).rpartition(".")[2].lower()
 
 
-def _decode(part: Any, where: str) -> Any:
+def _decode_part(part: Any, where: str) -> Any:
     """Convert an encoded image to a PIL image and a list to an array; return other values unchanged."""
     content = part["bytes"] if isinstance(part, Mapping) else part
     if isinstance(content, list):
@@ -357,7 +357,7 @@ def _decode(part: Any, where: str) -> Any:
         raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}", kind="unreadable") from error
 
 
-def _as_view(value: Any, where: str, image_size: int | None) -> Tensor:
+def _as_view_batch(value: Any, where: str, image_size: int | None) -> Tensor:
     """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:
@@ -369,7 +369,7 @@ def _as_view(value: Any, where: str, image_size: int | None) -> Tensor:
     return as_view_tensor(where, value[None])
 
 
-def _resize(view: Tensor, size: int | None) -> Tensor:
+def _resize_view(view: Tensor, size: int | None) -> Tensor:
     if size is None or view.ndim != 4 or view.shape[2:] == (size, size):
         return view
     resized: Tensor = transforms.resize(view, [size, size], antialias=True)

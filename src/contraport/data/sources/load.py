@@ -25,9 +25,9 @@ from contraport.data.formats import find_format, list_file_suffixes
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
-from contraport.data.image_decoding import SUFFIXES, ImageFiles, crop_to_square, median_size
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_median_size, crop_to_square
 from contraport.data.item_metadata import ItemMetadata, View
-from contraport.data.sources.benchmark_data import download_folder
+from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
 from contraport.data.sources.remote import download, is_remote
 from contraport.data.splits import check_fraction, check_split_name
@@ -96,7 +96,7 @@ def load(
         dataset = from_object(data, split, **options)
     if ignore_labels and dataset.labels is not None:
         dataset = dataset.without_labels()
-    return dataset if image_size is None else _resize(dataset, image_size)
+    return dataset if image_size is None else _resize_images(dataset, image_size)
 
 
 def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
@@ -116,7 +116,7 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
 
 def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
     if is_remote(data):
-        dataset = _load_path(download(data, download_folder(root) / "remote"), split, root, **options)
+        dataset = _load_path(download(data, get_download_folder(root) / "remote"), split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
         return dataset
     source, path = DATASETS.get(data), Path(data)
@@ -158,7 +158,7 @@ class _ResizedStore(StoreWrapper):
         )
 
 
-def _resize(dataset: Dataset, size: int) -> Dataset:
+def _resize_images(dataset: Dataset, size: int) -> Dataset:
     images = [shape for shape in dataset.shapes if len(shape) == 3]
     # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
     items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
@@ -196,7 +196,7 @@ def from_object(
     >>> from_object(frame, "test").labels.tolist(), from_object(frame).shapes
     ([0, 1], ((2,),))
     """
-    library, path = _library(data), Path(type(data).__name__)
+    library, path = _find_table_library(data), Path(type(data).__name__)
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
     if library == "datasets":
         return dataset_from_huggingface(data, split, path, **options)
@@ -225,7 +225,7 @@ _TABLES = {
 }  # fmt: skip
 
 
-def _library(data: Any) -> str | None:
+def _find_table_library(data: Any) -> str | None:
     """Return the name of the library that a table object belongs to, without importing it; None for other objects."""
     for kind in type(data).__mro__:
         library = kind.__module__.partition(".")[0]
@@ -246,14 +246,14 @@ def _to_arrow(frame: Any, library: str) -> pa.Table:
 def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
     view: View | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
-    if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
+    if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:
         check_nonempty_texts("data", data)
         items, view = replace(items, data_name="texts"), PackedTextStore.from_texts(data, "data")
     elif all(isinstance(item, str | Path) for item in data):
         files = tuple(map(str, data))
         items, view = replace(items, data_name="files", keys=files), ImageFiles(files)
     elif all(isinstance(item, Image.Image) for item in data):
-        side = size or median_size([min(image.size) for image in data])
+        side = size or compute_median_size([min(image.size) for image in data])
         view = ArrayStore((torch.stack([crop_to_square(image, side) for image in data]),))
     if view is not None:
         return items.build_dataset(split, [view], image_size=size)

@@ -43,7 +43,7 @@ class _RemoteFile(NamedTuple):
 
     def is_cached(self) -> bool:
         """Return whether the cache contains the current version of the file."""
-        record = _download_record(self.local)
+        record = _download_record_path(self.local)
         if not (self.local.exists() and record.exists()):
             return False
         if read_json(record) == self.remote_state():
@@ -111,7 +111,7 @@ def _remove_stale(folder: Path, current: Collection[Path], url: str) -> None:
     stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
     for file in stale:
         file.unlink(missing_ok=True)
-        _download_record(file).unlink(missing_ok=True)
+        _download_record_path(file).unlink(missing_ok=True)
     if stale:
         log.warning("removed %s from %s that %s no longer has", pluralize(len(stale), "file"), folder, url)
 
@@ -124,7 +124,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
         name = f"MB of {local.name}"
         with atomic_write(local) as temporary, bars.track_steps(size and size // MEGABYTE, name) as step:
             file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
-        write_json(_download_record(local), state)
+        write_json(_download_record_path(local), state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
         raise UsageError(message, kind="unreadable") from error
@@ -144,6 +144,6 @@ def _progress_callback(step: Callable[[str], None], name: str) -> Any:
     return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": advance})
 
 
-def _download_record(local: Path) -> Path:
+def _download_record_path(local: Path) -> Path:
     """Return the path of the file that records the state of the last download."""
     return local.with_name(f".{local.name}.json")

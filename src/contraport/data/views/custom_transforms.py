@@ -74,7 +74,7 @@ class CustomTransform:
         for item, seed in zip(items, seeds, strict=True):
             views = []
             for view in range(number):
-                with _seeded(self.function, [*seed, view]):
+                with _seeded_generators(self.function, [*seed, view]):
                     views.append(self.transform_item(item))
             rows.append(torch.stack(views))
         return torch.stack(rows)
@@ -146,7 +146,7 @@ class TransformedDataset(Dataset):
 
 
 @contextmanager
-def _seeded(change: Any, seeds: Sequence[int]) -> Iterator[None]:
+def _seeded_generators(change: Any, seeds: Sequence[int]) -> Iterator[None]:
     """Context that seeds all random generators a callable may use, and restores their states afterwards."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()

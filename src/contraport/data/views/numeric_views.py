@@ -12,7 +12,7 @@ from contraport.data.views.images import resample_affine
 from contraport.data.views.random_draws import RandomDraws
 
 MAX_MIX = 0.5
-NOISE = MAX_MIX * math.sqrt(2 / 3)
+DEFAULT_NOISE_STD = MAX_MIX * math.sqrt(2 / 3)
 """Default standard deviation of the noise, relative to that of the data; moves an item as far as mixup (RMS)."""
 
 
@@ -85,14 +85,14 @@ class SeriesTransform(nn.Module):
     def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each series."""
         channels, length = series.shape[1:]
-        cropped = _crop(series, self.strength.crop, draws)
+        cropped = _crop_series(series, self.strength.crop, draws)
         scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, channels, 1)
         unmasked = ~draws.span_mask(self.strength.masked, length)[:, None]
         noise = self.strength.noise * self.std * draws.normal(channels, length)
         return self.mean + (cropped - self.mean) * scale * unmasked + noise
 
 
-def _crop(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
+def _crop_series(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
     """Crop a random stretch of each series and resample it to the full length."""
     fraction = draws.uniform(least, 1)
     start = (1 - fraction) * draws.uniform(-1, 1)
@@ -133,7 +133,7 @@ class Noise(nn.Module):
 
     std: Tensor
 
-    def __init__(self, std: Tensor, strength: float = NOISE) -> None:
+    def __init__(self, std: Tensor, strength: float = DEFAULT_NOISE_STD) -> None:
         super().__init__()
         self.strength = strength
         self.register_buffer("std", std, persistent=False)

@@ -51,7 +51,7 @@ class TextTransform(nn.Module):
         spared = start + (spared * length).long().clamp(max=length - 1)
         inside = (words >= start) & (words < start + length)
         deleted = (_hash_uniform(seeds, words) < self.strength.deleted) & (words != spared)
-        return _pack(texts, inside & ~deleted & (texts > 0))
+        return _pack_chosen_bytes(texts, inside & ~deleted & (texts > 0))
 
 
 def assign_bytes_to_words(texts: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
     return (mixed ^ (mixed >> 16)).double() / 2**31
 
 
-def _pack(texts: Tensor, chosen: Tensor) -> Tensor:
+def _pack_chosen_bytes(texts: Tensor, chosen: Tensor) -> Tensor:
     """Move the chosen bytes of each text to the front, and drop trailing white space."""
     order = (~chosen).byte().argsort(dim=1, stable=True)
     moved = torch.where(chosen, texts, 0).gather(1, order)

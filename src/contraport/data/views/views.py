@@ -120,7 +120,7 @@ class Views(nn.Module):
         check(not (dataset.has_mismatched_partners and is_named), message, "mismatched")
         if self.custom is not None:
             self.augment = self.custom.name
-            made = _custom_views(dataset, self.custom, views)
+            made = _plan_custom_views(dataset, self.custom, views)
         else:
             frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
@@ -129,16 +129,16 @@ class Views(nn.Module):
             check(good, "augment: mixup requires all views of all items, and some lack one.", "missing_views")
             parsed = parse_augment(self.augment)
             if frames:
-                self._windows = AdjacentWindows(_window_length(dataset, str(views)))
+                self._windows = AdjacentWindows(_compute_window_length(dataset, str(views)))
                 shape = dataset.shapes[0][0], self._windows.length
-                made = [_PlannedView(view, _transform(dataset, 0, parsed), shape) for view in (0, 1)]
+                made = [_PlannedView(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
-                made = [_color_view(dataset, parsed)]
+                made = [_plan_color_view(dataset, parsed)]
                 self._unaugmented = dataset.with_store(_LabStore(dataset.store), ("lightness", "colours"))
             elif isinstance(views, str):
-                made = _crop_views(dataset, parsed, views)
+                made = _plan_multi_crop_views(dataset, parsed, views)
             else:
-                made = _numbered_views(dataset, parsed, views)
+                made = _plan_repeated_views(dataset, parsed, views)
         self._sources = [view.source for view in made]
         self._transforms = nn.ModuleList(view.transform for view in made)
         self.unaugmented_shapes: tuple[Shape, ...] = self._unaugmented.shapes
@@ -163,13 +163,13 @@ class Views(nn.Module):
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchShare | None
     ) -> tuple[Tensor, ...]:
         if custom.takes_batches:
-            floats = _as_floats(views)
+            floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
         if views[0].ndim == len(self.unaugmented_shapes[0]) + 1:  # plain items, not yet transformed by a worker
             seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
             number = self.views_per_source
             views = tuple(custom.draw_views(view.cpu(), number, seeds).to(view.device) for view in views)
-        return _as_floats(tuple(one for view in views for one in view.unbind(1)))
+        return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
     def compute_means_and_stds(self) -> list[Statistics]:
         """Return the mean and the standard deviation of each unaugmented view; see `Dataset.mean_and_std`."""
@@ -198,7 +198,7 @@ class Views(nn.Module):
         check(self.missing_transform_name is None, message, "missing_transform")
         if self.custom is not None:
             return self._apply_custom(self.custom, views, share)
-        floats = _as_floats(views)
+        floats = _views_to_floats(views)
         draws = RandomDraws(floats[0], share)
         if self._windows is not None:
             floats = self._windows(floats[0], draws)
@@ -212,7 +212,7 @@ class Views(nn.Module):
 
         They are the stored views, or lightness and colors for "color".
         """
-        floats = _as_floats(views)
+        floats = _views_to_floats(views)
         return _split_lab(floats[0]) if self._splits_color else floats
 
 
@@ -244,10 +244,10 @@ class _LabStore(StoreWrapper):
         return None if digests is None else digests.expand(-1, 2)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return _split_lab(*_as_floats(self.store.fetch(positions)))
+        return _split_lab(*_views_to_floats(self.store.fetch(positions)))
 
 
-def _as_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
@@ -256,30 +256,32 @@ def _split_lab(images: Tensor) -> tuple[Tensor, Tensor]:
     return lab[:, :1], lab[:, 1:]
 
 
-def _custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_PlannedView]:
+def _plan_custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_PlannedView]:
     message = f"views: must be a number, as {custom.name} of augment makes the views; got {views!r}."
     check(not isinstance(views, str), message, "conflict")
     message = f"augment: {custom.name} requires all views of all items, and some lack one."
     check(dataset.present is None, message, "missing_views")
-    return _numbered_views(dataset, AugmentSpec("none"), cast(int | None, views))
+    return _plan_repeated_views(dataset, AugmentSpec("none"), cast(int | None, views))
 
 
-def _numbered_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_PlannedView]:
-    """Return the views to make: several of one stored view, or one of each stored view."""
+def _plan_repeated_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_PlannedView]:
+    """Plan the random views: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
     good = is_integer(number) and 1 <= number <= MAX_VIEWS
     check(good, f"views: must be an integer from 1 to {MAX_VIEWS}, or a name, got {views!r}.")
     message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {views}."
     check(stored in (1, number), message, "number")
-    made = [_PlannedView(view, _transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
+    made = [
+        _PlannedView(view, _build_transform(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)
+    ]
     if stored > 1:
         return made
     others = made[0]._replace(source=1) if dataset.has_mismatched_partners else made[0]
     return [made[0], *[others] * (number - 1)]
 
 
-def _window_length(dataset: Dataset, views: str) -> int:
+def _compute_window_length(dataset: Dataset, views: str) -> int:
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
@@ -293,7 +295,7 @@ def _window_length(dataset: Dataset, views: str) -> int:
     return int(length)
 
 
-def _transform(dataset: Dataset, view: int, augment: AugmentSpec, *, removes_color: bool = True) -> nn.Module:
+def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, removes_color: bool = True) -> nn.Module:
     """Build the random transform of a stored view."""
     shape = dataset.shapes[view]
     strength = {} if augment.strength is None else {"strength": augment.strength}
@@ -321,8 +323,8 @@ def _transform(dataset: Dataset, view: int, augment: AugmentSpec, *, removes_col
     return VectorTransform(VECTORS[augment.name], mean, std)
 
 
-def _color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
-    """Return the plan of the RGB view that is then split into lightness and colors."""
+def _plan_color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
+    """Plan the random RGB view that is then split into lightness and colors."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
@@ -330,11 +332,11 @@ def _color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
     bounds = dataset.channel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")
-    return _PlannedView(0, _transform(dataset, 0, augment, removes_color=False), shapes[0])
+    return _PlannedView(0, _build_transform(dataset, 0, augment, removes_color=False), shapes[0])
 
 
-def _crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_PlannedView]:
-    """Return the views to make for multi-crop: large crops first, then small ones."""
+def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_PlannedView]:
+    """Plan the random views of multi-crop: large crops first, then small ones."""
     numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
         error = unknown_name_error("views", views, (COLOR, FRAMES, MULTI_CROP))

@@ -23,7 +23,7 @@ from contraport.data.perturbations import (
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
-    with_partners,
+    with_partner_views,
 )
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import Positions, draw_stratified_split
@@ -204,7 +204,7 @@ def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None)
         partners = torch.from_numpy(run.mismatched_partners())
     else:
         partners = draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
-    return with_partners(dataset, partners), partners
+    return with_partner_views(dataset, partners), partners
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
