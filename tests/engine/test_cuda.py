@@ -16,7 +16,7 @@ import contraport
 from contraport.engine import (
     Geometry,
     Gibbs,
-    LabelMask,
+    LabelExclusion,
     LogOfFunction,
     MatrixLogKernel,
     backend,
@@ -24,10 +24,10 @@ from contraport.engine import (
     explain_backend,
     precision,
 )
-from contraport.engine.backends.cuda import TRITON, block_shape
+from contraport.engine.backends.cuda import HAS_TRITON, find_launch_shape
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-needs_triton = pytest.mark.skipif(not TRITON or INTERPRETED, reason="needs Triton, and not its interpreter")
+needs_triton = pytest.mark.skipif(not HAS_TRITON or INTERPRETED, reason="needs Triton, and not its interpreter")
 
 
 @needs_triton
@@ -72,7 +72,7 @@ def test_rejects_embeddings_on_a_cpu():
 
 
 def test_requires_triton(monkeypatch):
-    monkeypatch.setattr("contraport.engine.backends.cuda.TRITON", False)
+    monkeypatch.setattr("contraport.engine.backends.cuda.HAS_TRITON", False)
     z0, z1 = torch.randn(2, 8, 4)
     with backend("cuda"), raises_usage_error("backend.missing", "triton"):
         contraport.nt_xent()(z0, z1)
@@ -104,9 +104,9 @@ HOPPER_SHARED_MEMORY = 227 << 10
 @pytest.mark.parametrize(
     ("name", "dtype", "way", "dimensions"),
     [
-        pytest.param("sums_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
-        pytest.param("sums_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
-        ("sums_kernel", "fp32", "ieee", 128),
+        pytest.param("row_sums_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
+        pytest.param("row_sums_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
+        ("row_sums_kernel", "fp32", "ieee", 128),
         pytest.param("weighted_products_kernel", "bf16", "tf32", 256, marks=pytest.mark.slow),
         pytest.param("weighted_products_kernel", "fp16", "tf32", 128, marks=pytest.mark.slow),
         ("weighted_products_kernel", "fp32", "tf32", 128),
@@ -129,11 +129,11 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
         assert knobs.nvidia.ptxas.path
     except RuntimeError as error:
         pytest.skip(f"no assembler: {error}")
-    blocks = block_shape(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
+    blocks = find_launch_shape(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
     constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": way} | blocks
-    constants |= {"LOGARITHM": True} if name == "sums_kernel" else {"GROUPS": 1, "RANK": 6, "WITHOUT_LINK": False}
+    constants |= {"LOGARITHM": True} if name == "row_sums_kernel" else {"GROUPS": 1, "RANK": 6, "WITHOUT_LINK": False}
     kinds = {**KINDS, "x": f"*{dtype}", "y": f"*{dtype}", **dict.fromkeys(constants, "constexpr")}
     signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
     aligned = {
@@ -185,8 +185,8 @@ def test_a_symmetric_problem_on_a_device(dimensions):
     kernel, chain = KERNELS["cosine"]().cuda(), CHAINS["sinkhorn 2"]
     places = torch.arange(4096, device="cuda")
     with arithmetic("float32"):
-        found = outcome("cuda", kernel, chain, x, None, (LabelMask((places, places)),))
-    exact = outcome("dense", kernel.double(), chain, x.double(), None, (LabelMask((places, places)),))
+        found = outcome("cuda", kernel, chain, x, None, (LabelExclusion((places, places)),))
+    exact = outcome("dense", kernel.double(), chain, x.double(), None, (LabelExclusion((places, places)),))
     assert_near(found, exact, TOLERANCES["float32"])
 
 

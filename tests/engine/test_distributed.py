@@ -212,7 +212,7 @@ def flat(gradients):
 
 
 def work(rank, report, sizes):
-    contraport.engine.backends.tiled.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     for case, backend in itertools.product(CASES, ["dense", "stored", "streamed"]):
         # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the

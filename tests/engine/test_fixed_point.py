@@ -59,7 +59,7 @@ BACKENDS = ["dense", "stored", "streamed"]
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("learnable", [False, True])
 def test_gradient_matches_unrolling(monkeypatch, name, temperature, learnable):
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     settings = temperature, learnable
     found, exact = value_and_gradients(at_convergence(name), *settings), value_and_gradients(unrolled, *settings)
     for ours, oracle in zip(found, exact, strict=True):
@@ -72,7 +72,7 @@ def test_gradient_matches_unrolling(monkeypatch, name, temperature, learnable):
 @pytest.mark.parametrize("counting", [False, True])
 def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, counting):
     """In all variables of the fixed point, against autograd through all iterations."""
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     if bound is None and dampings == (1.0, 1.0):
         pytest.skip("not relaxed: the potentials have a free constant")
 

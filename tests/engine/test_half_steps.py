@@ -14,7 +14,7 @@ from contraport.engine import (
     Geometry,
     Gibbs,
     HalfStep,
-    LabelMask,
+    LabelExclusion,
     LogHinge,
     LogOfFunction,
     LogPower,
@@ -110,11 +110,13 @@ def assert_same(left, right, tolerance=1e-10):
 @pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize(("damping", "bound"), [(1.0, None), (0.4, None), (0.8, 1.2)])
 def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping, bound):
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
     masks = (
-        LabelMask((torch.arange(11) % 4, torch.arange(9) % 4), exception_labels=(torch.arange(11), torch.arange(9))),
+        LabelExclusion(
+            (torch.arange(11) % 4, torch.arange(9) % 4), exception_labels=(torch.arange(11), torch.arange(9))
+        ),
     )
     kernel = kernels()[kernel].double()
     oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping, bound)
@@ -124,13 +126,13 @@ def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("temperature", [0.2, 0.002])  # exponents that are factors, and those that are not
 def test_a_symmetric_problem_agrees_with_the_dense_oracle(monkeypatch, name, temperature):
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
 
     def gradient(backend_name):
         z = x.clone().requires_grad_()
-        geometry = Geometry(Gibbs("cosine", temperature)(z, z), (LabelMask((places, places)),))
+        geometry = Geometry(Gibbs("cosine", temperature)(z, z), (LabelExclusion((places, places)),))
         uniform = torch.full((10,), -math.log(10), dtype=x.dtype)
         with backend(backend_name):
             f, g = run_half_steps(geometry, [HalfStep("rows", None), HalfStep("columns", 0)], (uniform, uniform))
@@ -158,12 +160,12 @@ def test_products_with_the_kernel_at_the_largest_exponents(monkeypatch, temperat
     y, labels = -x, torch.arange(16) // 15
     chain = [HalfStep("columns" if k % 2 else "rows", k - 1 if k else None) for k in range(8)]
     seen = []
-    products = half_steps._StepsOnKernel.apply
-    monkeypatch.setattr(half_steps._StepsOnKernel, "apply", lambda *given: seen.append(1) or products(*given))
+    products = half_steps._ScalingHalfSteps.apply
+    monkeypatch.setattr(half_steps._ScalingHalfSteps, "apply", lambda *given: seen.append(1) or products(*given))
 
     def run(dtype, name):
         sides = [side.to(dtype).requires_grad_() for side in (x, y)]
-        masks = (LabelMask((labels, labels)),) if masked else ()
+        masks = (LabelExclusion((labels, labels)),) if masked else ()
         uniform = torch.full((16,), 1 / 16, dtype=dtype).log()
         with backend(name):
             potentials = run_half_steps(
@@ -185,7 +187,7 @@ def test_gradcheck(name):
     marginals = (torch.full((5,), 0.2, dtype=torch.float64).log(), torch.full((4,), 0.25, dtype=torch.float64).log())
 
     def potentials(x, y, start):
-        geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (LabelMask((torch.arange(5), torch.arange(4))),))
+        geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (LabelExclusion((torch.arange(5), torch.arange(4))),))
         with backend(name):
             return tuple(
                 run_half_steps(geometry, [HalfStep("rows", 0), HalfStep("columns", 1)], marginals, initial=[start])
@@ -198,7 +200,7 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1.0])
 def test_far_apart_exponents_stay_finite_and_exact(monkeypatch, name, temperature):
     """At a tiny temperature successive potentials differ by hundreds; the terms must not be merged then."""
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(9, 3), torch.randn(9, 3)
     single = outcome(name, CHAINS["sinkhorn 3"], Gibbs("cosine", temperature), x, y, ())
@@ -211,7 +213,7 @@ def test_far_apart_exponents_stay_finite_and_exact(monkeypatch, name, temperatur
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
 def test_a_row_without_pairs_has_no_effect(name):
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
-    masks = (LabelMask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
+    masks = (LabelExclusion((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
     uniform = torch.full((3,), -math.log(3), dtype=torch.float64)
     with backend(name):
         f, g = run_half_steps(
@@ -257,14 +259,14 @@ def test_sinkhorn_matches_pot(n, m, iterations, temperature):
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("kernel", kernels())
 def test_transport_cost_with_a_fixed_plan(monkeypatch, name, kernel):
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     kernel = kernels()[kernel].double()
 
     def result(backend_name):
         torch.manual_seed(0)
         x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
         f, g = (torch.randn(n, dtype=torch.float64) for n in (9, 6))
-        masks = (LabelMask((torch.arange(9), torch.arange(6))),)
+        masks = (LabelExclusion((torch.arange(9), torch.arange(6))),)
         with backend(backend_name):
             sums = row_transport_costs(Geometry(kernel(x, y), masks), f, g)
         return [sums.detach(), *torch.autograd.grad(sums, [x, y], torch.arange(9.0).double())]
@@ -276,7 +278,7 @@ def test_transport_cost_with_a_fixed_plan(monkeypatch, name, kernel):
 @pytest.mark.parametrize("kernel", ["cosine", "callable", "bilinear"])
 def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     """sum_j psi(scale T_ij + b_i) for any nonnegative psi, its value and its gradient, through the log-sum-exp."""
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     torch.manual_seed(0)
     kernel = kernels()[kernel].double()
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
@@ -298,7 +300,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
 
 def test_terms_with_distant_exponents_are_not_merged(monkeypatch):
     """Potentials of two chains that lie e^60 apart: one exponent for both would lose one of them."""
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     x, y = (torch.randn(n, 5, generator=torch.Generator().manual_seed(n)).requires_grad_() for n in (9, 6))
     uniform = torch.full((9,), -math.log(9)), torch.full((6,), -math.log(6))
     initial = [torch.linspace(0, 60, 6), torch.linspace(60, 0, 6)]

@@ -56,7 +56,7 @@ def train(name, backend, share, wrap):
 
 
 def work(rank, report):
-    contraport.engine.backends.tiled.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     for name in LOSSES:
         for backend in ("dense", "streamed"):
             with contraport.distributed.use_local_batch():

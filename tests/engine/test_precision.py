@@ -29,7 +29,7 @@ def gradient(loss, z, dtype, name, way):
 )
 def test_gradient_in_bfloat16_is_close(monkeypatch, loss, way):
     monkeypatch.setattr(tiled, "has_fast_cpu_bfloat16", lambda device: device.type == "cpu")
-    monkeypatch.setattr(tiled, "TILE", (64, 64))
+    monkeypatch.setattr(tiled, "TILE_SHAPE", (64, 64))
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(300, 64, generator=generator)
     z = torch.stack([z, z + torch.randn(300, 64, generator=generator)])

@@ -70,7 +70,7 @@ OWN_CASES = [
 
 
 def work(rank, report, sizes, cases):
-    contraport.engine.backends.tiled.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     for make, name in cases:
         case = make.__name__, name
@@ -150,7 +150,7 @@ ITEMS, DIMENSIONS, NUMBER = 192, 512, 4
 
 
 def count(rank, report, size):
-    contraport.engine.backends.tiled.TILE = 16, 16
+    contraport.engine.backends.tiled.TILE_SHAPE = 16, 16
     share = ITEMS // size
     generator = torch.Generator().manual_seed(rank)
     for name, settings in [("info-nce", {}), ("nt-xent", {}), ("gca-ince", {"iterations": 3})]:

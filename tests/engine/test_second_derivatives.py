@@ -88,7 +88,7 @@ def test_every_objective(monkeypatch, objective, settings, chosen, n):
     if n == N and settings.get("constraint") == "simplex":
         n = 140  # its search for the threshold takes many passes; 280 rows are past that size too
     if n == FEW:
-        monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+        monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     product, difference = products(objective, settings, chosen, n)
     if objective in HELD and settings.get("detach", True):
         assert_near(product, products(objective, settings, "dense", n)[0], 1e-9)

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from contraport.engine import Geometry, Gibbs, SimilarityMask, backend, choose_backend, explain_backend, log_sums
+from contraport.engine import (
+    Geometry,
+    Gibbs,
+    SimilarityExclusion,
+    backend,
+    choose_backend,
+    explain_backend,
+    log_sums,
+)
 
 
 def numbers(*shape, seed=0):
@@ -13,7 +21,7 @@ def numbers(*shape, seed=0):
 def mask():
     rows, columns = torch.arange(9), torch.arange(13)
     limits = numbers(9, seed=3).abs(), 0.1 * numbers(13, seed=4)
-    return SimilarityMask((numbers(9, 2, seed=1), numbers(13, 2, seed=2)), limits, (rows, columns))
+    return SimilarityExclusion((numbers(9, 2, seed=1), numbers(13, 2, seed=2)), limits, (rows, columns))
 
 
 def excluded():
@@ -40,7 +48,7 @@ def test_matches_a_loop_over_pairs():
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
 @pytest.mark.parametrize("temperature", [0.5, 0.001])
 def test_log_sums_exclude_masked_pairs(monkeypatch, name, temperature):
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
     x, y = numbers(9, 3, seed=5).requires_grad_(), numbers(13, 3, seed=6)
     kernel = Gibbs("cosine", temperature)
     with backend(name):

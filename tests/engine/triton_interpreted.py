@@ -17,7 +17,7 @@ from contraport.engine import (
     Geometry,
     Gibbs,
     HalfStep,
-    LabelMask,
+    LabelExclusion,
     RationalQuadratic,
     Relaxation,
     StudentT,
@@ -70,7 +70,14 @@ def problem(n, m, d, device="cpu"):
     generator = torch.Generator().manual_seed(0)
     x, y = (2 * d**-0.5 * torch.randn(k, d, generator=generator).to(device) for k in (n, m))
     rows, columns = (torch.arange(k, device=device) for k in (n, m))
-    return x, y, (LabelMask((rows % 4, columns % 4), exception_labels=(rows, columns)), LabelMask((rows, columns)))
+    return (
+        x,
+        y,
+        (
+            LabelExclusion((rows % 4, columns % 4), exception_labels=(rows, columns)),
+            LabelExclusion((rows, columns)),
+        ),
+    )
 
 
 CASES = [*((kernel, "sinkhorn 2") for kernel in KERNELS), ("powered", "rows"), ("powered", "both directions")]
@@ -103,7 +110,7 @@ def test_half_precision(kernel):
 def test_a_symmetric_problem(kernel):
     x, _, _ = problem(19, 1, 40)
     places = torch.arange(19)
-    kernel, chain, masks = KERNELS[kernel](), CHAINS["sinkhorn 2"], (LabelMask((places, places)),)
+    kernel, chain, masks = KERNELS[kernel](), CHAINS["sinkhorn 2"], (LabelExclusion((places, places)),)
     found = outcome("cuda", kernel, chain, x, None, masks)
     assert_near(found, outcome("dense", kernel.double(), chain, x.double(), None, masks), 5e-5)
 
@@ -137,13 +144,13 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
 def test_a_narrow_workspace_changes_nothing(monkeypatch):
     x, y, masks = problem(50, 23, 40)
     whole = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
-    monkeypatch.setattr("contraport.engine.backends.cuda.WORKSPACE_BYTES", 1)
+    monkeypatch.setattr("contraport.engine.backends.cuda.MAX_WORKSPACE_BYTES", 1)
     assert_near(outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks), whole, 1e-5)
 
 
 def test_a_row_without_pairs_has_no_effect():
     x = torch.randn(3, 2, requires_grad=True)
-    masks = (LabelMask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
+    masks = (LabelExclusion((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
     uniform = torch.full((3,), -math.log(3))
     with backend("cuda"):
         geometry = Geometry(Gibbs()(x, x.detach()), masks)

@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture
 def uneven_tiles(monkeypatch):
     """Cut small batches into several tiles, the last ones smaller."""
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))

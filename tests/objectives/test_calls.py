@@ -25,7 +25,7 @@ from torch import nn
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.engine import Geometry, Gibbs, LabelMask, MatrixLogKernel
+from contraport.engine import Geometry, Gibbs, LabelExclusion, MatrixLogKernel
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
@@ -793,7 +793,8 @@ def test_an_unbalanced_plan_places_items_without_a_partner(backend):
         places = torch.arange(n)
         (plan,) = constraint(
             Geometry(
-                MatrixLogKernel(log_kernel.masked_fill(~others(n), 0), temperature=0.5), (LabelMask((places, places)),)
+                MatrixLogKernel(log_kernel.masked_fill(~others(n), 0), temperature=0.5),
+                (LabelExclusion((places, places)),),
             )
         )
         matrix = plan.dense()

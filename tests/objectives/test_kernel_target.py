@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.objectives.comparing import views
 
-from contraport.engine import Geometry, Gibbs, LabelMask, StudentT
+from contraport.engine import Geometry, Gibbs, LabelExclusion, StudentT
 from contraport.objectives.targets.feature_targets import KernelTargetPlan
 from contraport.objectives.targets.target import DenseTargetPlan
 
@@ -19,8 +19,8 @@ def both(request):
     """A target with a row that wants nothing, and the matrix that it is."""
     x, y = views(7, 3, seed=1)
     rows = torch.arange(7)
-    everything = LabelMask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
-    masks = LabelMask((rows, rows)), everything
+    everything = LabelExclusion((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
+    masks = LabelExclusion((rows, rows)), everything
     target = KernelTargetPlan.with_normalized_rows(Geometry(request.param(x, y), masks))
     kernel = request.param(x, y).dense().exp() * ~masks[0].dense() * ~everything.dense()
     mass = kernel.sum(1, keepdim=True)

@@ -141,7 +141,7 @@ def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_share():
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("backend", ["stored", "streamed"])
 def test_backends_agree_on_every_objective(monkeypatch, name, backend):
-    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", (4, 8))
 
     def outcome(chosen):
         z0, z1 = (z.requires_grad_() for z in views())

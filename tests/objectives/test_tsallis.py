@@ -13,7 +13,7 @@ from tests.objectives import formulas
 from torch.nn import functional as F
 
 import contraport as cp
-from contraport.engine import Geometry, Gibbs, LabelMask
+from contraport.engine import Geometry, Gibbs, LabelExclusion
 
 ORDERS = (-5, -4, -2.5, -1, 0, 0.5, 0.9, 0.9999, 1.0001, 1.1, 1.5, 2)
 TEMPERATURES = (1e-3, 1e-2, 0.1, 1, 10, 100)
@@ -74,7 +74,7 @@ def test_gradients_in_single_precision_are_those_in_double(order, over, backend)
         for dtype in (torch.float32, torch.float64):
             x = unit_rows(40, 8).to(dtype).requires_grad_()
             with cp.engine.backend(backend):
-                geometry = Geometry(Gibbs("cosine", temperature)(x, x), (LabelMask((labels, labels)),))
+                geometry = Geometry(Gibbs("cosine", temperature)(x, x), (LabelExclusion((labels, labels)),))
                 (plan,) = cp.Tsallis(order, over=over)(geometry)
                 values = [plan.row_cost(detach_plan=True).sum(), plan.row_cost(detach_plan=False).sum()]
                 if order < 1:

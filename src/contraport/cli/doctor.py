@@ -21,7 +21,7 @@ from torch import Tensor
 import contraport
 from contraport.cli.config import DOCTOR, DoctorOptions
 from contraport.engine import backend
-from contraport.engine.backends.cuda import TRITON
+from contraport.engine.backends.cuda import HAS_TRITON
 from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
@@ -122,7 +122,7 @@ def _machine() -> dict[str, str]:
         f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
         "devices": ", ".join(devices),
         "backends": ", ".join(_backends("cuda" if torch.cuda.is_available() else "cpu")),
-        "Triton": "installed" if TRITON else "not installed",
+        "Triton": "installed" if HAS_TRITON else "not installed",
         "process groups": ", ".join(available) or "none",
     }
 
@@ -154,7 +154,7 @@ def _tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str
 
 
 def _backends(device: str) -> tuple[str, ...]:
-    return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and TRITON else []))
+    return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and HAS_TRITON else []))
 
 
 def _run_test(name: str, test: Callable[[], None]) -> CheckResult:

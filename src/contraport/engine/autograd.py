@@ -40,7 +40,7 @@ def check_not_in_torch_func(refused: str, expected: str) -> None:
 
 
 def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
-    """Return the vector-Jacobian product of a function: one gradient per input, None for inputs without a gradient.
+    """Return the vector-Jacobian product of a function: one gradient per input, None for unused inputs.
 
     Within a torch operator autograd records nothing, and `torch.func` takes its place.
     """
@@ -59,7 +59,7 @@ def differentiable_gradient(
     grad_outputs: Sequence[Tensor | None],
     needs_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradient of a plain PyTorch function with respect to its inputs, itself differentiable.
+    """Return the gradient of a function of plain PyTorch operations by its inputs; it is differentiable again.
 
     Args:
         function: maps the inputs to its outputs.
@@ -92,23 +92,23 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
     """Return a tensor whose backward node runs without autocast, even if autocast is on during backward.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
-    compiled graph have no hooks: see `inner_products`.
+    compiled graph have no hooks: see `pairwise_inner_products`.
     """
     if not torch.compiler.is_compiling() and value.grad_fn is not None:
-        value.grad_fn.register_prehook(partial(_turn_off, value.device.type))
+        value.grad_fn.register_prehook(partial(_disable_autocast_hook, value.device.type))
     return value
 
 
-def inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return the inner products <x_i, y_j> + bias_j, (N, M), with a gradient that never uses autocast."""
+def pairwise_inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the inner products of all pairs plus biases, <x_i, y_j> + bias_j, (N, M); backward never uses autocast."""
     if is_in_torch_func():
         return disable_autocast_in_backward(torch.addmm(bias, x, y.T))
-    products: Tensor = _InnerProducts.apply(bias, x, None if y is x else y)
+    products: Tensor = _PairwiseInnerProducts.apply(bias, x, None if y is x else y)
     return products
 
 
-class _InnerProducts(torch.autograd.Function):
-    """Autograd function of inner products: without autocast in backward, and with one product there if y is x."""
+class _PairwiseInnerProducts(torch.autograd.Function):
+    """Autograd function of pairwise inner products: no autocast in backward, and a single product there if y is x."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
@@ -127,19 +127,19 @@ class _InnerProducts(torch.autograd.Function):
 
 
 def normalize(z: Tensor, length: float = 1.0) -> Tensor:
-    """Scale the rows of a matrix, (n, d), to a length; rows without a normal number stay zero and get no gradient.
+    """Scale the rows of a matrix, (n, d), to a length; rows of zeros (or subnormal numbers) get no gradient.
 
     A row is first divided by its largest entry, so that its squared length neither overflows nor underflows at any
     scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return _normalize(z, z.detach(), length)[0]
-    rows: Tensor = _Normalize.apply(z, length)
+        return _normalize_rows(z, z.detach(), length)[0]
+    rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def _normalize(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scaled rows, (n, d), and two factors, (n, 1), whose product divides z; `constant` is z detached."""
+def _normalize_rows(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normalized rows, (n, d), and two divisors, (n, 1), with z = rows * both; `constant` is z detached."""
     largest = constant.abs().amax(1, keepdim=True)  # vector_norm(z, inf) takes ten times as long
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)
     units = z / largest
@@ -148,12 +148,12 @@ def _normalize(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tens
     return units / scale, largest, scale
 
 
-class _Normalize(torch.autograd.Function):
-    """Autograd function of `normalize`: its gradient takes a third of the operations of plain autograd."""
+class _NormalizeRows(torch.autograd.Function):
+    """Autograd function of `normalize`: a third of the operations of plain autograd in backward."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, largest, scale = _normalize(z, z, length)
+        rows, largest, scale = _normalize_rows(z, z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
@@ -164,7 +164,7 @@ class _Normalize(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def scaled(z: Tensor) -> tuple[Tensor, ...]:
-                return _normalize(z, z.detach(), ctx.length)[:1]
+                return _normalize_rows(z, z.detach(), ctx.length)[:1]
 
             return differentiable_gradient(scaled, [z], [seed], [True])[0], None
         along = (rows * seed).sum(1, keepdim=True)
@@ -172,7 +172,7 @@ class _Normalize(torch.autograd.Function):
         return across / scale / largest, None  # not by their product, which may overflow
 
 
-def _turn_off(kind: str, seeds: tuple[Tensor, ...]) -> None:
+def _disable_autocast_hook(kind: str, seeds: tuple[Tensor, ...]) -> None:
     if torch.amp.is_autocast_available(kind):
         torch.set_autocast_enabled(kind, False)
 

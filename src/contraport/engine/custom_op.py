@@ -3,7 +3,7 @@
 An `Operation` is what a function such as `contraport.engine.run_half_steps` computes on one geometry. `apply_operation`
 runs it with the passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the
 custom operators ``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two
-functions, `_forward` and `_backward`.
+functions, `_run_forward` and `_run_backward`.
 
 Why custom operators: the compiler does not look into an operator. The passes may therefore read numbers on the host (a
 bound of the exponents, a convergence check) without breaking the graph.
@@ -34,7 +34,7 @@ from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 
 class BackendConfig(NamedTuple):
-    """Backend, processes and precision of an operation, fixed when it starts, so that its gradient uses the same ones.
+    """Backend, processes and precision of an operation, fixed when it starts and used again by its gradient.
 
     Attributes:
         passes_class: Class of the backend, which computes the passes over all pairs.
@@ -51,7 +51,7 @@ class BackendConfig(NamedTuple):
 
 
 class BackwardArgs(NamedTuple):
-    """Arguments of the gradient of an operation.
+    """Outputs, their gradients and the inputs that need gradients: arguments of an operation's backward pass.
 
     Attributes:
         outputs: All outputs of the forward computation.
@@ -66,7 +66,7 @@ class BackwardArgs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
-    """Base class of differentiable operations over all pairs, implemented as dataclasses.
+    """Base class of differentiable operations over all pairs; subclasses are dataclasses.
 
     The fields of a subclass must be values that `flatten` supports.
 
@@ -81,7 +81,7 @@ class Operation(ABC):
     @property
     @abstractmethod
     def output_counts(self) -> tuple[int, int]:
-        """Number of all outputs and number of differentiable outputs, which come first."""
+        """Number of outputs, and how many of them, the first ones, are differentiable."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -89,21 +89,21 @@ class Operation(ABC):
 
     @abstractmethod
     def allocate_outputs(self) -> list[Tensor]:
-        """Return uninitialized tensors with the shapes of the outputs, for tracing."""
+        """Return uninitialized tensors of the shapes of the outputs, for tracing by `torch.compile`."""
 
     @abstractmethod
-    def variables(self) -> tuple[Tensor | None, ...]:
+    def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
         """Return the tensors with respect to which the operation is differentiable."""
 
     @abstractmethod
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        """Return the gradient with respect to each variable, None for variables that need none."""
+        """Return the gradient of each differentiable input, None for inputs that need none."""
 
     @abstractmethod
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradients with respect to the tensors of the operation, as differentiable functions."""
+        """Return gradients that are differentiable again (``create_graph=True``), by the tensors of the operation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class DenseOperation(Operation):
         """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
     def outputs(self) -> list[Tensor]:
-        """Return the differentiable outputs, computed by the chosen backend."""
+        """Return the differentiable outputs, computed by the backend of the operation."""
         if self.backend_config.passes_class.by_autograd:
             return self.dense_outputs()
         return apply_operation(self)[: self.output_counts[1]]
@@ -137,25 +137,25 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     operation = replace(operation, geometry=operation.geometry.reduce_to_pass_inputs())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
-        outputs: list[Tensor] = _apply(_structure_id(structure), tensors)
+        outputs: list[Tensor] = _apply_op(_register_structure(structure), tensors)
         return outputs
     return list(_EagerOperation.apply(operation, structure, *tensors))
 
 
-def _forward(operation: Operation) -> list[Tensor]:
+def _run_forward(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, followed by the tensors saved for the gradient."""
     with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
         passes = operation.backend_config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
-def _backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
+def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
     """Return the gradient of an operation with respect to each tensor that needs one."""
     operation: Operation = unflatten(structure, tensors)
     count, _ = operation.output_counts
     # The same tensor may be several variables (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
-    slots = [None if variable is None else positions[id(variable)] for variable in operation.variables()]
+    slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
     with torch.no_grad(), autocast_disabled(tensors[0]):
         passes = operation.backend_config.create_passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
@@ -173,7 +173,7 @@ class _EagerOperation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = _forward(operation)
+        outputs = _run_forward(operation)
         _, differentiable = operation.output_counts
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
@@ -191,11 +191,11 @@ class _EagerOperation(torch.autograd.Function):
             operation: Operation = unflatten(ctx.structure, tensors)
             with autocast_disabled(tensors[0]):
                 return None, None, *operation.differentiable_backward(ctx.structure, tensors, args)
-        return None, None, *_backward(ctx.structure, tensors, args)
+        return None, None, *_run_backward(ctx.structure, tensors, args)
 
 
 class HostLoop(ABC):
-    """Base class of non-differentiable loops that read numbers on the host, such as an iteration until convergence.
+    """Base class of loops without gradient whose number of steps depends on values read on the host.
 
     Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are those that
     `Geometry.reduce_to_pass_inputs` returns.
@@ -207,11 +207,11 @@ class HostLoop(ABC):
 
     @abstractmethod
     def allocate_outputs(self) -> list[Tensor]:
-        """Return uninitialized tensors with the shapes of the outputs, for tracing."""
+        """Return uninitialized tensors of the shapes of the outputs, for tracing by `torch.compile`."""
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:
-    """Run a loop and return its outputs; under `torch.compile` it is one custom operator.
+    """Run a host loop and return its outputs; under `torch.compile` it is one custom operator.
 
     Traced loops would unroll, and each number read on the host would break the graph.
     """
@@ -220,7 +220,7 @@ def run_host_loop(loop: HostLoop) -> list[Tensor]:
             return loop.run()
     tensors: list[Tensor] = []
     structure = flatten(loop, tensors)
-    outputs: list[Tensor] = _run_loop(_structure_id(structure), [tensor.detach() for tensor in tensors])
+    outputs: list[Tensor] = _run_host_loop_op(_register_structure(structure), [tensor.detach() for tensor in tensors])
     return outputs
 
 
@@ -230,8 +230,8 @@ _ids: dict[TreeStructure, int] = {}
 _lock = threading.Lock()
 
 
-def _structure_id(structure: TreeStructure) -> int:
-    """Return the index of a structure in the table that compiled graphs refer to."""
+def _register_structure(structure: TreeStructure) -> int:
+    """Return the index of a structure in the table of structures, by which compiled graphs refer to it."""
     with _lock:
         if structure not in _ids:
             _ids[structure] = len(_structures)
@@ -240,15 +240,15 @@ def _structure_id(structure: TreeStructure) -> int:
 
 
 # Set by hand: `torch.compiler.assume_constant_result` would load the compiler, and Triton, when this file is imported.
-_structure_id._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_register_structure._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
-def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    return _forward(unflatten(_structures[structure], tensors))
+def _apply_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    return _run_forward(unflatten(_structures[structure], tensors))
 
 
-@_apply.register_fake
+@_apply_op.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
     config = operation.backend_config
@@ -256,7 +256,7 @@ def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
-def _gradient(
+def _gradient_op(
     structure: int,
     tensors: list[Tensor],
     outputs: list[Tensor],
@@ -264,12 +264,12 @@ def _gradient(
     seeded: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Return the needed gradients of an operation in a compiled graph, from the gradients ``seeds`` of some outputs."""
+    """Return the needed gradients of an operation in a compiled graph; `seeds` are the gradients of some outputs."""
     operation: Operation = unflatten(_structures[structure], tensors)
     grad_outputs: list[Tensor | None] = [None] * operation.output_counts[1]
     for position, seed in zip(seeded, seeds, strict=True):
         grad_outputs[position] = seed
-    gradients = _backward(_structures[structure], tensors, BackwardArgs(outputs, grad_outputs, needs_grad))
+    gradients = _run_backward(_structures[structure], tensors, BackwardArgs(outputs, grad_outputs, needs_grad))
     # Copies: an operator must not return its inputs, nor one tensor twice, and its result has the layout of the input.
     return [
         torch.zeros_like(tensor) if gradient is None else torch.empty_like(tensor).copy_(gradient)
@@ -278,19 +278,19 @@ def _gradient(
     ]
 
 
-@_gradient.register_fake
+@_gradient_op.register_fake
 def _(structure: int, tensors: list[Tensor], *others: Any) -> list[Tensor]:
     return [torch.empty_like(tensor) for tensor, needed in zip(tensors, others[-1], strict=True) if needed]
 
 
 @torch.library.custom_op("contraport::run_host_loop", mutates_args=())
-def _run_loop(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+def _run_host_loop_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     loop: HostLoop = unflatten(_structures[structure], tensors)
     with torch.no_grad():
         return loop.run()
 
 
-@_run_loop.register_fake
+@_run_host_loop_op.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     loop: HostLoop = unflatten(_structures[structure], tensors)
     return loop.allocate_outputs()
@@ -310,8 +310,8 @@ def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, 
     # An operator takes no list with None in it: absent gradients are left out, and the positions of the others given.
     seeded = [position for position in range(operation.output_counts[1]) if grads[position] is not None]
     seeds = [seed for position in seeded if (seed := grads[position]) is not None]
-    gradients = iter(_gradient(ctx.structure, tensors, outputs, seeds, seeded, list(needs_grad)))
+    gradients = iter(_gradient_op(ctx.structure, tensors, outputs, seeds, seeded, list(needs_grad)))
     return None, [next(gradients) if needed else None for needed in needs_grad]
 
 
-_apply.register_autograd(_compiled_backward, setup_context=_save_for_backward)
+_apply_op.register_autograd(_compiled_backward, setup_context=_save_for_backward)

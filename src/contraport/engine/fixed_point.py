@@ -35,7 +35,7 @@ from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 
 MAX_CG_STEPS = 500
-"""Conjugate gradient steps after which the gradient is returned as it is, with a warning."""
+"""Maximum number of conjugate gradient steps; the gradient is then returned as it is, with a warning."""
 
 _AXES: tuple[Axis, Axis] = ("rows", "columns")
 
@@ -68,13 +68,13 @@ class FixedPointOperation(Operation):
         start = (
             torch.zeros_like(log_b) if relaxation.reference_potentials is None else relaxation.reference_potentials[1]
         )
-        f = relaxation.potential(0, "rows", log_a, log_sums(start, None))
+        f = relaxation.relaxed_potential(0, "rows", log_a, log_sums(start, None))
         for iteration in range(1, self.iterations + 1):
             column_sums = log_sums(None, f)
-            g = relaxation.potential(1, "columns", log_b, column_sums)
+            g = relaxation.relaxed_potential(1, "columns", log_b, column_sums)
             row_sums = log_sums(g, None)
             # The row sums that measure the error are those that the next row step needs: checking costs no pass.
-            next_f = relaxation.potential(0, "rows", log_a, row_sums)
+            next_f = relaxation.relaxed_potential(0, "rows", log_a, row_sums)
             error = (torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum()
             outputs, f = [f, g, row_sums, column_sums, torch.tensor(iteration)], next_f
             if error < self.tolerance:
@@ -91,39 +91,39 @@ class FixedPointOperation(Operation):
         sides = 2 * self.log_marginals
         return [*(side.new_empty(side.shape) for side in sides), torch.empty((), dtype=torch.int64)]
 
-    def variables(self) -> tuple[Tensor | None, ...]:
+    def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        return _implicit_gradient(passes, self._point(args), self._cotangents(args), args.needs_grad)
+        return _implicit_gradient(passes, self._fixed_point(args), self._cotangents(args), args.needs_grad)
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
-        u, v, f, g = _solve_densely(operation.geometry, operation._point(args), operation._cotangents(args))
+        u, v, f, g = _solve_densely(operation.geometry, operation._fixed_point(args), operation._cotangents(args))
 
         def equations(*views: Tensor) -> list[Tensor]:
             at: FixedPointOperation = unflatten(structure, views)
             s = at.geometry.dense()
             log_sums = row_log_sum_exp(s + g, 0), row_log_sum_exp((s + f[:, None]).T, 0)
-            return [at.relaxation.potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
+            return [at.relaxation.relaxed_potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
 
         return differentiable_gradient(equations, tensors, [u, v], args.needs_grad)
 
-    def _point(self, args: BackwardArgs) -> _FixedPoint:
+    def _fixed_point(self, args: BackwardArgs) -> _FixedPoint:
         f, g, row_sums, column_sums, *_ = args.outputs
         return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
     def _cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
-        """Return the gradients with respect to the potentials f and g, with zeros in place of None."""
+        """Return the gradients of the loss by the potentials f and g, zeros in place of None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
         return f_bar, g_bar
 
 
 class _FixedPoint(NamedTuple):
-    """Fixed point of the Sinkhorn iteration, with the quantities needed for its gradient."""
+    """Fixed point of the Sinkhorn iteration: potentials, log-sums, marginals and relaxation."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -185,7 +185,7 @@ def _implicit_gradient(
 def _solve_densely(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve the adjoint system on the whole matrix, and return its solution (u, v) and the potentials (f, g)."""
+    """Solve the linear system of the implicit gradient on the whole matrix; return (u, v) and the potentials (f, g)."""
     (f, g), *_ = point
     f_bar, g_bar = cotangents
     s = geometry.dense()
@@ -205,7 +205,7 @@ def _solve_densely(
 
 
 def _is_balanced(s: Tensor, t: Tensor) -> bool:
-    """Return whether the derivatives of all half-steps are 1: they are if both marginals are strict (not relaxed)."""
+    """Return whether both marginals are enforced exactly: then the slopes s and t of the half-steps are 1."""
     return bool((s == 1).all() and (t == 1).all())
 
 

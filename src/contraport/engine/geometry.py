@@ -13,12 +13,12 @@ from torch import Tensor
 from contraport.engine.links import Link
 from contraport.engine.log_kernels import Indices, LogKernel
 
-CACHED_PAIRS = 1 << 16
-"""Number of pairs (256 by 256) up to which a mask caches its matrix: 64 KiB."""
+MAX_CACHED_PAIRS = 1 << 16
+"""Largest number of pairs (256 by 256, 64 KiB) up to which a mask caches its dense matrix."""
 
 
-class PairMask(ABC):
-    """Base class of masks that exclude pairs by a rule; evaluated tile by tile in O(N + M) memory."""
+class PairExclusion(ABC):
+    """Base class of masks that exclude pairs by a rule, evaluated tile by tile in O(N + M) memory."""
 
     @property
     @abstractmethod
@@ -56,7 +56,7 @@ class PairMask(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMask(PairMask):
+class LabelExclusion(PairExclusion):
     """Mask that excludes pairs with equal labels, except pairs with equal exception labels.
 
     One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
@@ -71,28 +71,28 @@ class LabelMask(PairMask):
     exception_labels: tuple[Tensor, Tensor] | None = None
 
     @property
-    def T(self) -> LabelMask:
-        return LabelMask(self.labels[::-1], None if self.exception_labels is None else self.exception_labels[::-1])
+    def T(self) -> LabelExclusion:
+        return LabelExclusion(self.labels[::-1], None if self.exception_labels is None else self.exception_labels[::-1])
 
-    def take_rows(self, rows: Indices) -> LabelMask:
+    def take_rows(self, rows: Indices) -> LabelExclusion:
         exceptions = self.exception_labels
         exceptions = None if exceptions is None else (exceptions[0][rows], exceptions[1])
-        return LabelMask((self.labels[0][rows], self.labels[1]), exceptions)
+        return LabelExclusion((self.labels[0][rows], self.labels[1]), exceptions)
 
-    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> LabelMask:
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> LabelExclusion:
         if not (rows is columns and self.is_symmetric):
             return super().take_rows_and_columns(rows, columns)
         # One tensor for both sides, by which the mask is recognized as symmetric.
         labels, exceptions = self.labels[0][rows], self.exception_labels
         taken = None if exceptions is None else exceptions[0][rows]
-        return LabelMask((labels, labels), None if taken is None else (taken, taken))
+        return LabelExclusion((labels, labels), None if taken is None else (taken, taken))
 
-    def append_columns(self, columns: int) -> LabelMask:
+    def append_columns(self, columns: int) -> LabelExclusion:
         (rows, old), exceptions = self.labels, self.exception_labels
         unused = (rows.amin() - 1).expand(columns)  # a label that no row has
         if exceptions is not None:
             exceptions = exceptions[0], torch.cat([exceptions[1], unused.to(exceptions[1])])
-        return LabelMask((rows, torch.cat([old, unused])), exceptions)
+        return LabelExclusion((rows, torch.cat([old, unused])), exceptions)
 
     @property
     def is_symmetric(self) -> bool:
@@ -100,13 +100,13 @@ class LabelMask(PairMask):
         return self.labels[0] is self.labels[1] and exception_labels[0] is exception_labels[1]
 
     @cached_property
-    def _matrix(self) -> Tensor:
+    def _cached_dense(self) -> Tensor:
         with torch.inference_mode(False):
             return super().dense()
 
     def dense(self) -> Tensor:
-        small = len(self.labels[0]) * len(self.labels[1]) <= CACHED_PAIRS
-        return self._matrix if small and not torch.compiler.is_compiling() else super().dense()
+        small = len(self.labels[0]) * len(self.labels[1]) <= MAX_CACHED_PAIRS
+        return self._cached_dense if small and not torch.compiler.is_compiling() else super().dense()
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         excluded = self.labels[0][rows, None] == self.labels[1][columns]
@@ -122,8 +122,8 @@ class LabelMask(PairMask):
 
 
 @dataclass(frozen=True, eq=False)
-class SimilarityMask(PairMask):
-    """Mask that excludes pairs whose similarity in other features exceeds a limit, except pairs of equal labels.
+class SimilarityExclusion(PairExclusion):
+    """Mask that excludes pairs whose similarity in another space exceeds a limit, except pairs with equal labels.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
     A limit belongs to a row, so that the mask is not symmetric.
@@ -139,17 +139,17 @@ class SimilarityMask(PairMask):
     exception_labels: tuple[Tensor, Tensor]
 
     @property
-    def T(self) -> SimilarityMask:
-        return SimilarityMask(self.features[::-1], self.row_and_column_limits[::-1], self.exception_labels[::-1])
+    def T(self) -> SimilarityExclusion:
+        return SimilarityExclusion(self.features[::-1], self.row_and_column_limits[::-1], self.exception_labels[::-1])
 
-    def take_rows(self, rows: Indices) -> SimilarityMask:
+    def take_rows(self, rows: Indices) -> SimilarityExclusion:
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
-        return SimilarityMask((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
+        return SimilarityExclusion((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
-    def append_columns(self, columns: int) -> SimilarityMask:
+    def append_columns(self, columns: int) -> SimilarityExclusion:
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
         unused = (row_labels.amin() - 1).expand(columns).to(column_labels)
-        return SimilarityMask(
+        return SimilarityExclusion(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
             (r, torch.cat([c, c.new_full((columns,), torch.inf)])),
             (row_labels, torch.cat([column_labels, unused])),
@@ -177,7 +177,7 @@ class Geometry:
     """
 
     log_kernel: LogKernel
-    masks: tuple[PairMask, ...] = ()
+    masks: tuple[PairExclusion, ...] = ()
     has_no_empty_rows: bool = False
 
     @property
@@ -194,7 +194,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
     def reduce_to_pass_inputs(self) -> Geometry:
-        """Return the geometry with only the inputs that the passes over all pairs read."""
+        """Return the geometry without inputs that the passes do not read, such as the temperature."""
         return Geometry(self.log_kernel.reduce_to_pass_inputs(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:
@@ -222,5 +222,5 @@ class Geometry:
 
     @property
     def is_symmetric(self) -> bool:
-        """True if the pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
+        """True if pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
         return self.log_kernel.is_symmetric and all(mask.is_symmetric for mask in self.masks)

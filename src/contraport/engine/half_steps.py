@@ -47,7 +47,7 @@ class HalfStep(NamedTuple):
 
 
 class Relaxation(NamedTuple):
-    """Damping and clamping of the potentials in half-steps, for unbalanced transport.
+    """Damping and clamping of the potentials in half-steps: relaxed marginals, for unbalanced transport.
 
     The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
@@ -63,19 +63,19 @@ class Relaxation(NamedTuple):
     max_shifts: Tensor | None = None
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
-    def potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+    def relaxed_potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Compute the relaxed potential of step k from its log-sum."""
-        step = self._unrelaxed(axis, log_marginal, log_sum)
+        step = self._unrelaxed_step(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
         step = step if self.max_shifts is None else torch.clamp(step, -self.max_shifts[k], self.max_shifts[k])
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return, per row or column, the derivative of the potential of step k with respect to (log a - log sum)."""
+        """Return the derivative of the potential of step k by log a - log sum, per row, (N,), or column, (M,)."""
         slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
             return slope
-        return slope.masked_fill(self._is_clamped(k, self._unrelaxed(axis, log_marginal, log_sum)), 0)
+        return slope.masked_fill(self._is_clamped(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
 
     def adjoint(
         self,
@@ -86,7 +86,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Backpropagate the gradient of the potential of step k to the unrelaxed step, log a - log sum.
+        """Backpropagate the gradient of the potential of step k to log a - log sum, its value without relaxation.
 
         The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place; an
         entry is None where no gradient is needed.
@@ -96,7 +96,7 @@ class Relaxation(NamedTuple):
         if d_reference is not None:
             d_reference += cotangent
         if self.max_shifts is not None or d_dampings is not None:
-            step = self._unrelaxed(axis, log_marginals[side], log_sum)
+            step = self._unrelaxed_step(axis, log_marginals[side], log_sum)
             if self.max_shifts is not None:
                 clamped = self._is_clamped(k, step)
                 if d_bounds is not None:
@@ -111,14 +111,14 @@ class Relaxation(NamedTuple):
             d_reference -= cotangent
         return cotangent
 
-    def _unrelaxed(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+    def _unrelaxed_step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the half-step before damping and clamping: log marginal minus log reference minus log-sum."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
     def _is_clamped(self, k: int, step: Tensor) -> Tensor:
-        """Return a mask of the potentials that half-step k clamps to its bound; their gradient is zero."""
+        """Return a mask of the potentials that half-step k clamps to its bound, whose gradient is zero."""
         assert self.max_shifts is not None
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
 
@@ -130,7 +130,7 @@ class Relaxation(NamedTuple):
 UNRELAXED = Relaxation()
 LOG2E = math.log2(math.e)
 
-MODERATE_EXPONENT = {torch.float32: 36.0, torch.float64: 300.0}
+MAX_DIRECT_EXPONENT = {torch.float32: 36.0, torch.float64: 300.0}
 """Largest exponent whose exponential is taken directly, without a running maximum.
 
 Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 1e7 columns below the largest float32,
@@ -152,10 +152,10 @@ def row_log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
     if empty_value is not None:
         maximum = maximum.masked_fill(maximum == -torch.inf, 0)  # -inf - -inf would be NaN
     total = (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1)
-    return _log(total, empty_value, maximum)
+    return _log_or_empty_value(total, empty_value, maximum)
 
 
-def _log(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
+def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
     """Return log(total) + shift, with `empty_value` where the total is 0."""
     if empty_value is None:
         return total.log() if shift is None else total.log() + shift
@@ -173,22 +173,22 @@ def _run_in_log_domain(
     empty_value: float | None = None,
     kernel: Tensor | None = None,
 ) -> list[Tensor]:
-    """Run half-steps on a matrix S, (N, M), in plain PyTorch; `kernel` is e^S, where its exponents are moderate."""
+    """Run half-steps on a matrix S, (N, M), in plain PyTorch; `kernel` is e^S if it cannot overflow, else None."""
     potentials = list(initial)
     for k, step in enumerate(steps):
         side = int(step.axis == "columns")
         if step.source_index is None and kernel is not None:
-            log_sum = _log(kernel.sum(1 - side), empty_value)
+            log_sum = _log_or_empty_value(kernel.sum(1 - side), empty_value)
         else:
             oriented = s.T if side else s
             values = oriented if step.source_index is None else oriented + potentials[step.source_index]
             log_sum = row_log_sum_exp(values, empty_value)
-        potentials.append(relaxation.potential(k, step.axis, log_marginals[side], log_sum))
+        potentials.append(relaxation.relaxed_potential(k, step.axis, log_marginals[side], log_sum))
     return potentials[len(initial) :]
 
 
-class _StepsOnKernel(torch.autograd.Function):
-    """Autograd function of half-steps on a matrix S, (N, M), without relaxation: products of K = e^S with vectors.
+class _ScalingHalfSteps(torch.autograd.Function):
+    """Autograd function of half-steps by scaling vectors: products of K = e^S, (N, M), with vectors; no relaxation.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """
@@ -255,25 +255,25 @@ class HalfStepsOperation(DenseOperation):
 
     def dense_outputs(self) -> list[Tensor]:
         s = self.geometry.dense()
-        if self.steps[-1].source_index is not None and self._runs_on_kernel(s.dtype):
-            potentials: tuple[Tensor, ...] = _StepsOnKernel.apply(self.steps, s, *self.log_marginals)
+        if self.steps[-1].source_index is not None and self._can_use_scalings(s.dtype):
+            potentials: tuple[Tensor, ...] = _ScalingHalfSteps.apply(self.steps, s, *self.log_marginals)
             return list(potentials)
-        # One exponential serves all steps that read no potential. MODERATE_EXPONENT bounds factors of which two are
+        # One exponential serves all steps that read no potential. MAX_DIRECT_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.absolute_bound <= 2 * MODERATE_EXPONENT.get(s.dtype, 0.0)
+        moderate = self.geometry.log_kernel.absolute_bound <= 2 * MAX_DIRECT_EXPONENT.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source_index is None else None
         empty_value = None if self.geometry.has_positive_sums else self.empty_value
         return _run_in_log_domain(self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel)
 
-    def _runs_on_kernel(self, dtype: torch.dtype) -> bool:
-        """Return whether no sum or product of e^S and exponentials of potentials can overflow or vanish.
+    def _can_use_scalings(self, dtype: torch.dtype) -> bool:
+        """Return whether half-steps may use e^S and exponentials of potentials, as no product can overflow or vanish.
 
         Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
         masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.
         """
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
-        limit, bound = MODERATE_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.absolute_bound
+        limit, bound = MAX_DIRECT_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.absolute_bound
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_positive_sums
         if not strict:
             return False
@@ -283,10 +283,10 @@ class HalfStepsOperation(DenseOperation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """Number of outputs: two per step, a differentiable potential and a log-sum."""
+        """Number of outputs, two per step, and of the differentiable ones: potentials first, then log-sums."""
         return 2 * len(self.steps), len(self.steps)
 
-    def _batches(self) -> Iterator[list[int]]:
+    def _step_batches(self) -> Iterator[list[int]]:
         """Yield batches of one or two step indices; the two steps of a batch share a pass over the pairs.
 
         Two consecutive steps share a pass if they are on different axes and the second does not read the first.
@@ -300,8 +300,8 @@ class HalfStepsOperation(DenseOperation):
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []
-        for batch in self._batches():
-            read = {self.steps[k].axis: self._read(potentials, self.steps[k]) for k in batch}
+        for batch in self._step_batches():
+            read = {self.steps[k].axis: self._input_potential(potentials, self.steps[k]) for k in batch}
             sums = passes.log_sum_exp(read.get("rows"), read.get("columns"))
             for k in batch:
                 axis = self.steps[k].axis
@@ -316,14 +316,14 @@ class HalfStepsOperation(DenseOperation):
                     filled = log_sum.masked_fill(weightless, self.empty_value)
                     log_sum = log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
-                potentials.append(self.relaxation.potential(k, axis, self.log_marginals[side], filled))
+                potentials.append(self.relaxation.relaxed_potential(k, axis, self.log_marginals[side], filled))
         return [*potentials[len(self.initial) :], *log_sums]
 
     def allocate_outputs(self) -> list[Tensor]:
         sides = [self.log_marginals[step.axis == "columns"] for step in self.steps]
         return [side.new_empty(side.shape) for side in 2 * sides]
 
-    def variables(self) -> tuple[Tensor | None, ...]:
+    def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.relaxation.tensors(), *self.initial, *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
@@ -337,7 +337,7 @@ class HalfStepsOperation(DenseOperation):
         needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
         needs_inputs = args.needs_grad[len(outer) + num_initial :]
         terms: list[WeightTerm] = []
-        for batch in reversed(list(self._batches())):
+        for batch in reversed(list(self._step_batches())):
             sources: list[tuple[int, WeightTerm]] = []
             for k in batch:
                 step, cotangent = steps[k], cotangents[num_initial + k]
@@ -346,7 +346,7 @@ class HalfStepsOperation(DenseOperation):
                 cotangent = self.relaxation.adjoint(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
-                exponents = -log_sums[k], self._read(potentials, step)
+                exponents = -log_sums[k], self._input_potential(potentials, step)
                 row_exponents, column_exponents = exponents if step.axis == "rows" else exponents[::-1]
                 term = WeightTerm(row_exponents, column_exponents, step.axis, -cotangent)
                 terms.append(term)
@@ -362,8 +362,8 @@ class HalfStepsOperation(DenseOperation):
         inputs = passes.gradient(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
         return [*outer, *cotangents[:num_initial], *inputs]
 
-    def _read(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
-        """Return the potential that a half-step takes as input, one entry per row or column of the axis summed over."""
+    def _input_potential(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
+        """Return the potential of the other axis that a half-step reads; zeros if it reads none."""
         if step.source_index is not None:
             return potentials[step.source_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -31,25 +31,25 @@ from contraport.errors import (
 )
 
 MIN_LEARNED_TEMPERATURE = 0.01
-"""Lower bound of a learned temperature (a scale of 100, as in CLIP)."""
+"""Lower bound of a learned temperature; its inverse is the logit scale of 100 of CLIP."""
 
 INITIAL_TEMPERATURE = 0.5
-"""Initial value of a temperature of ``"learn"``."""
+"""Initial value of a learned temperature given as ``"learn"``."""
 
 
 class InitialTemperature(float):
-    """Initial value of a temperature that is learned."""
+    """Number that, given as a temperature, makes it a learned parameter with that initial value."""
 
 
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
-"""A temperature as a kernel accepts it: a number, a tensor that the caller owns, or ``"learn"``."""
+"""Temperature argument of a kernel: a number, a tensor that the caller owns, or ``"learn"``."""
 
 ScaledCost: TypeAlias = Callable[[float | Tensor], LogKernel]
-"""Maps a scale to T = -cost / scale, as a log-kernel without a link."""
+"""Function from a scale to T = -cost / scale, as a log-kernel without a link function."""
 
 
 class Kernel(nn.Module, ABC):
-    """Kernel: similarity of two embeddings; called on (N, d) and (M, d) embeddings, it returns a `LogKernel`.
+    """Base class of kernels: similarities of embeddings; called on (N, d) and (M, d), a kernel gives a `LogKernel`.
 
     Subclasses define `log_kernel`, the kernel as a function of the cost.
 
@@ -86,9 +86,9 @@ class Kernel(nn.Module, ABC):
             check(temperature.is_leaf, f"{message} {remedy}", "not_leaf")
         learned = self._external is None and (learnable or isinstance(temperature, InitialTemperature))
         if learned:
-            _check_learned(self._value)
+            _check_learned_temperature(self._value)
         # By its logarithm: it stays positive, and steps are relative.
-        self.log_temperature = scalar_parameter(self, math.log(self._value)) if learned else None
+        self.log_temperature = create_scalar_parameter(self, math.log(self._value)) if learned else None
 
     @property
     def learns_temperature(self) -> bool:
@@ -97,14 +97,14 @@ class Kernel(nn.Module, ABC):
 
     @property
     def temperature(self) -> float:
-        """The temperature as a number; assign to it to change it, between steps, on a schedule.
+        """Temperature as a number; assign to it to change it between steps, as a schedule does.
 
         Raises:
             UsageError: on assignment, if the temperature is a tensor of the caller.
         """
         if self._external is not None:
             return self._external[0].item()
-        return self._value if self.log_temperature is None else math.exp(parameter_value(self.log_temperature))
+        return self._value if self.log_temperature is None else math.exp(read_scalar_parameter(self.log_temperature))
 
     @temperature.setter
     def temperature(self, value: float) -> None:
@@ -112,13 +112,13 @@ class Kernel(nn.Module, ABC):
         message = "temperature: is a tensor of the caller; change the value of the tensor."
         check(self._external is None, message, "external")
         if self.log_temperature is not None:
-            _check_learned(value)
+            _check_learned_temperature(value)
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
         self._value = float(value)
 
-    def _call_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        """Return the temperature of a call: a number, or a tensor if it has a gradient."""
+    def _resolve_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
+        """Return the temperature to use in a call: a number, or a tensor if it needs a gradient."""
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
             temperature = _require_positive_if_on_cpu(override)
@@ -127,11 +127,12 @@ class Kernel(nn.Module, ABC):
                 _require_positive_if_on_cpu(self._external[0]).reshape(())
             )
         elif override is None and self.log_temperature is not None:
-            temperature = current_processes().with_averaged_gradient(self._project(self.log_temperature).exp())
+            learned = self._clamp_log_temperature(self.log_temperature).exp()
+            temperature = current_processes().with_averaged_gradient(learned)
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
 
-    def _project(self, log_temperature: nn.Parameter) -> Tensor:
-        """Project the learned log-temperature to its lower bound, and return it without dimensions."""
+    def _clamp_log_temperature(self, log_temperature: nn.Parameter) -> Tensor:
+        """Clamp the learned log-temperature to its lower bound in place, and return it without dimensions."""
         # Not a clamp in the graph, which would have no gradient beyond the bound: the temperature could never rise
         # again.
         lowest = math.log(MIN_LEARNED_TEMPERATURE)
@@ -165,11 +166,11 @@ class Kernel(nn.Module, ABC):
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
-            tau, sides = self._call_temperature(x.dtype, temperature), (x, x if same else y)
+            tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
             return self.log_kernel(partial(self._scaled_cost, *sides, temperature=tau, processes=processes), tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
-        """Return the log-kernel of a matrix of similarities, (N, M), instead of embeddings.
+        """Return the log-kernel of similarities that are given as a matrix, (N, M), instead of embeddings.
 
         Args:
             similarities: cosines, or inner products for the cost ``"dot"``.
@@ -185,13 +186,13 @@ class Kernel(nn.Module, ABC):
                 kind="conflict",
             )
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
-        tau = self._call_temperature(similarities.dtype, temperature)
+        tau = self._resolve_temperature(similarities.dtype, temperature)
         return self.log_kernel(partial(self._scaled_cost_of_similarities, similarities, temperature=tau), tau)
 
     def _scaled_cost_of_similarities(
         self, similarities: Tensor, cost_scale: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Return the scaled cost T = -cost / cost_scale of a matrix of similarities, (N, M)."""
+        """Return T = -cost / cost_scale, given a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
         factor, offset = _SIMILARITY_COSTS[self.cost]
         matrix = (factor * similarities - offset) / cost_scale
@@ -199,7 +200,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from the scaled cost.
+        """Build the log-kernel from a function that scales the cost.
 
         Args:
             scaled_cost: maps a scale to minus the cost divided by it.
@@ -209,7 +210,7 @@ class Kernel(nn.Module, ABC):
     def _scaled_cost(
         self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Return the scaled cost T = -cost / cost_scale as a log-kernel without a link function."""
+        """Return T = -cost / cost_scale between embeddings, as a log-kernel without a link function."""
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
@@ -243,23 +244,23 @@ class Kernel(nn.Module, ABC):
         return ", learnable=True" if self.learns_temperature else ""
 
 
-def scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
+def create_scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
     """Create a learned scalar as a parameter of shape (1,), as FSDP2 cannot shard tensors without dimensions.
 
     The module also loads state dicts of earlier versions, in which such parameters have the shape ().
     """
-    owner.register_load_state_dict_pre_hook(_add_dimension)
+    owner.register_load_state_dict_pre_hook(_upgrade_scalar_parameters)
     return nn.Parameter(torch.tensor([value]))
 
 
-def parameter_value(parameter: Tensor) -> float:
-    """Return the value of a scalar parameter; if it is sharded, every process must call this function."""
+def read_scalar_parameter(parameter: Tensor) -> float:
+    """Return a scalar parameter as a number; if it is sharded, every process must call this function."""
     full_tensor = getattr(parameter, "full_tensor", None)
     value: float = (parameter if full_tensor is None else full_tensor()).item()
     return value
 
 
-def _add_dimension(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     for name, parameter in owner.named_parameters(recurse=False):
         value = state.get(prefix + name)
         if parameter.shape == (1,) and isinstance(value, Tensor) and value.ndim == 0:
@@ -267,7 +268,7 @@ def _add_dimension(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any
 
 
 def _as_number(temperature: TemperatureLike) -> float:
-    """Convert a temperature to a number, or raise `UsageError` if it is not positive or of several elements."""
+    """Return a temperature argument as a number, or raise `UsageError` unless it is one positive number."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
@@ -281,13 +282,13 @@ def _as_number(temperature: TemperatureLike) -> float:
     return float(temperature)
 
 
-def _check_learned(temperature: float) -> None:
+def _check_learned_temperature(temperature: float) -> None:
     valid, bound = temperature >= MIN_LEARNED_TEMPERATURE, MIN_LEARNED_TEMPERATURE
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
 
 
 def _require_positive_if_on_cpu(temperature: Tensor) -> Tensor:
-    """Return a temperature tensor of the caller, or raise `UsageError` if it is on the CPU and not positive.
+    """Return the caller's temperature tensor; raise `UsageError` if it is on the CPU and not positive.
 
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
     """
@@ -447,7 +448,7 @@ class BilinearCost(nn.Module):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings of the rows or columns, with the biases that make a cost an inner product plus biases.
+    """Scaled embeddings of the rows or columns and their biases, by which -cost / scale is <x, y> plus biases.
 
     Attributes:
         z: Scaled embeddings, (n, d).
@@ -504,6 +505,6 @@ _SIMILARITY_COSTS: dict[str, tuple[float, float]] = {
     "negative-cosine": (1.0, 0.0),
     "dot": (1.0, 0.0),
 }
-"""Minus the cost as an affine function of the similarity s: factor s - offset."""
+"""Costs that are functions of the similarity s, by (factor, offset): -cost = factor s - offset."""
 
 _DISTANCES = ("cosine", "chordal", "sqeuclidean")

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import (
-    _normalize,
+    _normalize_rows,
     autocast_disabled,
     differentiable_gradient,
     is_in_torch_func,
@@ -44,16 +44,16 @@ ROW_VECTORS, COLUMN_VECTORS = 256, 2048
 """Vectors of the rows and of the columns in a tile: 2 MiB in single precision, the size of a processor's cache."""
 
 MIN_TWO_SIDED_TEMPERATURE = 0.05
-"""Lowest temperature of steps on both sides: products of two exponentials, each at most e^40, fit single precision."""
+"""Lowest temperature of half-steps on rows and columns: products of two e^(2 / 0.05) = e^40 fit single precision."""
 
-SORTED_ENTRIES = 1 << 16
-"""Maxima whose positions are sorted at a time in the gradient; 512 KiB of integers."""
+MAX_SORTED_ENTRIES = 1 << 16
+"""Number of maxima whose positions are sorted at a time in the gradient of MaxSim: 512 KiB of integers."""
 
 MATCHINGS = ("max", "soft", "transport")
 
 
 class LateInteraction(Kernel):
-    """Gibbs kernel of sets of vectors, compared by matching their vectors: MaxSim and entropic plans between the sets.
+    """Gibbs kernel of sets of vectors (tokens, patches): MaxSim of ColBERT, or an entropic plan between the vectors.
 
     Items are sets of vectors, such as the tokens of a text or the patches of an image: (N, t, d) and (M, s, d), or
     (N, d), sets of one. Vectors are normalized, and vectors of zeros are padding. The similarity of a row x and a
@@ -163,7 +163,7 @@ class LateInteraction(Kernel):
 
 
 class SetMatching(NamedTuple):
-    """Matching of the vectors of two sets.
+    """Settings of the matching between the vectors of two sets: temperature, dampings and iterations.
 
     Attributes:
         temperature: Temperature tau of the matching, in units of the cosine; 0 takes the maximum (MaxSim).
@@ -182,17 +182,17 @@ class SetMatching(NamedTuple):
 
     @property
     def penalties(self) -> tuple[float, float]:
-        """Penalties tau / rho_x and tau / rho_y: 0 fixes the masses, infinity leaves them free."""
+        """Ratios tau / rho_x and tau / rho_y of temperature and mass price: 0 fixes the masses, infinity frees them."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the terms of the dual objective at potentials f of the row's vectors, of the shape of f."""
+        """Return the dual objective's term of each vector of a row, at its potentials f; of the shape of f."""
         penalty, _ = self.penalties
         return f if penalty == 0 else (1 / penalty + 1) * -torch.expm1(-penalty * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the terms of the dual objective at potentials g of the columns, after a half-step on the rows."""
+        """Return the dual objective's term of each vector of a column, at potentials g, after a step on the rows."""
         _, penalty = self.penalties
         return g if penalty == 0 else -torch.expm1(-penalty * g) / penalty
 
@@ -214,16 +214,16 @@ def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
 def _match_sets(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
-    """Return the similarities, (n, m), and for the maximum the positions in y that attain it, (n, t, m)."""
+    """Return the similarities, (n, m), and for MaxSim the argmax positions in y, (n, t, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_outputs(x, y, temperature)
     with autocast_disabled(x):
-        row_blocks = list(_set_blocks(x, ROW_VECTORS))
-        for columns in _set_blocks(y, COLUMN_VECTORS):
+        row_blocks = list(_iter_set_blocks(x, ROW_VECTORS))
+        for columns in _iter_set_blocks(y, COLUMN_VECTORS):
             for rows in row_blocks:
-                tile = _Tile(rows, columns, matching)
+                tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
-                    value = tile.solve().value()
+                    value = tile.run_half_steps().similarities()
                 else:
                     value, where = tile.max_sim()
                     places = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
@@ -260,15 +260,16 @@ def _match_sets_gradient(
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):
         if temperature == 0:
-            _add_gradient_of_maxima(x, y, positions, seed, is_mean, d_x, d_y)
+            _add_max_sim_gradient(x, y, positions, seed, is_mean, d_x, d_y)
             return [d_x, d_y]
-        row_blocks = list(_set_blocks(x, ROW_VECTORS))
+        row_blocks = list(_iter_set_blocks(x, ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
-        for columns in _set_blocks(y, COLUMN_VECTORS):
+        for columns in _iter_set_blocks(y, COLUMN_VECTORS):
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
                 own_seed = seed[rows.set_indices[:, None], columns.set_indices]
-                weights = _Tile(rows, columns, matching).solve().gradient(own_seed).flatten(2).flatten(0, 1)
+                tile = _CosineTile(rows, columns, matching).run_half_steps()
+                weights = tile.cosine_gradient(own_seed).flatten(2).flatten(0, 1)
                 row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
                 column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
             columns.write_gradient(column_gradient, d_y)
@@ -289,7 +290,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+def _match_sets_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
     (x, y, positions), seed, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
     if seed is None:
         return None, None, *rest
@@ -304,11 +305,11 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]
     return *gradients, *rest
 
 
-_match_sets.register_autograd(_backward, setup_context=_save_for_backward)
+_match_sets.register_autograd(_match_sets_backward, setup_context=_save_for_backward)
 
 
 class _SetBlock(NamedTuple):
-    """Sets of similar size, with their vectors moved to the front and the padding cut off.
+    """Block of sets of similar size, with their vectors moved to the front and common padding cut off.
 
     Attributes:
         set_indices: Index of each set of the block in the batch, (b,).
@@ -328,29 +329,29 @@ class _SetBlock(NamedTuple):
 
     def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
         """Backpropagate the gradient of the normalized vectors to the original ones, and write it into (n, t, d)."""
-        gradient = _through_normalization(gradient, self.units, self.divisors)
+        gradient = _backward_normalization(gradient, self.units, self.divisors)
         out[self.set_indices[:, None], self.vector_positions] = gradient
 
 
-def _through_normalization(gradient: Tensor, units: Tensor, divisors: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the gradient in vectors from the gradient in the normalized ones, which is overwritten."""
+def _backward_normalization(gradient: Tensor, units: Tensor, divisors: tuple[Tensor, Tensor]) -> Tensor:
+    """Backpropagate a gradient from normalized vectors to the original ones, in place."""
     gradient.addcmul_(units, (units * gradient).sum(-1, keepdim=True), value=-1)
     return gradient.div_(divisors[1]).div_(divisors[0])
 
 
-def _present_vectors(z: Tensor) -> Tensor:
-    """Return a mask of the vectors that are no padding, (n, t); a set without any keeps its first vector of zeros."""
+def _nonpadding_mask(z: Tensor) -> Tensor:
+    """Return a mask of the vectors that are not padding, (n, t); an empty set keeps its first vector of zeros."""
     mask = z.any(2)
     first = torch.arange(z.shape[1], device=z.device) == 0
     return mask | (first & ~mask.any(1, keepdim=True))
 
 
-def _set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
-    """Yield blocks of sets, (n, t, d), with at most the given number of vectors unless one set has more.
+def _iter_set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
+    """Split sets, (n, t, d), into blocks of at most `vectors` vectors, unless one set has more.
 
     Sets are taken in the order of their size, so that a block needs little padding.
     """
-    mask = _present_vectors(z)
+    mask = _nonpadding_mask(z)
     sizes, order = mask.sum(1).sort(descending=True, stable=True)
     widths, start = sizes.tolist(), 0
     while start < len(widths):
@@ -359,15 +360,15 @@ def _set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
         sets, count = order[block], sizes[block]
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
-        units, *divisors = (part.view(*rows.shape[:2], -1) for part in _normalize(*(rows.flatten(0, 1),) * 2, 1.0))
+        units, *divisors = (part.view(*rows.shape[:2], -1) for part in _normalize_rows(*(rows.flatten(0, 1),) * 2, 1.0))
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
         yield _SetBlock(sets, positions, units, (divisors[0], divisors[1]), masses, count)
         start += len(sets)
 
 
-class _Tile:
-    """Cosines between the vectors of a block of rows and of a block of columns, (b, t, c, s), and their matching."""
+class _CosineTile:
+    """Cosines between the vectors of a block of row sets and of column sets, (b, t, c, s), and their matching."""
 
     def __init__(self, rows: _SetBlock, columns: _SetBlock, matching: SetMatching) -> None:
         products = rows.units.flatten(0, 1) @ columns.units.flatten(0, 1).T
@@ -386,8 +387,8 @@ class _Tile:
         positions = self.column_positions.expand(*places.shape[:2], *self.b.shape).gather(3, places[..., None])
         return (values * self.a).sum(1) * self.scale, positions[..., 0]
 
-    def solve(self) -> _Tile:
-        """Run the half-steps on the kernel e^((cosine - shift) / tau), whose sums are products with it.
+    def run_half_steps(self) -> _CosineTile:
+        """Run the half-steps of all pairs of sets by products with the kernel e^((cosine - shift) / tau).
 
         Without steps on columns the shift is the maximum of each row, so that nothing vanishes at any temperature. With
         such steps it is 1, and the temperature is bounded from below.
@@ -410,23 +411,23 @@ class _Tile:
         return self
 
     def _sum_over_columns(self, weights: Tensor) -> Tensor:
-        """Return the sums of the kernel times weights, (b, c, s), over the column's vectors, (b, t, c)."""
+        """Return the kernel times weights, (b, c, s), summed over the vectors of each column set, (b, t, c)."""
         return (self.kernel * weights[:, None]).sum(3)
 
     def _sum_over_rows(self, weights: Tensor) -> Tensor:
-        """Return the sums of the kernel times weights, (b, t, c), over the row's vectors, (b, c, s)."""
+        """Return the kernel times weights, (b, t, c), summed over the vectors of each row set, (b, c, s)."""
         return (self.kernel * weights[..., None]).sum(1)
 
-    def value(self) -> Tensor:
-        """Return the similarities, (b, c), from the dual value at the last potentials."""
+    def similarities(self) -> Tensor:
+        """Return the similarities, (b, c): 1 minus the dual objective at the last potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
 
-    def gradient(self, seed: Tensor) -> Tensor:
-        """Backpropagate `seed`, the gradient of the similarities, (b, c), to the cosines, (b, t, c, s).
+    def cosine_gradient(self, seed: Tensor) -> Tensor:
+        """Return the gradient of the cosines, (b, t, c, s), from that of the similarities, `seed`, (b, c).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient in the kernel.
@@ -453,24 +454,24 @@ class _Tile:
         return weights.mul_(self.kernel)
 
 
-def _add_gradient_of_maxima(
+def _add_max_sim_gradient(
     x: Tensor, y: Tensor, positions: Tensor, seed: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
-    """Add the gradient of the maxima, each of which is one vector of x times one of y, to d_x and d_y.
+    """Add the gradient of MaxSim to d_x and d_y: each maximum is one vector of x times one of y.
 
     A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
-    units, *divisors = _normalize(x.reshape(-1, d), x.reshape(-1, d), 1.0)
-    masses = _present_vectors(x).to(seed.dtype)
+    units, *divisors = _normalize_rows(x.reshape(-1, d), x.reshape(-1, d), 1.0)
+    masses = _nonpadding_mask(x).to(seed.dtype)
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
     rows = torch.arange(n * t, device=x.device)[:, None]
-    width = max(1, SORTED_ENTRIES // (n * t))
+    width = max(1, MAX_SORTED_ENTRIES // (n * t))
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left
-        column_units, *column_divisors = _normalize(*(y[block].reshape(-1, d),) * 2, 1.0)
+        column_units, *column_divisors = _normalize_rows(*(y[block].reshape(-1, d),) * 2, 1.0)
         entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
         weights = (seed[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)
@@ -480,16 +481,16 @@ def _add_gradient_of_maxima(
         column_gradient = F.embedding_bag(
             sources, units, starts, mode="sum", per_sample_weights=weights.flatten()[order]
         )
-        d_y[block] = _through_normalization(
+        d_y[block] = _backward_normalization(
             column_gradient, column_units, (column_divisors[0], column_divisors[1])
         ).view(c, s, d)
-    d_x.copy_(_through_normalization(row_gradient, units, (divisors[0], divisors[1])).view_as(x))
+    d_x.copy_(_backward_normalization(row_gradient, units, (divisors[0], divisors[1])).view_as(x))
 
 
 def _match_densely(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
     """Compute `match_sets` in plain PyTorch on all pairs of vectors, for `torch.func` and second derivatives."""
     tau = matching.temperature
-    masks = [_present_vectors(z.detach()) for z in (x, y)]
+    masks = [_nonpadding_mask(z.detach()) for z in (x, y)]
     x, y = (normalize(z.flatten(0, 1)).view_as(z) for z in (x, y))
     cosines = torch.einsum("ntd,msd->nmts", x, y)
     sizes = [mask.sum(1, keepdim=True).to(x.dtype) for mask in masks]

@@ -45,7 +45,7 @@ class PolynomialTail(Link):
 
 @dataclass(frozen=True)
 class PoweredCost(Link):
-    """Link that raises the cost -T to a power: h(T) = -(-T)^power."""
+    """Link of a powered cost (-T)^power: h(T) = -(-T)^power."""
 
     power: float
 
@@ -94,12 +94,12 @@ class LogSoftplus(Link):
 
     def value(self, t: Tensor) -> Tensor:
         # Far below zero log(1 + e^T) equals e^T to the last digit and would underflow: its logarithm is T itself.
-        linear = t < _LINEAR
-        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_LINEAR).log())
+        linear = t < _LINEAR_BELOW
+        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_LINEAR_BELOW).log())
 
 
-_LINEAR = -37.0
-"""e^-37 = 8.5e-17 is less than half a unit in the last place of 1 in double precision, 1.1e-16."""
+_LINEAR_BELOW = -37.0
+"""Below this T, log(1 + e^T) is e^T in double precision: e^-37 = 8.5e-17 is less than half an ulp of 1, 1.1e-16."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autograd import inner_products, map_row_blocks, vjp
+from contraport.engine.autograd import map_row_blocks, pairwise_inner_products, vjp
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
 from contraport.engine.tensor_cache import constant_vector
@@ -31,14 +31,14 @@ from contraport.errors import UsageError
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 Indices: TypeAlias = Tensor | slice
-"""Some rows (or columns): their indices, or a range."""
+"""Selection of rows or columns: a tensor of indices, or a slice."""
 
 
 class PairWeights(Protocol):
-    """Protocol of pair weights: an (N, M) matrix, dense or structured, that can be multiplied and summed."""
+    """Protocol of pair weights: an (N, M) matrix, dense or implicit, that can be multiplied and summed."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply the weights by a matrix y: (M, ...) to (N, ...)."""
+        """Return the product of the weights with y: (M, ...) to (N, ...)."""
 
     def row_mass(self) -> Tensor:
         """Return the sum of the weights of each row, (N,)."""
@@ -75,16 +75,16 @@ class LogKernel(ABC):
 
     @property
     def num_global_inputs(self) -> int:
-        """Number of inputs that all pairs share, such as the temperature; they are the last inputs."""
+        """Number of inputs that belong to no row or column, such as the temperature; they come last in `inputs`."""
         return 0
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Indices into `inputs` of the column inputs; each follows the row input of the same kind."""
+        """Positions in `inputs` of those that belong to columns; each follows its counterpart of the rows."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
-        """Return the kernel between its rows and other columns, given by their `column_input_indices`."""
+        """Return the kernel with other columns, given by the values of its column inputs."""
         raise NotImplementedError
 
     @property
@@ -125,7 +125,7 @@ class LogKernel(ABC):
 
     @property
     def absolute_bound(self) -> float:
-        """Bound on the absolute value of log K that holds by construction; infinity if there is none."""
+        """Bound on |log K| that is known without computing it; infinity if there is none."""
         return math.inf
 
     @abstractmethod
@@ -145,7 +145,7 @@ class LogKernel(ABC):
         return None
 
     def compute_bound_without_biases(self) -> float:
-        """Compute a bound on the absolute value of log K without biases; infinity if there is none."""
+        """Compute a bound on |log K| less its biases, from the values; infinity if there is none."""
         return math.inf
 
     @property
@@ -154,21 +154,21 @@ class LogKernel(ABC):
         return False
 
     def reduce_to_pass_inputs(self) -> LogKernel:
-        """Return the kernel with only the inputs that the passes over all pairs read.
+        """Return the kernel without inputs that the passes over all pairs do not read.
 
         The temperature is left out, as the scaled embeddings contain it.
         """
         return self
 
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
-        """Return the kernel whose tiles multiply embeddings in a lower precision, if it has such products."""
+        """Return the kernel with tiles that multiply embeddings in a lower precision, if it multiplies embeddings."""
         return self
 
     @abstractmethod
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the log-kernel log K and the argument T of its link on a tile, both without biases.
 
-        Core and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
+        Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
 
     def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
@@ -182,7 +182,7 @@ class LogKernel(ABC):
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         """Add the gradient of sum(weight * T) over a tile to `gradients`, one tensor per input; None is skipped."""
 
-    def _linked(self, t: Tensor) -> Tensor:
+    def _apply_link(self, t: Tensor) -> Tensor:
         return t if self.link is None else self.link.value(t)
 
 
@@ -254,22 +254,23 @@ class InnerProductLogKernel(LogKernel):
         # index_select and not x[rows]: its gradient is several times as fast.
         inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
         if self.constant_bias is not None:
-            return self._linked(inner + self.constant_bias)
-        return self._linked(inner + (self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)))
+            return self._apply_link(inner + self.constant_bias)
+        biases = self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)
+        return self._apply_link(inner + biases)
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         y = self.y if diagonal and self.y.shape == self.x.shape else self.y.index_select(0, columns)
         inner = torch.linalg.vecdot(self.x, y)
         if self.constant_bias is not None:
-            return self._linked(inner + self.constant_bias)
-        return self._linked(inner + self.row_bias + self.column_bias.index_select(0, columns))
+            return self._apply_link(inner + self.constant_bias)
+        return self._apply_link(inner + self.row_bias + self.column_bias.index_select(0, columns))
 
     def dense(self) -> Tensor:
         if self.constant_bias is not None:
-            return self._linked(
-                inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
+            return self._apply_link(
+                pairwise_inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
             )
-        return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
+        return self._apply_link(pairwise_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def weighted_row_sums(self, weight: PairWeights) -> Tensor:
         if self.link is not None:
@@ -281,19 +282,19 @@ class InnerProductLogKernel(LogKernel):
 
     @cached_property
     def _operands(self) -> tuple[Tensor, Tensor]:
-        """Embeddings of the rows and of the columns as they are multiplied."""
-        return self._round(self.x.detach()), self._round(self.y.detach())
+        """Embeddings of the rows and of the columns, rounded to the precision of products."""
+        return self._round_operand(self.x.detach()), self._round_operand(self.y.detach())
 
     @cached_property
     def _x_base2(self) -> Tensor:
         """Row embeddings divided by log 2, so that `exp2` can replace `exp`, which is several times slower on a CPU."""
-        return self._round(self.x.detach() * math.log2(math.e))
+        return self._round_operand(self.x.detach() * math.log2(math.e))
 
-    def _round(self, value: Tensor) -> Tensor:
+    def _round_operand(self, value: Tensor) -> Tensor:
         return value if self.operand_precision is None else value.to(self.operand_precision)
 
-    def _product(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-        """Multiply operands, and return the tile in the type of the embeddings."""
+    def _multiply(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+        """Multiply two operands, and return the product in the dtype of the embeddings."""
         if self.operand_precision is None:
             return torch.mm(left, right, out=out)
         product = torch.mm(left, right)  # a CPU has no product of bfloat16 with another type of result
@@ -303,7 +304,7 @@ class InnerProductLogKernel(LogKernel):
         return replace(self, operand_precision=dtype)
 
     def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        return self._product(self._x_base2[rows], self._operands[1][columns].T, out).exp2_()
+        return self._multiply(self._x_base2[rows], self._operands[1][columns].T, out).exp2_()
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
@@ -333,7 +334,7 @@ class InnerProductLogKernel(LogKernel):
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         (x, y), row_bias, column_bias = self._operands, self.row_bias.detach(), self.column_bias.detach()
-        t = self._product(x[rows], y[columns].T, out)
+        t = self._multiply(x[rows], y[columns].T, out)
         if self.link is None:
             return t, t
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
@@ -342,7 +343,7 @@ class InnerProductLogKernel(LogKernel):
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
         own, other = self._operands
-        rounded = self._round(weight)
+        rounded = self._round_operand(weight)
         for gradient, part, w, z in ((x, rows, rounded, other[columns]), (y, columns, rounded.T, own[rows])):
             if gradient is None:
                 continue
@@ -390,13 +391,13 @@ class CallableLogKernel(LogKernel):
     def reduce_to_pass_inputs(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
-        names, values = zip(*self.cost.named_parameters(), strict=True) if self._parameters() else ((), ())
+        names, values = zip(*self.cost.named_parameters(), strict=True) if self._cost_parameters() else ((), ())
         return replace(self, cost=_FunctionalCost(self.cost, names, values))
 
     def _global_inputs(self) -> tuple[Tensor, ...]:
-        return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._parameters())
+        return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._cost_parameters())
 
-    def _parameters(self) -> tuple[Tensor, ...]:
+    def _cost_parameters(self) -> tuple[Tensor, ...]:
         if isinstance(self.cost, _FunctionalCost):
             return self.cost.values
         return tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
@@ -421,7 +422,7 @@ class CallableLogKernel(LogKernel):
             bias = row_bias if bias is None else bias + row_bias
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
-    def _affine(self, x: Tensor, y: Tensor) -> Tensor:
+    def _scaled_negative_cost(self, x: Tensor, y: Tensor) -> Tensor:
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if value.shape != expected:
@@ -431,19 +432,19 @@ class CallableLogKernel(LogKernel):
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         def one(x: Tensor, y: Tensor) -> Tensor:
-            return self._affine(x[None], y[None])[0, 0]
+            return self._scaled_negative_cost(x[None], y[None])[0, 0]
 
         # A cost maps two sets to all their pairs; vmap over sets of one evaluates it at k pairs instead of k^2.
         t = torch.func.vmap(one)(self.x[rows], self.y[columns])
-        return self._linked(t if self.row_bias is None else t + self.row_bias[rows])
+        return self._apply_link(t if self.row_bias is None else t + self.row_bias[rows])
 
     def dense(self) -> Tensor:
-        t = self._affine(self.x, self.y)
-        return self._linked(t if self.row_bias is None else t + self.row_bias[:, None])
+        t = self._scaled_negative_cost(self.x, self.y)
+        return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self._tile_kernel(rows, columns).dense().detach()
-        return self._linked(t), t
+        return self._apply_link(t), t
 
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
@@ -469,7 +470,7 @@ class CallableLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class _FunctionalCost:
-    """Cost module as a pure function of embeddings and parameters."""
+    """Cost module with its parameters as separate tensors, for which it is a pure function."""
 
     cost: nn.Module
     names: tuple[str, ...]
@@ -494,7 +495,7 @@ class _TransposedCost(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
-    """Log-kernel given as an (N, M) matrix, such as logits or the logarithm of a plan."""
+    """Log-kernel given as an (N, M) matrix T, such as logits or the logarithm of a plan."""
 
     matrix: Tensor
     link: Link | None = None
@@ -525,14 +526,14 @@ class MatrixLogKernel(LogKernel):
         return replace(self, link=link, matrix=matrix, cost_scale=self.cost_scale / scale)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return self._linked(self.matrix[rows, columns])
+        return self._apply_link(self.matrix[rows, columns])
 
     def dense(self) -> Tensor:
-        return self._linked(self.matrix)
+        return self._apply_link(self.matrix)
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self.matrix.detach()[rows, columns].clone()
-        return self._linked(t), t
+        return self._apply_link(t), t
 
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         if gradients[0] is not None:

@@ -102,7 +102,7 @@ class TransportCostOperation(DenseOperation):
     def allocate_outputs(self) -> list[Tensor]:
         return [self.f.new_empty(self.f.shape)]
 
-    def variables(self) -> tuple[Tensor | None, ...]:
+    def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
         return self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:

@@ -23,12 +23,12 @@ from contraport.engine.geometry import Geometry
 
 ALL = slice(None)
 
-BothSums: TypeAlias = tuple[Tensor | None, Tensor | None]
-"""A vector per row, (N,), and a vector per column, (M,); None where it was not requested."""
+RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
+"""Sums of the rows, (N,), and sums of the columns, (M,); None where they were not requested."""
 
 
 class WeightTerm(NamedTuple):
-    """One term of the weights of all pairs: exp(S_ij + A_i + B_j) times a factor of the row or of the column.
+    """Term of the pair weights W: exp(S_ij + A_i + B_j) times a factor of the row or of the column.
 
     Attributes:
         row_exponents: Exponents A of the rows, (N,).
@@ -77,19 +77,19 @@ class PairPasses(ABC):
 
     @abstractmethod
     def precompute(self) -> None:
-        """Compute the quantities that all passes of this object share; called at the end of the constructor."""
+        """Compute what all passes of this object share; called at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return tensors of the forward passes that the gradient reuses."""
+        """Return tensors to save for the gradient, which reuses them."""
         return []
 
     @staticmethod
     def allocate_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
-        """Return uninitialized tensors with the shapes of `tensors_to_save`, for tracing; sizes may be symbolic."""
+        """Return uninitialized tensors of the shapes of `tensors_to_save`, for tracing; sizes may be symbolic."""
         return []
 
     @abstractmethod
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
         """Return the log-sums of the rows, log sum_j exp(S_ij + q_j), (N,), and of the columns, (M,), in one pass.
 
         Args:
@@ -118,10 +118,10 @@ class PairPasses(ABC):
 
     @abstractmethod
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the sum of plan times T over each row, sum_j exp(S_ij + f_i + g_j) T_ij, (N,), in one pass."""
+        """Return sum_j P_ij T_ij of each row, (N,), of the plan P_ij = exp(S_ij + f_i + g_j), in one pass."""
 
-    def _contribution(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Return this process's part of the gradient, scaled so that the mean over processes is the whole.
+    def _scale_own_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Scale this process's part of the gradient so that the mean over processes is the whole gradient.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
         gradient on every process.
@@ -139,7 +139,7 @@ class PairPasses(ABC):
 
 
 class DensePairPasses(PairPasses):
-    """Passes on the whole (N, M) matrix: the reference, and the fastest for small batches.
+    """Dense backend: passes on the whole (N, M) matrix, the reference, and the fastest for small batches.
 
     Every process does all the work.
     """
@@ -150,19 +150,19 @@ class DensePairPasses(PairPasses):
     def precompute(self) -> None:
         self.s = self.geometry.dense()
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
         by_row = None if q is None else (self.s + q).logsumexp(1)
         by_column = None if p is None else (self.s + p[:, None]).logsumexp(0)
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        return [self._weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
+        return [self._dense_weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
 
     def gradient(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         log_kernel = self.log_kernel
-        weight = torch.stack([self._weight(term) for term in terms]).sum(0)
+        weight = torch.stack([self._dense_weight(term) for term in terms]).sum(0)
         if log_kernel.link is not None and not without_link:
             weight = weight * log_kernel.link.derivative(log_kernel.tile(ALL, ALL)[1])
         gradients = [torch.zeros_like(v) if n else None for v, n in zip(log_kernel.inputs, needs_grad, strict=True)]
@@ -173,6 +173,6 @@ class DensePairPasses(PairPasses):
         plan = torch.exp(self.s + f[:, None] + g)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
-    def _weight(self, term: WeightTerm) -> Tensor:
+    def _dense_weight(self, term: WeightTerm) -> Tensor:
         factor = term.factor[:, None] if term.axis == "rows" else term.factor
         return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 TreeStructure: TypeAlias = Any
-"""Nested tuples of constants: the type of a value and its fields, or `Tensor` and its index in the list of tensors."""
+"""Structure of a nested value: tuples of a type and its fields; a tensor is `Tensor` and its index in the list."""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
@@ -22,9 +22,9 @@ def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
     recognized by rows and columns being the same tensor.
 
     >>> import torch
-    >>> from contraport.engine import LabelMask
+    >>> from contraport.engine import LabelExclusion
     >>> labels, tensors = torch.arange(3), []
-    >>> structure = flatten(LabelMask((labels, labels)), tensors)
+    >>> structure = flatten(LabelExclusion((labels, labels)), tensors)
     >>> len(tensors), unflatten(structure, tensors).is_symmetric
     (1, True)
     """
@@ -62,7 +62,7 @@ def unflatten(structure: TreeStructure, tensors: Sequence[Tensor]) -> Any:
 
 
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the field names of a named tuple or dataclass; None for types that count as constants."""
+    """Return the field names of a named tuple or dataclass; None for types that are kept as constants."""
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", None)
     names: tuple[str, ...] | None = getattr(kind, "__match_args__", None)

@@ -29,7 +29,7 @@ from contraport.distributed import Processes, RingExchange
 from contraport.engine.geometry import Geometry
 from contraport.engine.links import Link
 from contraport.engine.log_kernels import Indices, LogKernel, PairWeights
-from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
+from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
 
@@ -60,7 +60,7 @@ class Shards(NamedTuple):
         order = owners.argsort(stable=True)
         return cls(sizes, order, order.argsort())
 
-    def start(self, rank: int) -> int:
+    def offset(self, rank: int) -> int:
         """Return the number of rows of the processes of lower rank."""
         return sum(self.sizes[:rank])
 
@@ -187,7 +187,8 @@ class RingLogKernel(LogKernel):
         rank, size = self.processes
         mine = owners == rank
         values = self.own.gather_entries(
-            row_places[mine] - self.row_shards.start(rank), column_places[mine] - self.column_shards.start(rank)
+            row_places[mine] - self.row_shards.offset(rank),
+            column_places[mine] - self.column_shards.offset(rank),
         )
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]
@@ -199,20 +200,20 @@ class RingLogKernel(LogKernel):
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def take_rows(self, rows: slice) -> NoReturn:
-        self._refuse()
+        self._raise_unsupported()
 
     def dense(self) -> NoReturn:
-        self._refuse()
+        self._raise_unsupported()
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> NoReturn:
-        self._refuse()
+        self._raise_unsupported()
 
     def accumulate_gradient(
         self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]
     ) -> NoReturn:
-        self._refuse()
+        self._raise_unsupported()
 
-    def _refuse(self) -> NoReturn:
+    def _raise_unsupported(self) -> NoReturn:
         raise UsageError(
             "exchange: 'ring' does not hold whole rows of the matrix of pairs; this objective, a second derivative or "
             "an inspected plan requires them. Use contraport.engine.exchange('gather').",
@@ -232,9 +233,9 @@ class RingLogKernel(LogKernel):
     def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[Visit]:
         """Yield a visit for each block; with `half_ring`, for those that a symmetric problem needs."""
         rank, size = self.processes
-        top = self.row_shards.start(rank)
+        top = self.row_shards.offset(rank)
         for owner, block in exchange.blocks():
-            left, columns = self.column_shards.start(owner), slice(0, self.column_shards.sizes[owner])
+            left, columns = self.column_shards.offset(owner), slice(0, self.column_shards.sizes[owner])
             rows = slice(0, self.row_shards.sizes[rank])
             if half_ring and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
                 # Two processes have each other's block: the one of lower rank computes the upper half of the rectangle.
@@ -247,7 +248,7 @@ class RingLogKernel(LogKernel):
                 continue
             kernel = self.own
             if owner != rank:
-                kernel = kernel.with_columns([v[columns] for v in self._unpack(block, owner)]).take_rows(rows)
+                kernel = kernel.with_columns([v[columns] for v in self._unpack_block(block, owner)]).take_rows(rows)
             yield Visit(
                 owner,
                 kernel,
@@ -261,17 +262,17 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(self, exchange: RingExchange, visit: Visit, gradients: Sequence[Tensor | None]) -> None:
         """Add the gradients of a visit's column inputs to the gradient that travels with their block."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
-            parts = self._unpack(exchange.gradient, visit.owner)
+            parts = self._unpack_block(exchange.gradient, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
                 if (value := gradients[k]) is not None:
                     part[visit.local_columns] += value
 
     def column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
         """Return (input index, gradient) of each column input of this process; call it after the exchange."""
-        parts = self._unpack(exchange.gradient, self.processes.rank)
+        parts = self._unpack_block(exchange.gradient, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
-    def _unpack(self, block: Tensor, owner: int) -> list[Tensor]:
+    def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
         """Return the column inputs of a process, or their gradients, as views of its block."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
@@ -296,37 +297,37 @@ class RingPairPasses(PairPasses):
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
         q = None if q is None else self.columns.to_owner_order(q)
         p = None if p is None else self.rows.to_owner_order(p)
         n, m = self.ring.shape
         by_row = None if q is None else q.new_full((n,), -torch.inf)
         by_column = None if p is None else p.new_full((m,), -torch.inf)
-        for visit, passes in self._visits(self._exchange()):
+        for visit, passes in self._iter_visits(self._start_exchange()):
             rows, columns = visit.rows, visit.columns
             if not visit.is_mirrored:
                 sums = passes.log_sum_exp(None if q is None else q[columns], None if p is None else p[rows])
-                _add_logs(by_row, rows, sums[0])
-                _add_logs(by_column, columns, sums[1])
+                _add_log_sums(by_row, rows, sums[0])
+                _add_log_sums(by_column, columns, sums[1])
                 continue
             for potential, total in ((q, by_row), (p, by_column)):  # S is symmetric: the sums over rows are both
                 if potential is not None:
                     sums = passes.log_sum_exp(potential[columns], potential[rows])
-                    _add_logs(total, rows, sums[0])
-                    _add_logs(total, columns, sums[1])
-        return self._combine_logs(by_row, self.rows), self._combine_logs(by_column, self.columns)
+                    _add_log_sums(total, rows, sums[0])
+                    _add_log_sums(total, columns, sums[1])
+        return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._to_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
-        for visit, passes in self._visits(self._exchange()):
+        for visit, passes in self._iter_visits(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                for term, total, part in zip(terms, sums, passes.weighted_sum(_restrict(terms, visit)), strict=True):
+                for term, total, part in zip(terms, sums, passes.weighted_sum(_take_terms(terms, visit)), strict=True):
                     total[parts[term.axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
-                both = _restrict([term, _mirror(term)], visit)
+                both = _take_terms([term, _transpose_term(term)], visit)
                 for side, part in zip(both, passes.weighted_sum(both), strict=True):
                     total[parts[side.axis]] += part
         self.processes.all_reduce_(*sums)
@@ -341,10 +342,10 @@ class RingPairPasses(PairPasses):
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
         ]
-        exchange = self._exchange(with_gradient=any(needs_grad[k] for k in columns))
-        for visit, passes in self._visits(exchange):
-            both = [*terms, *map(_mirror, terms)] if visit.is_mirrored else terms
-            parts = passes.gradient(_restrict(both, visit), needs_grad, without_link=without_link)
+        exchange = self._start_exchange(with_gradient=any(needs_grad[k] for k in columns))
+        for visit, passes in self._iter_visits(exchange):
+            both = [*terms, *map(_transpose_term, terms)] if visit.is_mirrored else terms
+            parts = passes.gradient(_take_terms(both, visit), needs_grad, without_link=without_link)
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
                 if total is not None and part is not None:
@@ -358,12 +359,12 @@ class RingPairPasses(PairPasses):
                     rest += total
                 elif needs_grad[k]:
                     gradients[k] = total
-        return self._contribution(gradients)
+        return self._scale_own_gradients(gradients)
 
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
         sums = torch.zeros_like(f)
-        for visit, passes in self._visits(self._exchange()):
+        for visit, passes in self._iter_visits(self._start_exchange()):
             sums[visit.rows] += passes.transport_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
                 mirrored = self.visit_passes(passes.geometry.T, _ONE_PROCESS, (), self.operand_precision)
@@ -371,10 +372,10 @@ class RingPairPasses(PairPasses):
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
 
-    def _exchange(self, *, with_gradient: bool = False) -> RingExchange:
+    def _start_exchange(self, *, with_gradient: bool = False) -> RingExchange:
         return self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
 
-    def _visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
+    def _iter_visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
         for visit in self.ring.visits(exchange, half_ring=self.is_symmetric):
             rows = self.rows.owner_range_to_rows(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
@@ -390,7 +391,7 @@ class RingPairPasses(PairPasses):
             for a, b, axis, factor in terms
         ]
 
-    def _combine_logs(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
+    def _combine_log_sums(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
         """Combine the partial log-sums of all processes, and return them in the order of rows."""
         if partial is None:
             return None
@@ -399,18 +400,18 @@ class RingPairPasses(PairPasses):
         return shards.to_row_order(partial + total.log())
 
 
-def _add_logs(total: Tensor | None, part: slice, values: Tensor | None) -> None:
+def _add_log_sums(total: Tensor | None, part: slice, values: Tensor | None) -> None:
     if total is not None and values is not None:
         total[part] = torch.logaddexp(total[part], values)
 
 
-def _mirror(term: WeightTerm) -> WeightTerm:
+def _transpose_term(term: WeightTerm) -> WeightTerm:
     """Return a weight term with rows and columns exchanged."""
     axis = "columns" if term.axis == "rows" else "rows"
     return WeightTerm(term.column_exponents, term.row_exponents, axis, term.factor)
 
 
-def _restrict(terms: Sequence[WeightTerm], visit: Visit) -> list[WeightTerm]:
+def _take_terms(terms: Sequence[WeightTerm], visit: Visit) -> list[WeightTerm]:
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])
@@ -429,7 +430,7 @@ class _WeightedRowSums(torch.autograd.Function):
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
         for visit in ring.visits(exchange):
-            sums += visit.log_kernel.weighted_row_sums(_take_visited(weight, ring, visit))
+            sums += visit.log_kernel.weighted_row_sums(_take_weights(weight, ring, visit))
         return sums
 
     @staticmethod
@@ -437,7 +438,7 @@ class _WeightedRowSums(torch.autograd.Function):
         tensors = ctx.saved_tensors
         ring: RingLogKernel = unflatten(ctx.structure, tensors)
         if torch.is_grad_enabled():
-            ring._refuse()  # a second derivative
+            ring._raise_unsupported()  # a second derivative
         needs_grad, columns = ctx.needs_input_grad[2:], ring.own.column_input_indices
         gradients = {id(v): torch.zeros_like(v) for v, needed in zip(tensors, needs_grad, strict=True) if needed}
         with_gradient = any(id(ring.inputs[k]) in gradients for k in columns)
@@ -448,7 +449,7 @@ class _WeightedRowSums(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
-                values = kernel.weighted_row_sums(_take_visited(ctx.weight, ring, visit))
+                values = kernel.weighted_row_sums(_take_weights(ctx.weight, ring, visit))
             input_gradients = torch.autograd.grad(values, kernel.inputs, seed, allow_unused=True)
             parts: list[Tensor | None] = [None] * len(input_gradients)
             for k, (source, value) in enumerate(zip(ring.inputs, input_gradients, strict=True)):
@@ -467,7 +468,7 @@ class _WeightedRowSums(torch.autograd.Function):
         return None, None, *[gradients.get(id(v)) for v in tensors]
 
 
-def _take_visited(weight: PairWeights, ring: RingLogKernel, visit: Visit) -> PairWeights:
+def _take_weights(weight: PairWeights, ring: RingLogKernel, visit: Visit) -> PairWeights:
     rows, columns = (
         ring.row_shards.owner_range_to_rows(visit.rows),
         ring.column_shards.owner_range_to_rows(visit.columns),

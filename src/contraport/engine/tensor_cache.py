@@ -32,7 +32,7 @@ class CacheEntry(Generic[Value]):
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self.tensors = list(_tensors(value))
+        self.tensors = list(_iter_tensors(value))
         self.versions = list(map(_version, self.tensors))
 
     @property
@@ -41,16 +41,16 @@ class CacheEntry(Generic[Value]):
         return list(map(_version, self.tensors)) == self.versions
 
 
-def _tensors(value: object) -> Iterator[Tensor]:
+def _iter_tensors(value: object) -> Iterator[Tensor]:
     """Yield the tensors in a nested value of tuples and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple):
         for part in value:
-            yield from _tensors(part)
+            yield from _iter_tensors(part)
     elif is_dataclass(value):
         for field in fields(value):
-            yield from _tensors(getattr(value, field.name))
+            yield from _iter_tensors(getattr(value, field.name))
 
 
 def cached(make: Callable[..., Value]) -> Callable[..., Value]:
@@ -83,7 +83,7 @@ def cached(make: Callable[..., Value]) -> Callable[..., Value]:
 
 
 @cached
-def _full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _cached_full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((size,), value, dtype=dtype, device=device)
 
 
@@ -92,7 +92,7 @@ def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
 
     Callers share it: do not write to it, and do not return it to users.
     """
-    return _full(size, value, like.dtype, like.device)
+    return _cached_full(size, value, like.dtype, like.device)
 
 
 def log_of_size(size: int, like: Tensor) -> Tensor | float:

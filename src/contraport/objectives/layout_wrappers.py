@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import SimilarityMask, normalize
+from contraport.engine import SimilarityExclusion, normalize
 from contraport.errors import UsageError, check, check_integer, check_positive, is_number
 from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern, check_booleans
 from contraport.options import accept_deprecated
@@ -302,7 +302,7 @@ class GuidedNegatives(LayoutWrapper):
         rows, columns = pattern.positives
         similarities = torch.linalg.vecdot(x[rows], y[columns])
         limits = x.new_full((len(x),), torch.inf).scatter_reduce(0, rows, similarities, "amin") - self.margin
-        mask = SimilarityMask((x, y), (limits, x.new_zeros(len(y))), pattern.items)
+        mask = SimilarityExclusion((x, y), (limits, x.new_zeros(len(y))), pattern.items)
         return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
 
 

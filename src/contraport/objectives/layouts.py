@@ -19,11 +19,11 @@ from contraport.engine import (
     CacheEntry,
     Geometry,
     Kernel,
-    LabelMask,
+    LabelExclusion,
     LogKernel,
     RingLogKernel,
     Shards,
-    SimilarityMask,
+    SimilarityExclusion,
     cached,
 )
 from contraport.errors import UsageError, check, unknown_name_error
@@ -59,7 +59,7 @@ class PairPattern:
     row_items: Tensor
     column_items: Tensor
     positives: tuple[Tensor, Tensor]
-    masks: tuple[LabelMask | SimilarityMask, ...] = ()
+    masks: tuple[LabelExclusion | SimilarityExclusion, ...] = ()
     block_weight: float = 1.0
     bidirectional: bool = False
     num_extra_columns: int = 0
@@ -128,9 +128,9 @@ class PairPattern:
 
         row_items, column_items = take(self.items)
         masks = (
-            LabelMask(take(mask.labels), None if mask.exception_labels is None else take(mask.exception_labels))
+            LabelExclusion(take(mask.labels), None if mask.exception_labels is None else take(mask.exception_labels))
             for mask in self.masks
-            if isinstance(mask, LabelMask)  # similarity masks are only added after the selection
+            if isinstance(mask, LabelExclusion)  # similarity masks are only added after the selection
         )
         places = [
             torch.full((size,), -1, device=indices.device).scatter(
@@ -165,7 +165,7 @@ class PairPattern:
         """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
-        duplicates = LabelMask(self.expand_attribute(ids), exception_labels=self.items)
+        duplicates = LabelExclusion(self.expand_attribute(ids), exception_labels=self.items)
         has_no_empty_rows = self.has_no_empty_rows and self.includes_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
@@ -184,11 +184,11 @@ class PairPattern:
             zeros, no_owner = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             # Label 0 marks all rows and the new columns; pairs of equal label are excluded except with their owner.
             labels = zeros, torch.cat([no_owner, torch.zeros_like(owners)])
-            masks += (LabelMask(labels, exception_labels=(self.row_items, torch.cat([no_owner, owners]))),)
+            masks += (LabelExclusion(labels, exception_labels=(self.row_items, torch.cat([no_owner, owners]))),)
         if ids is not None:
             row_ids, column_ids = ids[0][self.row_items], ids[1]
             unequal = (row_ids.amin() - 1).expand(self.shape[1])
-            masks += (LabelMask((row_ids, torch.cat([unequal, column_ids]))),)
+            masks += (LabelExclusion((row_ids, torch.cat([unequal, column_ids]))),)
         return replace(
             self,
             column_items=torch.cat([self.column_items, self.column_items.new_full((columns,), -1)]),
@@ -228,7 +228,7 @@ class PairPattern:
     def includes_positives(self) -> bool:
         """True if positives are among the compared pairs, rather than excluded by a mask."""
         for mask in self.masks:
-            if isinstance(mask, LabelMask) and mask.exception_labels is None and mask.labels[0] is self.row_items:
+            if isinstance(mask, LabelExclusion) and mask.exception_labels is None and mask.labels[0] is self.row_items:
                 return False
         return True
 
@@ -307,7 +307,7 @@ def build_diagonal_pattern(
     If decoupled, the positives are excluded from the compared pairs.
     """
     items = torch.arange(size, device=device)
-    masks, has_no_empty_rows = ((LabelMask((items, items)),), size > 1) if decoupled else ((), True)
+    masks, has_no_empty_rows = ((LabelExclusion((items, items)),), size > 1) if decoupled else ((), True)
     return PairPattern(
         size,
         items,
@@ -505,11 +505,11 @@ def _prototype_pattern(size: int, columns: int, device: torch.device) -> PairPat
 def _joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
-    masks = [LabelMask((places, places) if candidates == "all" else (items, items))]
+    masks = [LabelExclusion((places, places) if candidates == "all" else (items, items))]
     if candidates == "same":
-        masks.append(LabelMask((torch.zeros_like(view),) * 2, exception_labels=(view, view)))
+        masks.append(LabelExclusion((torch.zeros_like(view),) * 2, exception_labels=(view, view)))
     elif candidates == "other":
-        masks.append(LabelMask((view, view)))
+        masks.append(LabelExclusion((view, view)))
     # A shift by whole views pairs every embedding with another view of its item.
     others = [places.roll(-shift * size) for shift in range(1, views)]
     positives = places.repeat(len(others)), torch.cat(others) if others else places[:0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from contraport.engine import Indices, LabelMask, SimilarityMask
+from contraport.engine import Indices, LabelExclusion, SimilarityExclusion
 from contraport.errors import UsageError
 
 
@@ -123,12 +123,12 @@ class PairIndicator:
 
     @classmethod
     def from_exclusion_masks(
-        cls, masks: Sequence[LabelMask | SimilarityMask], like: tuple[Tensor, Tensor]
+        cls, masks: Sequence[LabelExclusion | SimilarityExclusion], like: tuple[Tensor, Tensor]
     ) -> PairIndicator:
         """Build the set of pairs that no mask excludes."""
         pairs = cls.all_pairs(like)
         for mask in masks:
-            if not isinstance(mask, LabelMask):
+            if not isinstance(mask, LabelExclusion):
                 raise UsageError(
                     "features: the compared pairs depend on them, but this target or divergence needs pairs given by "
                     "equal labels; use a target of pairs or a matrix, and KL.",

@@ -15,8 +15,8 @@ from torch import Tensor
 from contraport._utils.formatting import format_significant
 from contraport.distributed import current_processes
 from contraport.engine.autograd import is_in_torch_func
-from contraport.engine.backends.cuda import TRITON, CudaPairPasses, unsupported_reason
-from contraport.engine.backends.tiled import STORED_BYTES, StoredPairPasses, StreamedPairPasses, rounds_operands
+from contraport.engine.backends.cuda import HAS_TRITON, CudaPairPasses, unsupported_reason
+from contraport.engine.backends.tiled import MAX_STORED_BYTES, StoredPairPasses, StreamedPairPasses, uses_bfloat16
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
@@ -33,36 +33,38 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
     "streamed": StreamedPairPasses,
     "cuda": CudaPairPasses,
 }
-"""The backends by name."""
+"""All backends of a batch whose embeddings every process holds, by name."""
 
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
-"""Names of the ways in which processes exchange embeddings."""
+"""Ways in which processes exchange embeddings: gathered once, or passed around a ring in each pass."""
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Passes over all pairs as a sum over visits of a ring, each tile by tile."""
+    """Ring backend on any device: each block that arrives is processed tile by tile."""
 
     visit_passes = StreamedPairPasses
 
 
 class CudaRingPasses(RingPairPasses):
-    """Passes over all pairs as a sum over visits of a ring, each by Triton kernels."""
+    """Ring backend on CUDA devices: each block that arrives is processed by Triton kernels."""
 
     visit_passes = CudaPairPasses
 
 
 RING_BACKENDS: dict[BackendName, type[PairPasses]] = {"streamed": StreamedRingPasses, "cuda": CudaRingPasses}
-"""The backends of an exchange around a ring by name: those that store nothing of the size of the pairs."""
+"""Backends of the ring exchange by name: those that store nothing of size O(N M)."""
 
-DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""By device, the number of pairs up to which plain autograd on the whole matrix is fastest: 256 by 256 on a CPU; 2,048
-by 2,048 on a GPU, where a pass ends before the host can launch the next one: fewer kernels beat fewer operations there.
+MAX_DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
+"""Number of pairs, by device, up to which plain autograd on the whole matrix is fastest: the backend ``"dense"``.
+
+It is 256 by 256 on a CPU; 2,048 by 2,048 on a GPU, where a pass ends before the host can launch the next one: fewer
+kernels beat fewer operations there.
 """
 
-DENSE_STORED_PAIRS = {"cpu": 1 << 21, "cuda": 1 << 26}
-"""The same for pairs times half-steps, as autograd stores the pairs of each: 32 half-steps on a CPU, 16 on a GPU."""
+MAX_DENSE_PAIR_STEPS = {"cpu": 1 << 21, "cuda": 1 << 26}
+"""Largest number of pairs times half-steps for ``"dense"``, by device: autograd stores all pairs of each half-step."""
 
 Value = TypeVar("Value")
 
@@ -83,7 +85,7 @@ def _override(variable: ContextVar[Value], value: Value) -> Iterator[None]:
 
 @contextmanager
 def backend(name: BackendName) -> Iterator[None]:
-    """Use one backend for all operations within the ``with`` block, whatever their size.
+    """Context manager: use one backend for all operations within the block, whatever their size.
 
     ``"cuda"`` requires embeddings on a CUDA device. What its kernels do not support (see `explain_backend`) runs on the
     backend for its size.
@@ -132,7 +134,7 @@ def precision(name: Precision) -> Iterator[None]:
 
 @contextmanager
 def exchange(name: str) -> Iterator[None]:
-    """Choose how several processes exchange their embeddings in the objectives that are called within the block.
+    """Context manager: set how processes exchange embeddings, by ``"gather"`` or around a ``"ring"``.
 
     Values and gradients are the same. ``"gather"``, the default, sends the embeddings once, and each process holds all
     of them. Under ``"ring"`` each process keeps its own, and blocks of them travel around the processes in each pass
@@ -159,12 +161,12 @@ def exchange(name: str) -> Iterator[None]:
 
 
 def current_exchange() -> Exchange:
-    """Return the current exchange of embeddings between several processes; see `exchange`."""
+    """Return how processes currently exchange embeddings, ``"gather"`` or ``"ring"``; see `exchange`."""
     return _exchange.get()
 
 
 def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
-    """Return the backend name for a geometry: set by the context manager `backend`, else chosen by size and device.
+    """Return the name of the backend for a geometry: that of the context manager `backend`, else by size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
@@ -179,12 +181,12 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
-    device = like.device.type if like.device.type in DENSE_PAIRS else "cpu"
-    if n * m <= DENSE_PAIRS[device] and n * m * half_steps <= DENSE_STORED_PAIRS[device]:
+    device = like.device.type if like.device.type in MAX_DENSE_PAIRS else "cpu"
+    if n * m <= MAX_DENSE_PAIRS[device] and n * m * half_steps <= MAX_DENSE_PAIR_STEPS[device]:
         return "dense"
-    if like.is_cuda and TRITON and unsupported_reason(geometry) is None:
+    if like.is_cuda and HAS_TRITON and unsupported_reason(geometry) is None:
         return "cuda"
-    return "stored" if n * m * like.element_size() <= STORED_BYTES else "streamed"
+    return "stored" if n * m * like.element_size() <= MAX_STORED_BYTES else "streamed"
 
 
 def _choose_ring_backend(ring: RingLogKernel, geometry: Geometry) -> BackendName:
@@ -194,7 +196,7 @@ def _choose_ring_backend(ring: RingLogKernel, geometry: Geometry) -> BackendName
     check(forced is None or forced in RING_BACKENDS, message, "exchange")
     if forced == "streamed" or not supported:
         return "streamed"
-    return "cuda" if forced == "cuda" or (ring.inputs[0].is_cuda and TRITON) else "streamed"
+    return "cuda" if forced == "cuda" or (ring.inputs[0].is_cuda and HAS_TRITON) else "streamed"
 
 
 def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
@@ -222,7 +224,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
         return f"{text} {RingPairPasses.description[0].upper()}{RingPairPasses.description[1:]}."
     if name == "cuda":
         return text + multiplied
-    if name != "dense" and rounds_operands(like, PRECISIONS[_precision.get()]):
+    if name != "dense" and uses_bfloat16(like, PRECISIONS[_precision.get()]):
         text += multiplied
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
         return f"{text} Not cuda: {unsupported_reason(geometry) or 'Triton is not installed'}."
@@ -230,14 +232,14 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def exchange_dtype(like: Tensor) -> torch.dtype:
-    """Return the type in which embeddings and their gradients are gathered: bfloat16 if they are multiplied in it."""
+    """Return the dtype in which embeddings and gradients are gathered: bfloat16 if they are multiplied in bfloat16."""
     precision = PRECISIONS[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
-    return torch.bfloat16 if on_gpu or rounds_operands(like, precision) else like.dtype
+    return torch.bfloat16 if on_gpu or uses_bfloat16(like, precision) else like.dtype
 
 
 def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendConfig:
-    """Return the chosen backend with the current processes and precision, fixed for one operation and its gradient.
+    """Return the backend, processes and precision that an operation and its gradient use.
 
     Args:
         geometry: the pairs.
@@ -247,7 +249,7 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
     if operands != torch.float32 and name != "dense":
         like = geometry.log_kernel.inputs[0]
-        if like.device.type == "cpu" and not rounds_operands(like, operands):
+        if like.device.type == "cpu" and not uses_bfloat16(like, operands):
             dtype = str(like.dtype).split(".")[-1]
             message = (
                 f"precision: {_precision.get()!r} gains nothing on this CPU; embeddings are multiplied in {dtype}."

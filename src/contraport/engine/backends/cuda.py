@@ -10,9 +10,10 @@ Repeatability. No kernel adds to the output of another program (no atomics), and
 by a rule, not from timings (no autotuning): a repeated computation gives the same bits on the same device.
 
 Cost, in matrix products of 2 N M d operations: one for each log-sum-exp or weighted sum over one axis. The gradient
-costs four if a program can hold whole embeddings, see `block_shape`: W is computed again for either side and never
-leaves the program. Otherwise it costs three: W goes through a bounded workspace, and cuBLAS multiplies. Where rows and
-columns are the same embeddings, only the gradient of W + W^T in the rows is computed, for half of that or two thirds.
+costs four if a program can hold whole embeddings, see `find_launch_shape`: W is computed again for either side and
+never leaves the program. Otherwise it costs three: W goes through a bounded workspace, and cuBLAS multiplies. Where
+rows and columns are the same embeddings, only the gradient of W + W^T in the rows is computed, for half of that or two
+thirds.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
-from contraport.engine.geometry import Geometry, LabelMask
+from contraport.engine.geometry import Geometry, LabelExclusion
 from contraport.engine.links import Link, PolynomialTail, PoweredCost, SquaredKernelLink
 from contraport.engine.log_kernels import InnerProductLogKernel
-from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
+from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.errors import check
 
-TRITON: bool = importlib.util.find_spec("triton") is not None
+HAS_TRITON: bool = importlib.util.find_spec("triton") is not None
 """True if Triton is installed. It is imported on first use of this backend: the import takes longer than a batch."""
 
-WORKSPACE_BYTES = 64 << 20
-"""Largest size of the workspace for W."""
+MAX_WORKSPACE_BYTES = 64 << 20
+"""Largest size of the workspace that holds some rows of the pair weights W in the gradient."""
 
 VECTOR_BLOCK = 1024
-"""Entries of a vector that a program processes at a time."""
+"""Number of entries that a Triton program processes at a time in kernels over vectors."""
 
-RESERVED_BYTES = 8 << 10
-"""Shared memory that is left for reductions, beside the blocks of embeddings."""
+RESERVED_SHARED_MEMORY = 8 << 10
+"""Bytes of shared memory reserved for reductions; blocks of embeddings use the rest."""
 
-SPLIT_COST = 0.02
-"""Relative cost of one more split of the columns: partial results are written and added up."""
+COLUMN_SPLIT_COST = 0.02
+"""Relative cost of one more split of the columns, whose partial results are written and then added up."""
 
 
 class CudaPairPasses(PairPasses):
@@ -65,7 +66,7 @@ class CudaPairPasses(PairPasses):
         log_kernel = self.geometry.log_kernel
         assert isinstance(log_kernel, InnerProductLogKernel)
         check(
-            log_kernel.x.is_cuda or _kernels().INTERPRETED,
+            log_kernel.x.is_cuda or _import_kernels().IS_INTERPRETED,
             f"backend: 'cuda' requires embeddings on a CUDA device, got {log_kernel.x.device}. On a CPU its kernels "
             "only run in Triton's interpreter, very slowly: set TRITON_INTERPRET=1 before Python starts.",
             "device",
@@ -75,7 +76,7 @@ class CudaPairPasses(PairPasses):
         zeros = torch.zeros_like(row_bias), torch.zeros_like(column_bias)
         # Without a link the biases are added to the potentials here, which saves the kernels two loads per tile.
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
-        masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelMask)]
+        masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelExclusion)]
         row_labels, column_labels = (_stack_labels(masks, side, v) for side, v in enumerate(zeros))
         exception_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
         code = _link_code(log_kernel.link)
@@ -84,10 +85,10 @@ class CudaPairPasses(PairPasses):
         x, y = x.to(self.operand_precision), y.to(self.operand_precision)
         self.inputs = _KernelInputs(x, y, *inner, row_labels, column_labels, exception_bits, link_name, factor, power)
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
         row_bias, column_bias = self.outer
-        by_row = None if q is None else self._sum(self.inputs, q + column_bias) + row_bias
-        by_column = None if p is None else self._sum(self.inputs.T, p + row_bias) + column_bias
+        by_row = None if q is None else self._sum_rows(self.inputs, q + column_bias) + row_bias
+        by_column = None if p is None else self._sum_rows(self.inputs.T, p + row_bias) + column_bias
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -96,7 +97,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._sum(inputs, b, a, term.factor))
+            sums.append(self._sum_rows(inputs, b, a, term.factor))
         return sums
 
     def gradient(
@@ -114,41 +115,43 @@ class CudaPairPasses(PairPasses):
             )
             u, v = torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
-        n, own = len(self.outer[0]), self._own_range(self.outer[0])
-        weights = _Weights(row_exponents, column_exponents, u, v).take_rows(own)
-        x, y, row_mass, column_mass = _gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
+        n, own = len(self.outer[0]), self._own_rows(self.outer[0])
+        weights = _FactoredWeights(row_exponents, column_exponents, u, v).take_rows(own)
+        x, y, row_mass, column_mass = _weighted_products(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _pad_rows(x, own, n), y, _pad_rows(row_mass, own, n), column_mass
-        return self._contribution(
+        return self._scale_own_gradients(
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
-        own, (row_bias, column_bias) = self._own_range(f), self.biases
+        own, (row_bias, column_bias) = self._own_rows(f), self.biases
         a, b = f + self.outer[0], g + self.outer[1]
-        weights = _Weights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
+        weights = _FactoredWeights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
         inputs = self.inputs.take_rows(own)
-        py, _, mass, _ = _gradients(inputs, weights, [True, False, True, False], True)
-        sums = (py * inputs.x).sum(1) + mass * row_bias[own] + _sums(inputs, b, a[own], column_bias)
-        return self._add_up(sums, own, len(f))
+        py, _, mass, _ = _weighted_products(inputs, weights, [True, False, True, False], True)
+        sums = (py * inputs.x).sum(1) + mass * row_bias[own] + _row_sums(inputs, b, a[own], column_bias)
+        return self._combine_rows(sums, own, len(f))
 
-    def _sum(self, inputs: _KernelInputs, b: Tensor, a: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-        own = self._own_range(inputs.x)
-        return self._add_up(_sums(inputs.take_rows(own), b, None if a is None else a[own], v), own, len(inputs.x))
+    def _sum_rows(self, inputs: _KernelInputs, b: Tensor, a: Tensor | None = None, v: Tensor | None = None) -> Tensor:
+        own = self._own_rows(inputs.x)
+        return self._combine_rows(
+            _row_sums(inputs.take_rows(own), b, None if a is None else a[own], v), own, len(inputs.x)
+        )
 
-    def _own_range(self, like: Tensor) -> slice:
+    def _own_rows(self, like: Tensor) -> slice:
         rank, processes = self.processes
         return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
 
-    def _add_up(self, part: Tensor, own: slice, size: int) -> Tensor:
+    def _combine_rows(self, part: Tensor, own: slice, size: int) -> Tensor:
         whole = _pad_rows(part, own, size)
         self.processes.all_reduce_(whole)
         return whole
 
 
 def _pad_rows(part: Tensor, own: slice, size: int) -> Tensor:
-    """Place this process's rows into a tensor of all rows; the rows of other processes are zero."""
+    """Place this process's rows into a tensor of all rows, which is zero elsewhere."""
     if len(part) == size:
         return part
     whole = part.new_zeros(size, *part.shape[1:])
@@ -161,7 +164,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, InnerProductLogKernel):
         return "its kernels know functions of inner products alone"
-    if not all(isinstance(mask, LabelMask) for mask in geometry.masks):
+    if not all(isinstance(mask, LabelExclusion) for mask in geometry.masks):
         return "its kernels know masks of equal labels alone"
     if _link_code(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
@@ -171,7 +174,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
 
 
 class _KernelInputs(NamedTuple):
-    """First arguments of every Triton kernel: rows of this process, all columns, masks and the link function.
+    """Arguments common to all Triton kernels: rows of this process, all columns, masks and the link function.
 
     Attributes:
         exception_bits: Bit field; bit k is set if mask k has exception labels.
@@ -203,8 +206,8 @@ class _KernelInputs(NamedTuple):
         )
 
 
-class _Weights(NamedTuple):
-    """Weights of all pairs in factors: W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j.
+class _FactoredWeights(NamedTuple):
+    """Factored pair weights: W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j.
 
     Attributes:
         row_exponents: Exponents A of the rows, (terms, N).
@@ -219,17 +222,17 @@ class _Weights(NamedTuple):
     column_factors: Tensor
 
     @property
-    def T(self) -> _Weights:
-        return _Weights(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
+    def T(self) -> _FactoredWeights:
+        return _FactoredWeights(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
 
-    def take_rows(self, rows: slice) -> _Weights:
+    def take_rows(self, rows: slice) -> _FactoredWeights:
         return self._replace(
             row_exponents=self.row_exponents[:, rows].contiguous(), row_factors=self.row_factors[:, rows].contiguous()
         )
 
 
-class _WeightForms(NamedTuple):
-    """Pair weights with one exponential per term and, if exact, one for all; both kernels run, one returns at once.
+class _WeightVariants(NamedTuple):
+    """Pair weights in two forms: one exponential per term, or one shared by all; the device decides which is used.
 
     Which one applies is known only on the device, and reading it would make the host wait.
 
@@ -239,16 +242,16 @@ class _WeightForms(NamedTuple):
         can_share: Flag of each term, (terms,): 1 if it can share the exponential of the first term, else 0.
     """
 
-    separate: _Weights
-    shared: _Weights
+    separate: _FactoredWeights
+    shared: _FactoredWeights
     can_share: Tensor
 
     @property
-    def T(self) -> _WeightForms:
-        return _WeightForms(self.separate.T, self.shared.T, self.can_share)
+    def T(self) -> _WeightVariants:
+        return _WeightVariants(self.separate.T, self.shared.T, self.can_share)
 
-    def take_rows(self, rows: slice) -> _WeightForms:
-        return _WeightForms(self.separate.take_rows(rows), self.shared.take_rows(rows), self.can_share)
+    def take_rows(self, rows: slice) -> _WeightVariants:
+        return _WeightVariants(self.separate.take_rows(rows), self.shared.take_rows(rows), self.can_share)
 
     def iter_launch_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the arguments of each kernel launch: the weights as tensors, and compile-time constants.
@@ -261,8 +264,8 @@ class _WeightForms(NamedTuple):
             yield (*self.shared, self.can_share), {"GROUPS": 1, "RANK": terms}
 
 
-def _share_exponential(weights: _Weights) -> _WeightForms:
-    """Add an equivalent form of the weights in which every term uses the exponential of the first term.
+def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
+    """Build the second form of the weights, in which all terms share the exponential of the first term.
 
     Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
@@ -270,50 +273,51 @@ def _share_exponential(weights: _Weights) -> _WeightForms:
     factors = torch.empty_like(weights.row_factors), torch.empty_like(weights.column_factors)
     near = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:
-        with _on_device(near):
-            kernel = _kernels().rescale_factors_kernel[terms,]
+        with _device_context(near):
+            kernel = _import_kernels().rescale_factors_kernel[terms,]
             kernel(*weights, *factors, near, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK)
-    return _WeightForms(weights, _Weights(weights.row_exponents, weights.column_exponents, *factors), near)
+    return _WeightVariants(weights, _FactoredWeights(weights.row_exponents, weights.column_exponents, *factors), near)
 
 
-def _sums(
+def _row_sums(
     inputs: _KernelInputs, column_exponents: Tensor, row_exponents: Tensor | None = None, weight: Tensor | None = None
 ) -> Tensor:
-    """Return the log-sum of each row, log sum_j exp(S_ij + B_j), or its weighted sum if A and v are given, (N,)."""
-    n, blocks, logarithm = len(inputs.x), _blocks("sums_kernel", inputs.x), weight is None
-    splits = _column_splits(inputs, blocks)
+    """Return log sum_j exp(S_ij + B_j) of each row, (N,), or sum_j exp(S_ij + A_i + B_j) v_j if A and v are given."""
+    n, blocks, logarithm = len(inputs.x), _launch_shape("row_sums_kernel", inputs.x), weight is None
+    splits = _count_column_splits(inputs, blocks)
     out = column_exponents.new_empty(splits, n)
-    _launch("sums_kernel", splits, inputs, (row_exponents, column_exponents, weight, out), blocks, LOGARITHM=logarithm)
+    tensors = row_exponents, column_exponents, weight, out
+    _launch("row_sums_kernel", splits, inputs, tensors, blocks, LOGARITHM=logarithm)
     if splits == 1 or n == 0:
         return out[0]
     joined = out.new_empty(n)
-    with _on_device(out):
+    with _device_context(out):
         grid = (_ceil_div(n, VECTOR_BLOCK),)
-        _kernels().sum_splits_kernel[grid](out, joined, n, splits, LOGARITHM=logarithm, BLOCK=VECTOR_BLOCK)
+        _import_kernels().sum_splits_kernel[grid](out, joined, n, splits, LOGARITHM=logarithm, BLOCK=VECTOR_BLOCK)
     return joined
 
 
-def _gradients(
-    inputs: _KernelInputs, weights: _Weights, needs_grad: Sequence[bool], without_link: bool
+def _weighted_products(
+    inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of the weights W; those not requested have arbitrary values."""
+    """Return W y, W^T x and the row and column sums of W; results that are not needed are uninitialized."""
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
-        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _empty_gradient(z)] for z in (x, y))
+        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradient(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
-    forms = _share_exponential(weights)
-    if _blocks("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
-        return _gradient_by_workspace(inputs, forms, needs_grad, without_link)
+    forms = _build_weight_variants(weights)
+    if _launch_shape("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
+        return _products_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
-    dx, row_mass = _fused_gradient(inputs, forms, without_link) if needs_rows else _empty_gradient(x)
-    dy, column_mass = _fused_gradient(inputs.T, forms.T, without_link) if needs_columns else _empty_gradient(y)
+    dx, row_mass = _fused_products(inputs, forms, without_link) if needs_rows else _allocate_gradient(x)
+    dy, column_mass = _fused_products(inputs.T, forms.T, without_link) if needs_columns else _allocate_gradient(y)
     return dx, dy, row_mass, column_mass
 
 
-def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: bool) -> tuple[Tensor, Tensor]:
-    """Return W y and the row sums of the weights W, without writing W to memory."""
-    blocks = _blocks("weighted_products_kernel", inputs.x)
-    splits = _column_splits(inputs, blocks)
+def _fused_products(inputs: _KernelInputs, weights: _WeightVariants, without_link: bool) -> tuple[Tensor, Tensor]:
+    """Return W y and the row sums of W in one kernel, which never writes W to memory."""
+    blocks = _launch_shape("weighted_products_kernel", inputs.x)
+    splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.separate.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
     for tensors, form in weights.iter_launch_args():
@@ -323,20 +327,20 @@ def _fused_gradient(inputs: _KernelInputs, weights: _WeightForms, without_link: 
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
-def _gradient_by_workspace(
-    inputs: _KernelInputs, weights: _WeightForms, needs_grad: Sequence[bool], without_link: bool
+def _products_by_workspace(
+    inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the sums of the pair weights W, which are computed in a workspace, some rows at a time."""
+    """Return W y, W^T x and the row and column sums of W, computed in a workspace of some rows of W at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
-    blocks = _blocks("weights_kernel", x)
-    height = max(WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
+    blocks = _launch_shape("weights_kernel", x)
+    height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
-    dx, row_mass = (v.zero_() for v in _empty_gradient(x))
-    dy, column_mass = (v.zero_() for v in _empty_gradient(y))
+    dx, row_mass = (v.zero_() for v in _allocate_gradient(x))
+    dy, column_mass = (v.zero_() for v in _allocate_gradient(y))
     for top in range(0, n, height):
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
@@ -368,22 +372,22 @@ def _launch(
     blocks: dict[str, int],
     **constants: Any,
 ) -> None:
-    """Launch a Triton kernel on a two-dimensional grid: blocks of rows times programs along the columns."""
+    """Launch a Triton kernel on a grid of row blocks times programs along the columns."""
     (n, d), m = inputs.x.shape, len(inputs.y)
-    with _on_device(inputs.x):
-        getattr(_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), programs](
+    with _device_context(inputs.x):
+        getattr(_import_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), programs](
             *inputs[:6], inputs.factor, inputs.power, n, m, *tensors,
             D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_bits,
             PRECISION=_product_precision(inputs.x), **constants, **blocks,
         )  # fmt: skip
 
 
-def _on_device(x: Tensor) -> AbstractContextManager[None]:
+def _device_context(x: Tensor) -> AbstractContextManager[None]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-class _Blocks(NamedTuple):
-    """Launch shape of a Triton kernel, by the names of its compile-time constants."""
+class _LaunchShape(NamedTuple):
+    """Block sizes, warps and pipeline stages of a Triton kernel, named as its compile-time constants."""
 
     BLOCK_M: int
     BLOCK_N: int
@@ -394,46 +398,48 @@ class _Blocks(NamedTuple):
 # By the most bytes of an embedding that is held whole; 0 means in pieces. Each list has the fastest shape first, as
 # measured on an H100 among blocks of 64 to 256 with 4 or 8 warps and 2 to 4 stages, and then one for devices with less
 # shared memory. A table and not autotuning: timings would choose other shapes, and other bits, from run to run.
-_SHAPES: dict[str, dict[int, list[_Blocks]]] = {
-    "sums_kernel": {
-        256: [_Blocks(128, 128, 8, 2)],
-        512: [_Blocks(128, 64, 8, 3), _Blocks(128, 64, 8, 2)],
-        0: [_Blocks(128, 256, 8, 3), _Blocks(128, 64, 8, 3)],
+_LAUNCH_SHAPES: dict[str, dict[int, list[_LaunchShape]]] = {
+    "row_sums_kernel": {
+        256: [_LaunchShape(128, 128, 8, 2)],
+        512: [_LaunchShape(128, 64, 8, 3), _LaunchShape(128, 64, 8, 2)],
+        0: [_LaunchShape(128, 256, 8, 3), _LaunchShape(128, 64, 8, 3)],
     },
     "weighted_products_kernel": {
-        256: [_Blocks(64, 128, 4, 2)],
-        512: [_Blocks(128, 64, 8, 3), _Blocks(128, 64, 8, 2)],
-        0: [_Blocks(128, 64, 8, 3)],
+        256: [_LaunchShape(64, 128, 4, 2)],
+        512: [_LaunchShape(128, 64, 8, 3), _LaunchShape(128, 64, 8, 2)],
+        0: [_LaunchShape(128, 64, 8, 3)],
     },
-    "weights_kernel": {0: [_Blocks(128, 64, 8, 3)]},
+    "weights_kernel": {0: [_LaunchShape(128, 64, 8, 3)]},
 }
 
 
-def block_shape(kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
-    """Return the block shape of a Triton kernel for embeddings of a dimension whose entries have `itemsize` bytes.
+def find_launch_shape(
+    kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int
+) -> dict[str, int]:
+    """Return the block sizes, warps and stages of a Triton kernel, by the size and precision of the embeddings.
 
     The precision is ``"ieee"`` where tensor cores cannot be used. A program may use `shared_memory` bytes.
     """
     if precision == "ieee":
-        warps, depth = (4, 16) if kernel == "sums_kernel" else (8, 32)
-        return _Blocks(128, 128, warps, 2)._asdict() | {"BLOCK_D": depth}
+        warps, depth = (4, 16) if kernel == "row_sums_kernel" else (8, 32)
+        return _LaunchShape(128, 128, warps, 2)._asdict() | {"BLOCK_D": depth}
     whole = max(16, 1 << (dimensions - 1).bit_length())  # `tl.dot` takes powers of two from 16 on
-    for largest, shapes in _SHAPES[kernel].items():
+    for largest, shapes in _LAUNCH_SHAPES[kernel].items():
         depth = whole if largest else 128 // itemsize
         for blocks in shapes:
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.
             rows = blocks.BLOCK_M if largest else blocks.BLOCK_M * blocks.num_stages
             needed = depth * itemsize * (rows + blocks.BLOCK_N * blocks.num_stages)
-            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - RESERVED_BYTES:
+            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - RESERVED_SHARED_MEMORY:
                 return blocks._asdict() | {"BLOCK_D": depth}
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 
 
-def _blocks(kernel: str, x: Tensor) -> dict[str, int]:
+def _launch_shape(kernel: str, x: Tensor) -> dict[str, int]:
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
-    return block_shape(kernel, x.shape[1], x.itemsize, _product_precision(x), shared_memory)
+    return find_launch_shape(kernel, x.shape[1], x.itemsize, _product_precision(x), shared_memory)
 
 
 def _product_precision(x: Tensor) -> str:
@@ -441,8 +447,8 @@ def _product_precision(x: Tensor) -> str:
     return "ieee" if single else "tf32"
 
 
-def _column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
-    """Return the number of programs that share the columns of one block of rows."""
+def _count_column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
+    """Return into how many programs the columns of one block of rows are split."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count
@@ -452,7 +458,7 @@ def _column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return the number of column splits with the shortest run time: the last wave should fill the multiprocessors.
+    """Return the number of column splits of least estimated time, at which the last wave of programs is nearly full.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each.
 
@@ -461,25 +467,25 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
     """
 
     def duration(splits: int) -> float:
-        return _ceil_div(row_blocks * splits, processors) / splits * (1 + SPLIT_COST * splits)
+        return _ceil_div(row_blocks * splits, processors) / splits * (1 + COLUMN_SPLIT_COST * splits)
 
     return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
 
 
-def _empty_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate tensors for the gradient of the embeddings of one side, (n, d), and for its sums of weights, (n,)."""
+def _allocate_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Allocate the gradient of one side's embeddings, (n, d), and its row or column sums of W, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
-def _stack_labels(masks: Sequence[LabelMask], side: int, like: Tensor) -> Tensor:
-    """Stack the labels and the exception labels of all masks for the rows or the columns, (2 masks, n), as int64."""
+def _stack_labels(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
+    """Stack the labels and exception labels of all masks, of rows (side 0) or columns (side 1), (2 masks, n), int64."""
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
 
 def _link_code(link: Link | None) -> tuple[str, float, float] | None:
-    """Return the Triton kernels' code of a link function, (name, factor, power), or None if unsupported."""
+    """Return a link function in the form of the Triton kernels, (name, factor, power), or None if unsupported."""
     match link:
         case None:
             return "identity", 1.0, 1.0
@@ -497,9 +503,9 @@ def _ceil_div(length: int, block: int) -> int:
     return -(-length // block)
 
 
-def _kernels() -> ModuleType:
+def _import_kernels() -> ModuleType:
     """Import the module of Triton kernels, which imports Triton."""
-    check(TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch's builds for CUDA include.", "missing")
+    check(HAS_TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch for CUDA includes.", "missing")
     from contraport.engine.backends import triton_kernels
 
     return triton_kernels

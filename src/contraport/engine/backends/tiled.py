@@ -24,27 +24,29 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.geometry import Geometry, LabelMask
-from contraport.engine.half_steps import MODERATE_EXPONENT
-from contraport.engine.pair_passes import BothSums, PairPasses, WeightTerm
+from contraport.engine.geometry import Geometry, LabelExclusion
+from contraport.engine.half_steps import MAX_DIRECT_EXPONENT
+from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 
-TILE = 512, 512
-"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
-is a multiple of the first, which is also the side of the squares on the diagonal of a symmetric problem."""
+TILE_SHAPE = 512, 512
+"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache.
 
-STORED_BYTES = 256 << 20
-"""Size of log K (8,192 by 8,192 in single precision) up to which its tiles are stored rather than recomputed."""
+The second is a multiple of the first, the side of the squares on the diagonal of a symmetric problem."""
+
+MAX_STORED_BYTES = 256 << 20
+"""Largest log K whose tiles are stored rather than recomputed: 8,192 by 8,192 in single precision."""
 
 MAX_EXPONENT_GAP = 16.0
-"""Largest distance between the exponents of terms that share one exponential. The factor that makes up for it, up to
-e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
+"""Largest difference between the exponents of terms that share one exponential.
+
+The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
 MAX_OUTER_RANK = 6
 """Rank up to which a sum of outer products is faster by additions than as a matrix product."""
 
 
 class Tile(NamedTuple):
-    """Tile: a rectangle of pairs, with the values of the log-kernel on it.
+    """Rectangle of pairs, with the values of the log-kernel on it.
 
     Attributes:
         rows: Range of rows of the tile.
@@ -68,14 +70,14 @@ class StreamedPairPasses(PairPasses):
 
     def precompute(self) -> None:
         like = self.log_kernel.inputs[0]
-        if rounds_operands(like, self.operand_precision):
+        if uses_bfloat16(like, self.operand_precision):
             self.log_kernel = self.log_kernel.with_operand_precision(self.operand_precision)
         n, m = self.geometry.shape
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
-        self.limit = MODERATE_EXPONENT[like.dtype]
+        self.limit = MAX_DIRECT_EXPONENT[like.dtype]
         # Two buffers, for the kernel and the weight, that every tile overwrites: new memory per tile would be cold.
-        self._buffers = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
+        self._buffers = self.row_bias.new_empty(2, min(n, TILE_SHAPE[0]), min(m, TILE_SHAPE[1]))
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
@@ -83,16 +85,16 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def _label_ranges(self) -> list[_LabelRanges | None]:
-        return [_LabelRanges(mask.labels) if isinstance(mask, LabelMask) else None for mask in self.geometry.masks]
+        return [_LabelRanges(mask.labels) if isinstance(mask, LabelExclusion) else None for mask in self.geometry.masks]
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> BothSums:
+    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
         # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
         # to 1 as they can, and added to the logarithm again.
         exponents = None if q is None else self.column_bias + q, None if p is None else self.row_bias + p
         ranges = [(0.0, 0.0) if v is None else _middle_and_radius(v) for v in exponents]
         centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
         if self.has_bounded_exponents and max(radius for _, radius in ranges) <= self.limit:
-            products = self._products(*(None if v is None else v.exp() for v in centered))
+            products = self._multiply_exponentials(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
             sums = self._running_log_sums(*centered)
@@ -103,11 +105,11 @@ class StreamedPairPasses(PairPasses):
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        groups = self._collapse(terms)
+        groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.axis: k for k, term in enumerate(terms)}
-            by_row, by_column = self._products(
+            by_row, by_column = self._multiply_exponentials(
                 group.column_factors[index["columns"]] if "columns" in index else None,
                 group.row_factors[index["rows"]] if "rows" in index else None,
             )
@@ -121,8 +123,8 @@ class StreamedPairPasses(PairPasses):
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
-                for rows, columns, kernel in _with_mirror(tile):
-                    e = self._exponential(
+                for rows, columns, kernel in _with_transpose(tile):
+                    e = self._exponential_on_tile(
                         kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
                     )
                     if term.axis == "rows":
@@ -141,23 +143,23 @@ class StreamedPairPasses(PairPasses):
         if self.is_symmetric:  # both sides are one tensor and share their gradient
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
-        for tile, weight in self._weights(terms):
+        for tile, weight in self._tiles_with_weights(terms):
             if link is not None and tile.link_input is not None:
                 weight.mul_(link.derivative(tile.link_input))
             # A square on the diagonal is its own mirror image: its rows receive the whole gradient.
             self.log_kernel.accumulate_gradient(
                 tile.rows, tile.columns, weight, gradients if tile.stands_for_transpose else row_slots
             )
-        return self._contribution(gradients)
+        return self._scale_own_gradients(gradients)
 
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
         for tile in self._tiles(exponential=False, with_t=True):
             assert tile.link_input is not None
             for (rows, columns, kernel), t in zip(
-                _with_mirror(tile), (tile.link_input, tile.link_input.T), strict=False
+                _with_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
             ):
-                e = self._exponential(kernel, f[rows], g[columns], rows, columns)
+                e = self._exponential_on_tile(kernel, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
         self.processes.all_reduce_(sums)
@@ -181,29 +183,29 @@ class StreamedPairPasses(PairPasses):
         return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
-        for rows, columns in self._own_rectangles():
+        for rows, columns in self._own_tile_ranges():
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
-    def _own_rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the positions of the tiles of this process; tiles are dealt to the processes in turn."""
+    def _own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
+        """Yield the row and column ranges of this process's tiles; tiles are dealt to the processes in turn."""
         rank, processes = self.processes
-        return islice(self._rectangles(), rank, None, processes)
+        return islice(self._tile_ranges(), rank, None, processes)
 
-    def _rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the positions of all tiles; in a symmetric problem only those on and above the diagonal."""
+    def _tile_ranges(self) -> Iterator[tuple[slice, slice]]:
+        """Yield the row and column ranges of all tiles; in a symmetric problem of those on and above the diagonal."""
         n, m = self.geometry.shape
-        for rows in _ranges(0, n, TILE[0]):
+        for rows in _split_range(0, n, TILE_SHAPE[0]):
             if self.is_symmetric:
                 yield rows, rows
-            for columns in _ranges(rows.stop if self.is_symmetric else 0, m, TILE[1]):
+            for columns in _split_range(rows.stop if self.is_symmetric else 0, m, TILE_SHAPE[1]):
                 yield rows, columns
 
-    def _products(self, right: Tensor | None, left: Tensor | None) -> BothSums:
-        """Multiply E = e^S, without biases, by vectors from the right, (N,), and from the left, (M,), in one pass."""
+    def _multiply_exponentials(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
+        """Multiply E = e^S, without biases, by a vector on the right, (N,), and on the left, (M,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._tiles(exponential=True):
-            for rows, columns, e in _with_mirror(tile):
+            for rows, columns, e in _with_transpose(tile):
                 if by_row is not None and right is not None:
                     by_row[rows].addmv_(e, right[columns])
                 if by_column is not None and left is not None:
@@ -216,7 +218,7 @@ class StreamedPairPasses(PairPasses):
         by_row = None if q is None else _RunningLogSum(q.new_full((n,), -torch.inf))
         by_column = None if p is None else _RunningLogSum(p.new_full((m,), -torch.inf))
         for tile in self._tiles(exponential=False):
-            for rows, columns, kernel in _with_mirror(tile):
+            for rows, columns, kernel in _with_transpose(tile):
                 if by_row is not None and q is not None:
                     by_row.add(rows, kernel + q[columns])
                 if by_column is not None and p is not None:
@@ -226,9 +228,9 @@ class StreamedPairPasses(PairPasses):
                 self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
-    def _weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its weights; in a symmetric problem the weights of the transposed tile are added."""
-        groups = self._collapse(terms)
+    def _tiles_with_weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
+        """Yield each tile with its pair weights; in a symmetric problem those of the transposed tile are added."""
+        groups = self._group_terms(terms)
         for tile in self._tiles(exponential=groups[0].shared_exponents is None):
             parts = [self._group_weight(group, tile) for group in groups]
             weight = parts[0]
@@ -237,7 +239,7 @@ class StreamedPairPasses(PairPasses):
             yield tile, weight
 
     def _group_weight(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the weights of a group of terms on a tile; a symmetric problem adds those of the transposed tile."""
+        """Return the pair weights of a group of terms on a tile; in a symmetric problem with those of its transpose."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffer(1, rows, columns)
@@ -247,19 +249,19 @@ class StreamedPairPasses(PairPasses):
             right = torch.cat([v[:, columns], u[:, columns]]) if self.is_symmetric else v[:, columns]
             return _sum_outer_products(left, right, out).mul_(tile.values)
         a, b = group.shared_exponents
-        weight = self._exponential(tile.values, a[rows], b[columns], rows, columns)
+        weight = self._exponential_on_tile(tile.values, a[rows], b[columns], rows, columns)
         weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
         if self.is_symmetric:
-            image = self._exponential(tile.values, b[rows], a[columns], rows, columns)
+            image = self._exponential_on_tile(tile.values, b[rows], a[columns], rows, columns)
             weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
         return weight
 
-    def _exponential(self, kernel: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
+    def _exponential_on_tile(self, kernel: Tensor, a: Tensor, b: Tensor, rows: slice, columns: slice) -> Tensor:
         """Return exp(S + A + B) on a tile, for exponents A of the rows and B of the columns."""
         return (kernel + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
 
-    def _collapse(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Gather terms with similar exponents into groups that need one exponential each; in training mostly one group.
+    def _group_terms(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
+        """Group terms with similar exponents, so that a tile needs one exponential per group; mostly one group in all.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -269,7 +271,7 @@ class StreamedPairPasses(PairPasses):
             column_exponents = torch.stack([t.column_exponents for t in terms]).add_(self.column_bias)
             ranges = _middle_and_radius(row_exponents), _middle_and_radius(column_exponents)
             if all(abs(middle) + radius <= self.limit for middle, radius in ranges):
-                return [_merge(terms, None, row_exponents, column_exponents)]
+                return [_build_term_group(terms, None, row_exponents, column_exponents)]
         groups: list[list[WeightTerm]] = []
         for term in terms:
             for group in groups:
@@ -279,7 +281,7 @@ class StreamedPairPasses(PairPasses):
             else:
                 groups.append([term])
         return [
-            _merge(
+            _build_term_group(
                 group,
                 group[0][:2],
                 torch.stack([t.row_exponents for t in group]) - group[0].row_exponents,
@@ -290,7 +292,7 @@ class StreamedPairPasses(PairPasses):
 
 
 class StoredPairPasses(StreamedPairPasses):
-    """Passes over all pairs that store every tile: O(N M) memory, and a single matrix product for all passes.
+    """Passes over all pairs that store every tile: O(N M) memory, and one matrix product in all.
 
     All tiles lie one after the other in one tensor, which is saved for the gradient: K where exponents are
     moderate, else log K itself; then, if there is a link, T of all tiles.
@@ -302,16 +304,16 @@ class StoredPairPasses(StreamedPairPasses):
         super().precompute()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
-        for rows, columns in self._own_rectangles():
+        for rows, columns in self._own_tile_ranges():
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
-        size = _storage_size(self.geometry, self.processes)
+        size = _max_stored_entries(self.geometry, self.processes)
         self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if all exponents are small enough for a plain `exp`; saved tiles hold the result of their forward pass.
+        """True if all exponents are small enough for a plain `exp`; of saved tiles, as decided in their forward pass.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
@@ -319,26 +321,28 @@ class StoredPairPasses(StreamedPairPasses):
         return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound_without_biases() <= self.limit
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return the stored tiles, and a flag tensor: whether they hold exponentials."""
+        """Return the stored tiles, and a Boolean tensor: whether they hold K rather than log K."""
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
     def allocate_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_storage_size(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_max_stored_entries(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
         # A tile is computed in place: T where the kernel has a link, else the kernel.
-        return super()._buffer(number, rows, columns) if number > 0 else self._stored(rows, columns, t=self._has_link)
+        if number > 0:
+            return super()._buffer(number, rows, columns)
+        return self._stored_view(rows, columns, t=self._has_link)
 
-    def _stored(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
+    def _stored_view(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if t else 0)
         return self._storage[start : start + height * width].view(height, width)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        kernel, key = self._stored(rows, columns), (rows.start, columns.start)
-        t = self._stored(rows, columns, t=True) if self._has_link else None
+        kernel, key = self._stored_view(rows, columns), (rows.start, columns.start)
+        t = self._stored_view(rows, columns, t=True) if self._has_link else None
         if key not in self._filled:
             tile = super()._tile(rows, columns, exponential=self.has_bounded_exponents)
             for stored, value in ((kernel, tile.values), (t, tile.link_input)):
@@ -352,8 +356,8 @@ class StoredPairPasses(StreamedPairPasses):
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
 
-def rounds_operands(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles of such embeddings are multiplied in bfloat16: on CPUs where that is faster."""
+def uses_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
+    """Return whether tiles are multiplied in bfloat16: if that is requested, and faster on the embeddings' CPU."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
@@ -365,9 +369,9 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     return any(check() for check in checks if check is not None)
 
 
-def _storage_size(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the number of entries in the tiles of this process; sizes may be symbolic."""
-    (n, m), (height, width) = geometry.shape, TILE
+def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
+    """Return an upper bound on the number of entries that this process stores for its tiles; sizes may be symbolic."""
+    (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
     if geometry.is_symmetric:  # squares on the diagonal; to their right, ranges of several squares
@@ -379,25 +383,26 @@ def _storage_size(geometry: Geometry, processes: Processes) -> int:
 
 
 class _LabelRanges:
-    """Smallest and largest label of each block of rows and columns, to skip tiles without masked pairs."""
+    """Smallest and largest label of each tile's rows and columns, by which tiles without masked pairs are skipped."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
-        self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE[0])] for side in labels)
+        blocks = (side.split(TILE_SHAPE[0]) for side in labels)
+        self.rows, self.columns = ([(int(part.amin()), int(part.amax())) for part in side] for side in blocks)
 
     def may_overlap(self, rows: slice, columns: slice) -> bool:
-        low, high = self.rows[rows.start // TILE[0]]
-        ranges = self.columns[columns.start // TILE[0] : -(-columns.stop // TILE[0])]
+        low, high = self.rows[rows.start // TILE_SHAPE[0]]
+        ranges = self.columns[columns.start // TILE_SHAPE[0] : -(-columns.stop // TILE_SHAPE[0])]
         return any(low <= column_high and column_low <= high for column_low, column_high in ranges)
 
 
 class _RunningLogSum:
-    """Running log-sum-exp of rows whose entries arrive in pieces; rows of minus infinities give minus infinity."""
+    """Running log-sum-exp of rows whose entries are added block by block; minus infinity for rows of none."""
 
     def __init__(self, empty: Tensor) -> None:
         self.maximum, self.total = empty, torch.zeros_like(empty)
 
     def add(self, rows: slice, values: Tensor) -> None:
-        """Add k entries per row, (rows, k), to the running log-sum; the entries are overwritten."""
+        """Add k entries per row, (rows, k), to the running log-sum-exp; the entries are overwritten."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))
         shift = new.masked_fill(new == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -410,7 +415,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Low-rank group of weights, exp(S + A + B) o (U V^T): terms with similar exponents share one exponential.
+    """Weight terms that share one exponential: exp(S + A + B) times a low-rank matrix U V^T, elementwise.
 
     Attributes:
         shared_exponents: Shared exponents of the rows, (N,), and of the columns, (M,); None if both are zero.
@@ -423,10 +428,10 @@ class _TermGroup(NamedTuple):
     column_factors: Tensor
 
 
-def _merge(
+def _build_term_group(
     terms: Sequence[WeightTerm], base: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group from terms and their exponents relative to the base, (k, N) and (k, M), which are overwritten."""
+    """Build a group of terms from their exponents relative to a base, (k, N) and (k, M), which are overwritten."""
     row_factors, column_factors = row_exponents.exp_(), column_exponents.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
@@ -444,7 +449,7 @@ def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tens
     return total
 
 
-def _ranges(start: int, stop: int, length: int) -> Iterator[slice]:
+def _split_range(start: int, stop: int, length: int) -> Iterator[slice]:
     for first in range(start, stop, length):
         yield slice(first, min(first + length, stop))
 
@@ -455,8 +460,8 @@ def _middle_and_radius(values: Tensor) -> tuple[float, float]:
     return (high + low) / 2, (high - low) / 2
 
 
-def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the position and values of a tile, then those of the transposed tile if the tile stands for both."""
+def _with_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the rows, columns and values of a tile, then of its transpose if the tile stands for both."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.values.T

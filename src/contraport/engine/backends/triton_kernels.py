@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-INTERPRETED: bool = knobs.runtime.interpret
+IS_INTERPRETED: bool = knobs.runtime.interpret
 """True if Triton runs the kernels in Python, on tensors of the CPU: TRITON_INTERPRET=1 in the environment."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -29,7 +29,7 @@ INFINITY = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def sums_kernel(
+def row_sums_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, weight, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
@@ -82,7 +82,7 @@ def weighted_products_kernel(
 ):  # fmt: skip
     """Triton kernel that computes W y, (splits, n, D), and the row sums of W, (splits, n), for D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _all_exponents_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -118,7 +118,7 @@ def weights_kernel(
 ):  # fmt: skip
     """Triton kernel that computes the weights W of all pairs for the gradient, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _all_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _all_exponents_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -157,7 +157,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, near, n, m, max_gap,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales the factors of a term to the exponents of the first term, if those are near enough.
+    """Triton kernel that rescales the factors of a term to the exponents of the first term, if they are close enough.
 
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
@@ -189,15 +189,15 @@ def rescale_factors_kernel(
 
 @triton.jit
 def _exponent_excess(exponents, term, positions, n):
-    """Return the exponents of a term minus those of the first term; NaN (both infinite) becomes infinity."""
+    """Return the exponents of a term minus those of the first term; infinity where both are infinite."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
 
 
 @triton.jit
-def _all_near(near, TERMS: tl.constexpr):
-    """Return 1 if all `near` flags are set (each term's exponents are within `max_gap` of the first's), else 0."""
+def _all_exponents_near(near, TERMS: tl.constexpr):
+    """Return 1 if the exponents of all terms are within `max_gap` of the first term's, by the `near` flags, else 0."""
     gathered = tl.load(near)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(near + k)
@@ -206,7 +206,7 @@ def _all_near(near, TERMS: tl.constexpr):
 
 @triton.jit
 def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return the row indices of this program, the first BLOCK_D coordinate indices, and the embeddings there."""
+    """Return this program's row indices, the first BLOCK_D coordinate indices, and the block of embeddings there."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
     return rows, depth, _load_block(x, rows, depth, n, D)
@@ -214,7 +214,7 @@ def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constex
 
 @triton.jit
 def _column_range(m, BLOCK_N: tl.constexpr):
-    """Return the range of columns of this program: whole tiles, shared out as evenly as possible."""
+    """Return the range of columns of this program: whole tiles, divided as evenly as possible."""
     tiles = tl.cdiv(m, BLOCK_N)
     each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N
     first = tl.program_id(1) * each
@@ -233,7 +233,7 @@ def _affine_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return the affine function T on a tile; without a link, the biases are left out."""
+    """Return T = <x_i, y_j> + r_i + c_j on a tile; without a link, the biases are left out."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
@@ -293,7 +293,7 @@ def _weight_tile(
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return the weights of the pairs on a tile, summed over groups of terms and scaled by the slope of the link."""
+    """Return the pair weights on a tile, summed over groups of terms and multiplied by the slope of the link."""
     t = _affine_tile(x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D)
     s = _mask_tile(
         _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS

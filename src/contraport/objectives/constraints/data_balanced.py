@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, LabelMask, log_of_size, log_sums
+from contraport.engine import Geometry, LabelExclusion, log_of_size, log_sums
 from contraport.errors import check
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest
 from contraport.objectives.item_averages import ItemAverages
@@ -105,7 +105,7 @@ class DataBalanced(ItemAverages, Constraint):
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)
         )
-        of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelMask(pattern.items)))
+        of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
         others = log_sums(of_others, "rows", g)
         counts = pattern.negative_pairs().row_counts(g)
         in_data = columns - PairIndicator.from_equal_labels(pattern.items).row_counts(g)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import current_processes
-from contraport.engine import LogSoftplus, log_sums, parameter_value, scalar_parameter
+from contraport.engine import LogSoftplus, create_scalar_parameter, log_sums, read_scalar_parameter
 from contraport.errors import check, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -47,14 +47,14 @@ class Logistic(nn.Module, KernelDivergence):
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
         check(is_number(bias) and math.isfinite(bias), f"bias: must be a finite number, got {bias!r}.")
-        self.bias = scalar_parameter(self, float(bias))
+        self.bias = create_scalar_parameter(self, float(bias))
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row, (N,)."""
         return _cross_entropy(result, current_processes().with_averaged_gradient(self.bias))
 
     def __repr__(self) -> str:
-        return f"Logistic({parameter_value(self.bias):g})"
+        return f"Logistic({read_scalar_parameter(self.bias):g})"
 
 
 class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
