@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from sklearn.metrics import ndcg_score
 from tests.errors import raises_usage_error
 
@@ -184,6 +185,12 @@ def test_coverage_and_popularity(ranking: LinkRanking) -> None:
     counts = TRAIN[:, 1].bincount(minlength=30).numpy()
     assert ranking.coverage(4) == len(np.unique(order)) / 30
     assert ranking.popularity_ratio(4) == pytest.approx(counts[order].mean() / counts[TRAIN[:, 1]].mean())
+
+
+def test_hubness_equals_the_skewness_of_scipy(ranking: LinkRanking) -> None:
+    order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
+    assert ranking.hubness(4) == pytest.approx(stats.skew(np.bincount(order.ravel(), minlength=30)))
+    assert ranking.hubness(30) == 0
 
 
 def test_a_ranking_by_popularity_has_a_large_popularity_ratio() -> None:

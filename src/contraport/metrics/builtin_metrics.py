@@ -211,6 +211,12 @@ def link_coverage(context: EvalContext, number: int) -> float:
     return context.link_ranking.coverage(number)
 
 
+@link_metric("Link hubness@{}", better="lower", unit="skewness", pattern="{:.2f}", numbers=(10,))
+def link_hubness(context: EvalContext, number: int) -> float:
+    """Skewness of how often a column is among the k nearest of a row; columns with many true partners add to it."""
+    return context.link_ranking.hubness(number)
+
+
 @link_metric("Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
 def link_popularity(context: EvalContext, number: int) -> float:
     """Mean popularity (number of training pairs) of the rows' k nearest columns, relative to that of true partners."""

@@ -88,8 +88,7 @@ def nearest_neighbors(z: Tensor, count: int) -> Tensor:
     nearest, start = [], 0
     for chunk in z.split(_max_rows_at_once(z)):
         cosines = chunk @ z.T
-        rows = torch.arange(len(chunk), device=z.device)
-        cosines[rows, rows + start] = -torch.inf  # not the item itself
+        cosines.diagonal(start).fill_(-torch.inf)  # not the item itself
         nearest.append(cosines.topk(count, dim=1).indices)
         start += len(chunk)
     return torch.cat(nearest)
@@ -227,6 +226,12 @@ class LinkRanking:
         """Return the share of all columns that are among the k nearest of some row."""
         return len(np.unique(self.ranked_columns[:, :k])) / len(self.popularity)
 
+    def hubness(self, k: int) -> float:
+        """Return the skewness of how often a column is among the k nearest of a row: 0 without hubs."""
+        counts = np.bincount(self.ranked_columns[:, :k].ravel(), minlength=len(self.popularity))
+        centered = counts - counts.mean()
+        return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
+
     def popularity_ratio(self, k: int) -> float:
         """Return the mean number of training pairs of the rows' k nearest columns, relative to that of true partners.
 
@@ -234,8 +239,7 @@ class LinkRanking:
         ratios of different rankings.
         """
         shown = self.popularity[self.ranked_columns[:, :k]].mean()
-        pairs_of_partners = self.popularity * self.popularity
-        return float(shown / (pairs_of_partners.sum() / self.popularity.sum()))
+        return float(shown / np.average(self.popularity, weights=self.popularity))
 
 
 def rank_links(
