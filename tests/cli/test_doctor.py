@@ -13,18 +13,18 @@ from .conftest import Outcome
 
 def test_losses_pass() -> None:
     for name in ("dense", "stored", "streamed"):
-        module._compare("cpu", name)
+        module._test_losses("cpu", name)
 
 
 def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = module._gradient
+    right = module._compute_loss_and_gradient
 
     def wrong(objective: str, dtype: torch.dtype, device: str, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         value, slope = right(objective, dtype, device, name)
         return value, slope * (1.01 if dtype == torch.float32 else 1)
 
-    monkeypatch.setattr(module, "_gradient", wrong)
-    result = module._run_test("losses", lambda: module._compare("cpu", "stored"))
+    monkeypatch.setattr(module, "_compute_loss_and_gradient", wrong)
+    result = module._run_test("losses", lambda: module._test_losses("cpu", "stored"))
     assert "nt-xent" in str(result.failure)
     assert "1.0e-02" in str(result.failure)
 
@@ -33,7 +33,7 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
     def broken() -> None:
         raise RuntimeError("the\n  disk")
 
-    monkeypatch.setattr(module, "_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
+    monkeypatch.setattr(module, "_list_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
     found: Outcome = command("doctor")
     assert found.status == 1
     assert "failed: something" in found.out

@@ -29,7 +29,7 @@ from contraport.errors import (
 from contraport.options import EXTRA, GROUPS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
-"""Group of entry points for commands of other packages: the name of a command, and the location of its `Command`."""
+"""Entry point group by which other packages add commands; an entry point is the location of a `Command`."""
 
 
 def _find_builtin_commands() -> dict[str, Command[...]]:
@@ -57,7 +57,7 @@ def command_summaries() -> dict[str, dict[str, str]]:
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
         for heading in GROUPS
     }
-    foreign = {name: f"(of the package {_package(point)})" for name, point in _foreign_commands().items()}
+    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_foreign_commands().items()}
     return groups | ({"of other packages": foreign} if foreign else {})
 
 
@@ -69,11 +69,11 @@ def find_command(name: str) -> Command[...]:
     """
     if name in BUILTIN_COMMANDS:
         return BUILTIN_COMMANDS[name]
-    foreign = _foreign_commands()
+    foreign = _find_foreign_commands()
     if name not in foreign:
         raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign])
     point = foreign[name]
-    where = f"command: {name!r} of the package {_package(point)}"
+    where = f"command: {name!r} of the package {_package_name(point)}"
     try:
         command: Any = point.load()
     except (Exception, SystemExit) as error:  # code of another package may raise anything
@@ -94,14 +94,14 @@ def run_command(name: str, argv: list[str]) -> None:
     """
     command = find_command(name)
     with hint_on_error(f"contraport {name} --help"):
-        options = _parse(command, name, argv)
+        options = _parse_arguments(command, name, argv)
     if options is None:
         return
     options = dict(options)
     as_json = options.pop("json", False)
     needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=not options.get("progress", True)):
-        for message in _repeated_flags(argv):
+        for message in _describe_repeated_flags(argv):
             logging.getLogger("contraport").warning(message)
         result = import_object(command.function_path)(**options)
     if as_json:
@@ -138,10 +138,10 @@ def to_json_value(value: Any) -> Any:
     return str(value)
 
 
-def _repeated_flags(argv: Sequence[str]) -> list[str]:
+def _describe_repeated_flags(argv: Sequence[str]) -> list[str]:
     """Return a warning for each flag that is passed more than once (except `--config`).
 
-    >>> _repeated_flags(["--data", "a.npy", "--seed=1", "--data=b.npy"])
+    >>> _describe_repeated_flags(["--data", "a.npy", "--seed=1", "--data=b.npy"])
     ['--data is passed 2 times; the last value is used']
     """
     counts = Counter(word.partition("=")[0] for word in argv if word.startswith("--"))
@@ -168,7 +168,7 @@ def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
 
 
 class _TerminalHandler(logging.Handler):
-    """Log handler that prints each line once to standard error, unless a training has its own log handler."""
+    """Log handler that prints each line once to standard error, and nothing while a training has its own handlers."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -181,7 +181,7 @@ class _TerminalHandler(logging.Handler):
             print(line, file=sys.stderr)
 
 
-def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
+def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
     """Parse and check the arguments of a command; print the help and return None if it was requested."""
     declared = list(command.options.values())
     options: Mapping[str, Any] | None
@@ -204,7 +204,7 @@ def _parse(command: Command[...], name: str, argv: list[str]) -> Mapping[str, An
 
 
 def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether the arguments are positional values only, with no required option missing."""
+    """Return whether the arguments are positional values only and complete, so that no parser is needed."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return False
     if words and not all(option.is_cli_positional for option in options):
@@ -212,9 +212,9 @@ def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool
     return not any(option.required for option in options[len(words) :])
 
 
-def _foreign_commands() -> dict[str, EntryPoint]:
+def _find_foreign_commands() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 
-def _package(point: EntryPoint) -> str:
+def _package_name(point: EntryPoint) -> str:
     return point.dist.name if point.dist else point.module

@@ -39,16 +39,16 @@ complete -c contraport -a '(__contraport_complete)'
 # to keep it: contraport --print_completion fish > ~/.config/fish/completions/contraport.fish""",
 }
 
-NAMES: Mapping[str, Iterable[str]] = {
+NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
     "data": DATASETS,
     "encoder": ENCODERS,
     "objective": OBJECTIVES,
     "recipe": RECIPES,
     "what": LISTS,
 }
-"""Names that an option takes, among other values."""
+"""Names that are valid values of an option, by option."""
 
-FIRST = ("--help", "--version", "--print_completion")
+FLAGS = ("--help", "--version", "--print_completion")
 
 
 def completion_script(arguments: Sequence[str]) -> str:
@@ -74,12 +74,12 @@ def list_completions(words: Sequence[str]) -> list[str]:
     ['gca-ince', 'gca-rince', 'gca-uot']
     """
     *before, prefix = words or [""]
-    return sorted(word for word in _candidates(before, prefix) if word.startswith(prefix))
+    return sorted(word for word in _list_candidates(before, prefix) if word.startswith(prefix))
 
 
-def _candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
+def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     if not before:
-        return FIRST if prefix.startswith("-") else [name for names in command_summaries().values() for name in names]
+        return FLAGS if prefix.startswith("-") else [name for names in command_summaries().values() for name in names]
     if before == ["--print_completion"]:
         return SCRIPTS
     if before[0] not in BUILTIN_COMMANDS:  # a command of another package would have to be imported
@@ -94,14 +94,14 @@ def _candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     option = command.options.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
         option = next((option for option in command.options.values() if option.is_cli_positional), None)
-    return (NAMES.get(option.name) or _words(option.type)) if option is not None else ()
+    return (NAMES_BY_OPTION.get(option.name) or _list_literal_values(option.type)) if option is not None else ()
 
 
-def _words(kind: Any) -> Iterable[str]:
-    """Return the values that a type annotation lists: true and false, or the literals."""
+def _list_literal_values(kind: Any) -> Iterable[str]:
+    """Return the values that a type annotation enumerates: those of a `Literal`, or true and false for a bool."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is bool:
         return ("true", "false")
     if origin is Literal:
         return map(str, parts)
-    return (word for part in parts for word in _words(part)) if origin in (Union, UnionType) else ()
+    return (word for part in parts for word in _list_literal_values(part)) if origin in (Union, UnionType) else ()

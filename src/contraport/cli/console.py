@@ -36,15 +36,15 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """
     print(title)
     width = make_console().width
-    plain, wrapped = _table(rows, wrap=False), _table(rows, wrap=True)
-    table = wrapped if _measure(wrapped).minimum <= width < _measure(plain).minimum else plain
-    if table is plain and width < _measure(plain).maximum:
+    plain, wrapped = _build_table(rows, wrap=False), _build_table(rows, wrap=True)
+    table = wrapped if _measure_width(wrapped).minimum <= width < _measure_width(plain).minimum else plain
+    if table is plain and width < _measure_width(plain).maximum:
         for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
             column.width = column.min_width
-    make_console(width=max(width, _measure(table).minimum)).print(table)
+    make_console(width=max(width, _measure_width(table).minimum)).print(table)
 
 
-def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
+def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
     """Build a console table with wrapped headings; with `wrap`, its widest column is wrapped too."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
@@ -57,8 +57,8 @@ def _table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
     return table
 
 
-def _measure(table: Table) -> Measurement:
-    """Return the smallest width of a table, with wrapped headings, and the full width, in characters."""
+def _measure_width(table: Table) -> Measurement:
+    """Return the minimum width of a table, with wrapped headings, and the width without wrapping, in characters."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table)
 

@@ -19,11 +19,11 @@ _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _ITEM = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
-_MERGED_PAGES = {"transport": ("calls", "transport-by-itself")}
-"""Page and section that have the content of a page of an earlier version."""
+_MOVED_PAGES = {"transport": ("calls", "transport-by-itself")}
+"""Current page and section of pages of earlier versions, by the name of the old page."""
 
-_UNTOUCHED = ("#", "|", "<", "    ")
-"""First characters of headings, tables, directives and code."""
+_UNWRAPPED_PREFIXES = ("#", "|", "<", "    ")
+"""Prefixes of Markdown blocks that are not wrapped: headings, tables, directives and code."""
 
 
 @DOCS.with_option_parameters
@@ -35,11 +35,11 @@ def docs(options: dict[str, Any]) -> str:
     """
     docs_options, paths = DocsOptions(**options), list_pages()
     if docs_options.page is None:
-        return _format_list(paths)
+        return _format_page_list(paths)
     path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
     name, section = _page_name(path.removesuffix(".md")), docs_options.section or anchor
-    if name in _MERGED_PAGES:
-        name, section = _MERGED_PAGES[name][0], section or _MERGED_PAGES[name][1]
+    if name in _MOVED_PAGES:
+        name, section = _MOVED_PAGES[name][0], section or _MOVED_PAGES[name][1]
     if name not in paths:
         raise unknown_name_error("page", docs_options.page, paths)
     text = _COMMENT.sub("", paths[name].read_text("utf-8"))
@@ -75,7 +75,7 @@ def wrap_markdown(text: str, width: int) -> str:
 
 def _wrap_block(block: str, width: int) -> str:
     inside = block.strip("\n")
-    if not inside or inside.startswith(_UNTOUCHED):
+    if not inside or inside.startswith(_UNWRAPPED_PREFIXES):
         return block
     _, *parts = _ITEM.split("\n" + inside) if _ITEM.match(inside) else ("", "", inside)
     items = [
@@ -97,7 +97,7 @@ def docs_folder() -> Path:
 
 def list_pages() -> Mapping[str, Path]:
     """Return the paths of the documentation pages by name, in the order of `index.md`, without the API reference."""
-    return {name: path for _, names in _parts() for name, path in names.items()}
+    return {name: path for _, names in _read_parts() for name, path in names.items()}
 
 
 def extract_section(text: str, name: str) -> str:
@@ -114,7 +114,7 @@ def extract_section(text: str, name: str) -> str:
     ### On a GPU
     """
     plain = _CODE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)  # comments in code are not headings
-    headings = {_anchor(match[2]): match for match in reversed([*_HEADING.finditer(plain)])}
+    headings = {_heading_anchor(match[2]): match for match in reversed([*_HEADING.finditer(plain)])}
     if name not in headings:
         raise unknown_name_error("section", name, headings)
     start, depth = headings[name].start(), len(headings[name][1])
@@ -122,12 +122,12 @@ def extract_section(text: str, name: str) -> str:
     return text[start : min(ends, default=len(text))].rstrip()
 
 
-def _anchor(heading: str) -> str:
+def _heading_anchor(heading: str) -> str:
     """Return the link anchor of a heading, as on GitHub and on the documentation site."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _parts() -> list[tuple[str, dict[str, Path]]]:
+def _read_parts() -> list[tuple[str, dict[str, Path]]]:
     """Return the title of each part of the documentation, with the paths of its pages by name."""
     index = docs_folder() / "index.md"
     if not index.is_file():
@@ -146,14 +146,14 @@ def _page_name(page: str) -> str:
     return page.removesuffix("/README").rpartition("/")[2]
 
 
-def _format_list(paths: Mapping[str, Path]) -> str:
+def _format_page_list(paths: Mapping[str, Path]) -> str:
     width = max(map(len, paths))
     lines = ["usage: contraport docs PAGE [SECTION]"]
-    for caption, names in _parts():
+    for caption, names in _read_parts():
         lines += ["", f"{caption.lower()}:"]
-        lines += [f"  {name:{width}}  {_title(path)}" for name, path in names.items()]
+        lines += [f"  {name:{width}}  {_read_title(path)}" for name, path in names.items()]
     return "\n".join(lines)
 
 
-def _title(path: Path) -> str:
+def _read_title(path: Path) -> str:
     return path.read_text("utf-8").partition("\n")[0].removeprefix("# ")

@@ -25,12 +25,12 @@ from contraport.engine.backends.cuda import HAS_TRITON
 from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
-CHECKED = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
-"""Objectives that together use every kind of plan, kernel and divergence of the engine's passes."""
+TESTED_OBJECTIVES = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
+"""Objectives that the self-tests compute; together they use every kind of kernel, constraint and divergence."""
 
 ROWS, DIMENSIONS = 300, 16
 TOLERANCE = 1e-3
-"""Largest allowed error of a gradient against double precision, relative to its largest entry."""
+"""Maximum error of a value, or of a gradient relative to its largest entry, against double precision."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     run_tests = DoctorOptions(**options).test
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
-    extras = _extras()
-    checks = tuple(_run_test(name, test) for name, test in _tests(extras)) if run_tests else ()
-    return Diagnosis(versions, _machine(), extras, checks)
+    extras = _list_extra_versions()
+    checks = tuple(_run_test(name, test) for name, test in _list_tests(extras)) if run_tests else ()
+    return Diagnosis(versions, _describe_machine(), extras, checks)
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -111,7 +111,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
         raise SelfTestError(f"{len(failed)} of {len(diagnosis.checks)} checks failed: {', '.join(failed)}.")
 
 
-def _machine() -> dict[str, str]:
+def _describe_machine() -> dict[str, str]:
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")
@@ -121,39 +121,39 @@ def _machine() -> dict[str, str]:
         "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
         "devices": ", ".join(devices),
-        "backends": ", ".join(_backends("cuda" if torch.cuda.is_available() else "cpu")),
+        "backends": ", ".join(_list_backends("cuda" if torch.cuda.is_available() else "cpu")),
         "Triton": "installed" if HAS_TRITON else "not installed",
         "process groups": ", ".join(available) or "none",
     }
 
 
-def _extras() -> dict[str, dict[str, str | None]]:
+def _list_extra_versions() -> dict[str, dict[str, str | None]]:
     """Return the installed version of each package of each extra; None for missing packages."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
         if match and match[1] != "contraport":
-            extras.setdefault(match[2], {})[match[1]] = _version(match[1])
+            extras.setdefault(match[2], {})[match[1]] = _installed_version(match[1])
     return extras
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
+def _list_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
-        for name in _backends(device):
-            yield f"losses on {device}, {name}", partial(_compare, device, name)
+        for name in _list_backends(device):
+            yield f"losses on {device}, {name}", partial(_test_losses, device, name)
     if all(extras.get("train", {"": None}).values()):
-        yield "resumed training", _train
+        yield "resumed training", _test_resumed_training
 
 
-def _backends(device: str) -> tuple[str, ...]:
+def _list_backends(device: str) -> tuple[str, ...]:
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and HAS_TRITON else []))
 
 
@@ -166,11 +166,11 @@ def _run_test(name: str, test: Callable[[], None]) -> CheckResult:
     return CheckResult(name, failure, time.perf_counter() - start)
 
 
-def _compare(device: str, name: str) -> None:
+def _test_losses(device: str, name: str) -> None:
     """Self-test: compare values and gradients of a backend with a dense computation in double precision."""
-    for objective in CHECKED:
-        value, gradient = _gradient(objective, torch.float32, device, name)
-        exact, expected = _gradient(objective, torch.float64, "cpu", "dense")
+    for objective in TESTED_OBJECTIVES:
+        value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, name)
+        exact, expected = _compute_loss_and_gradient(objective, torch.float64, "cpu", "dense")
         computed, reference = float(value), float(exact)
         error = float((gradient.cpu().double() - expected).abs().max() / expected.abs().max())
         check(
@@ -179,7 +179,7 @@ def _compare(device: str, name: str) -> None:
         )
 
 
-def _gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tuple[Tensor, Tensor]:
+def _compute_loss_and_gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tuple[Tensor, Tensor]:
     random = torch_generator("doctor.losses")
     z0, z1 = torch.randn(2, ROWS, DIMENSIONS, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()
@@ -188,7 +188,7 @@ def _gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tup
     return value.detach(), torch.autograd.grad(value, z0)[0]
 
 
-def _train() -> None:
+def _test_resumed_training() -> None:
     """Self-test: check that a resumed training ends with the same loss as an uninterrupted one."""
     # Here, not above: the losses are tested without the extra that this needs.
     from contraport.runs import Run

@@ -19,17 +19,17 @@ from contraport.metrics import METRICS, Metric
 from contraport.options import warn_renamed
 
 _Rows = Sequence[Mapping[str, str]]
-"""Rows of a table: text by heading, with the name first."""
+"""Rows of a printed table: mappings from column headings to cell texts, the name first."""
 
 
-def _recipes() -> _Rows:
+def _tabulate_recipes() -> _Rows:
     return [
         {"name": name, "summary": recipe.summary, "options": format_flags(recipe.settings)}
         for name, recipe in RECIPES.items()
     ]
 
 
-def _objectives() -> _Rows:
+def _tabulate_objectives() -> _Rows:
     return [
         {
             "name": method.name,
@@ -41,28 +41,28 @@ def _objectives() -> _Rows:
     ]
 
 
-def _encoders() -> _Rows:
+def _tabulate_encoders() -> _Rows:
     return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
 
 
-def _data() -> _Rows:
+def _tabulate_data() -> _Rows:
     return [
         {"name": dataset.name, "summary": dataset.description, "location": dataset.source_description}
         for dataset in list_datasets()
     ]
 
 
-def _metrics() -> _Rows:
-    return [{"name": metric.key, "summary": metric.summary, "reading": _reading(metric)} for metric in METRICS.values()]
+def _tabulate_metrics() -> _Rows:
+    return [{"name": one.key, "summary": one.summary, "reading": _describe_metric(one)} for one in METRICS.values()]
 
 
-def _reading(metric: Metric) -> str:
+def _describe_metric(metric: Metric) -> str:
     """Describe a metric: group, unit, better direction, and whether it must be requested."""
     direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
     return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 
 
-def _suites() -> _Rows:
+def _tabulate_suites() -> _Rows:
     # Here, not above: the other lists need no torch.
     from contraport.comparison.grid import find_suite_paths, load_suite
 
@@ -78,12 +78,12 @@ def _suites() -> _Rows:
 
 
 _LISTS = {
-    "recipes": _recipes,
-    "objectives": _objectives,
-    "encoders": _encoders,
-    "data": _data,
-    "metrics": _metrics,
-    "suites": _suites,
+    "recipes": _tabulate_recipes,
+    "objectives": _tabulate_objectives,
+    "encoders": _tabulate_encoders,
+    "data": _tabulate_data,
+    "metrics": _tabulate_metrics,
+    "suites": _tabulate_suites,
 }
 
 
@@ -103,7 +103,7 @@ def list_names(options: dict[str, Any]) -> _Rows:
 
 def print_names(rows: _Rows) -> None:
     """Print names with descriptions as a plain-text table; needs no optional package."""
-    shown = [{name: _short(cell) if name == "reference" else cell for name, cell in row.items()} for row in rows]
+    shown = [{key: _short_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows]
     headings = list(shown[0])
     lengths = [[len(row[heading]) for row in shown] for heading in headings]
     widths = [min(max(map(len, [headings[0], *(row["name"] for row in shown)])), _MAX_NAME)]
@@ -128,10 +128,10 @@ def _format_row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return ["  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip() for parts in lines]
 
 
-def _short(citation: str) -> str:
+def _short_citation(citation: str) -> str:
     """Shorten a citation to its authors and year.
 
-    >>> _short("Chen, Kornblith, Norouzi and Hinton (2020), A simple framework"), _short("Tian (2022), On")
+    >>> _short_citation("Chen, Kornblith, Norouzi and Hinton (2020), A"), _short_citation("Tian (2022), On")
     ('Chen et al. (2020)', 'Tian (2022)')
     """
     match = re.match(r"(.+?) \((\d{4})\)", citation)

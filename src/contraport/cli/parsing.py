@@ -49,24 +49,24 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
         resolved: dict[str, Any] = {}
         if informative and command.resolve_options is not None:
             resolved = command.resolve_options(
-                _run(parser, [argument for argument in argv if argument not in informative])
+                _parse_options(parser, [argument for argument in argv if argument not in informative])
             )
         if short:
             parser = _build_parser(command, prog, {*command.short_help_options, *resolved})
         parser.set_defaults(resolved)
-        return _run(parser, argv, complete=bool(informative))
+        return _parse_options(parser, argv, complete=bool(informative))
     except SystemExit:  # argparse has printed what was requested
         return None
 
 
-def _run(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
+def _parse_options(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
     parser.arguments = [*argv]
     options: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
     options.pop("config", None)
     return options
 
 
-class _Loader(yaml.SafeLoader):
+class _YamlLoader(yaml.SafeLoader):
     """YAML loader with the number formats of YAML 1.2, in which 1e-3 is a number and 1:0.1 is text.
 
     Aliases are rejected: a few lines of nested aliases can expand to more than the memory holds.
@@ -84,9 +84,9 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _load(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _YamlLoader)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; deeply nested brackets
         raise yaml.YAMLError(str(error)) from error
 
@@ -96,8 +96,8 @@ _NUMBERS = {
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
 }
 for _kind, _pattern in _NUMBERS.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
-set_loader(_MODE, _load, (yaml.YAMLError,))
+    _YamlLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
+set_loader(_MODE, _load_yaml, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
@@ -126,7 +126,7 @@ class _Parser(ArgumentParser):
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
         """Parse YAML text (overrides jsonargparse): renames deprecated options, wraps single values of list options."""
         try:
-            values = _load(content)
+            values = _load_yaml(content)
         except yaml.YAMLError:  # reported below
             values = None
         if isinstance(values, dict):
@@ -147,14 +147,14 @@ class _Parser(ArgumentParser):
         return f"--{self.deprecated[match[1]]}{word[match.end() :]}"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise self._translate(" ".join(message.split())) from ex
+        raise self._translate_error(" ".join(message.split())) from ex
 
-    def _translate(self, message: str) -> UsageError:
+    def _translate_error(self, message: str) -> UsageError:
         """Convert an error message of argparse or jsonargparse to a `UsageError`."""
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
-            return self._unknown_flag(match[1].split("=")[0])
+            return self._unknown_flag_error(match[1].split("=")[0])
         if match := re.match(r"unrecognized arguments: (.+)", message):
-            return self._unexpected(max((word for word in self.arguments if match[1].startswith(word)), key=len))
+            return self._stray_word_error(max((word for word in self.arguments if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             return UsageError(f"{match[1]}: required, got none. {self.options_by_name[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
@@ -174,8 +174,8 @@ class _Parser(ArgumentParser):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
 
-    def _unknown_flag(self, flag: str) -> UsageError:
-        """Return the error for an unknown flag; it suggests a similar flag, or one whose help text has its words."""
+    def _unknown_flag_error(self, flag: str) -> UsageError:
+        """Build the error for an unknown flag, which suggests a similar flag, or one whose help text has its words."""
         positionals = [one.dest for one in self._actions if not one.option_strings]
         if (name := flag.removeprefix("--")) in positionals:
             usage = " ".join([self.prog, *map(str.upper, positionals)])
@@ -189,8 +189,8 @@ class _Parser(ArgumentParser):
             return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
         return unknown_name_error("option", flag, [f"--{one}" for one in flags])
 
-    def _unexpected(self, word: str) -> UsageError:
-        """Return the error for an argument that belongs to no option."""
+    def _stray_word_error(self, word: str) -> UsageError:
+        """Build the error for an argument that belongs to no option."""
         before = self.arguments[: self.arguments.index(word)]
         start = max((place for place, one in enumerate(before) if one.startswith("--")), default=0)
         flag, _, value = before[start].partition("=") if before else ("", "", "")
@@ -223,12 +223,12 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.dest == "help":
             return super()._format_action_invocation(action)
-        values = "" if action.metavar == _FLAGS else self._format_args(action, action.dest.upper())
+        values = "" if action.metavar == _PRINT_CONFIG_METAVAR else self._format_args(action, action.dest.upper())
         return f"{action.option_strings[0]} {values}".rstrip()
 
 
-_FLAGS = "\b[=flags]"
-"""Metavar of `--print_config` in jsonargparse."""
+_PRINT_CONFIG_METAVAR = "\b[=flags]"
+"""Metavar that jsonargparse gives `--print_config`, which identifies this flag."""
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
@@ -243,14 +243,14 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
         description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
-        epilog="\n\n".join(_epilog(command, prog, hidden=len(options) - len(shown))) or None,
+        epilog="\n\n".join(_build_epilog(command, prog, hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_MODE,
     )
     parser.options_by_name = options
     parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
-    parser.types = {name: _words_type(option) for name, option in options.items()}
+    parser.types = {name: _restrict_option_type(option) for name, option in options.items()}
     flags = [name for name, option in options.items() if not option.is_cli_positional]
     parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)
@@ -263,19 +263,19 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
             order.setdefault(name, rank if is_own else _LAST)
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
         target = parser if option.is_cli_positional else groups[option.group or "options"]
-        _add(target, option, parser.types[name], shown=name in shown)
-    _add_common(parser, command, complete=len(shown) == len(options))
+        _add_option(target, option, parser.types[name], shown=name in shown)
+    _add_common_options(parser, command, complete=len(shown) == len(options))
     return parser
 
 
-def _epilog(command: Command[...], prog: str, *, hidden: int) -> list[str]:
+def _build_epilog(command: Command[...], prog: str, *, hidden: int) -> list[str]:
     examples = ["\n  ".join(["examples:", *command.examples])] if command.examples else []
     further = f"{hidden} more options: {prog} --help_all" if hidden else ""
     page = f"documentation: contraport docs {command.docs_page}" if command.docs_page else ""
     return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
 
-def _add_common(parser: _Parser, command: Command[...], *, complete: bool) -> None:
+def _add_common_options(parser: _Parser, command: Command[...], *, complete: bool) -> None:
     """Add the options that all commands share, such as `--json`, to a parser."""
     parser.add_argument(
         "--config",
@@ -290,7 +290,7 @@ def _add_common(parser: _Parser, command: Command[...], *, complete: bool) -> No
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
             action.help = "Show this help." if complete else "Show the common options."
-        elif action.metavar == _FLAGS:
+        elif action.metavar == _PRINT_CONFIG_METAVAR:
             action.help = "Print the resolved options as YAML, for --config." if complete else _HIDDEN
     general, groups = parser._optionals, cast(list[Any], parser._action_groups)
     general.title = "general"
@@ -300,14 +300,14 @@ def _add_common(parser: _Parser, command: Command[...], *, complete: bool) -> No
 _HIDDEN = argparse.SUPPRESS
 
 
-def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
+def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
     settings: dict[str, Any] = {"type": option_type, "help": option.help.replace("%", "%%") if shown else _HIDDEN}
     if get_origin(option_type) is list:
         settings.update(type=get_args(option_type)[0], nargs="+")
     if option_type is bool or bool in get_args(option_type):
         settings.update(nargs="?", const=True)
     if str in get_args(option_type) and {int, float} & {*get_args(option_type)}:
-        settings.update(type=_number_or_text)
+        settings.update(type=_parse_number)
     if option.is_cli_positional:
         if not option.required:
             settings.update(nargs="?", default=option.default)
@@ -318,22 +318,22 @@ def _add(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
         parser.add_argument(f"--{option.name}", default=option.default, **settings)
 
 
-def _number_or_text(value: Any) -> Any:
-    """Convert a text to a number if possible; 1:0.1 is not read as a base-60 number, unlike in jsonargparse."""
+def _parse_number(value: Any) -> Any:
+    """Convert a text to a number if possible; jsonargparse would read 1:0.1 as a base-60 number."""
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value
     return parse_number_or_text(value)
 
 
-def _words_type(option: Option) -> Any:
-    """Return the type of an option on the command line; positional options that take one or more values are lists."""
+def _restrict_option_type(option: Option) -> Any:
+    """Return the type of an option on the command line: a list for positional options that take several values."""
     if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
-    return _shell_type(option.type)
+    return _restrict_type(option.type)
 
 
-def _shell_type(hint: Any) -> Any:
-    """Return the part of a type that a command line can express, such as ``str | None`` of ``str | Path | None``.
+def _restrict_type(hint: Any) -> Any:
+    """Restrict a type to values that can be written on a command line, as ``str | Path | None`` to ``str | None``.
 
     The option itself checks the words of a Literal, as in Python.
     """
@@ -341,9 +341,9 @@ def _shell_type(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin in (Union, UnionType):
-        return Union[tuple(_shell_type(part) for part in parts if _from_words(part))]  # noqa: UP007
-    return list[_shell_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
+        return Union[tuple(_restrict_type(part) for part in parts if _is_writable(part))]  # noqa: UP007
+    return list[_restrict_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
 
 
-def _from_words(hint: Any) -> bool:
+def _is_writable(hint: Any) -> bool:
     return hint in (*_SCALARS, NoneType) or get_origin(hint) in (dict, list, Sequence, Literal)

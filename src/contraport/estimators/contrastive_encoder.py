@@ -38,14 +38,14 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
 from contraport.training.step.training_module import TrainingModule
 
-WARMUP = 0.1
-"""Share of the steps in which the learning rate rises linearly."""
+WARMUP_SHARE = 0.1
+"""Share of the training steps over which the learning rate warms up linearly."""
 
 SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Temperatures of the score, which takes the best one."""
+"""Temperatures that `score` tries; it uses the one with the lowest loss."""
 
 _Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
-"""One view, an array with a row for each item or a list of texts; or several, in a tuple or a dict by name."""
+"""One view: an array with a row for each item, or a list of texts. Or several, in a tuple or in a dict by name."""
 
 
 class _TransformMixin:
@@ -74,7 +74,7 @@ class _TransformMixin:
 
 
 class _FittedTransformer(TransformerMixin, BaseEstimator):
-    """Fitted encoder of some views, with their feature names for scikit-learn's data frames."""
+    """Transformer by a fitted encoder, of all or some views; it has the feature names for `set_output`."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
@@ -204,12 +204,12 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             ValueError: X fails scikit-learn's checks.
         """
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
-        self._build(dataset)
+        self._build_training_module(dataset)
         if self.audit:
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
             dataset = add_decoys(dataset, seed=self.training_module_.seed)
-        return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP)
+        return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP_SHARE)
 
     def partial_fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train for one more epoch at the full learning rate, from the current state.
@@ -228,13 +228,13 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         first = not hasattr(self, "training_module_")
         dataset = self._build_dataset(X, y, sample_weight, reset=first, min_items=2)
         if first:
-            self._build(dataset)
+            self._build_training_module(dataset)
         has_bank = self._negatives == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
         return self._train(dataset, number=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the names of the output features: contrastiveencoder7, or with views contrastiveencoder_sound_7.
+        """Return the names of the output features: contrastiveencoder7; with several views contrastiveencoder_sound_7.
 
         Args:
             input_features: ignored.
@@ -255,7 +255,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return np.asarray(names, dtype=object)
 
     def _extract_features(self, X: _Arrays, views: Sequence[int] | None) -> NDArray[np.float32]:
-        """Extract the features of items from X, which holds the given views; default: all views."""
+        """Return the features of the items in X, ``(m, features)``; `views` are the views in X, default: all."""
         dataset = self._build_dataset(X, reset=False, views=views)
         encoder = self._model if views is None else FeatureExtractor(self._model, views)
         with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
@@ -324,7 +324,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         min_items: int = 1,
         views: Sequence[int] | None = None,
     ) -> Dataset:
-        """Build a dataset from X after scikit-learn's checks; `views` are the views that X holds, default: all."""
+        """Build a dataset from X after scikit-learn's checks; `views` are the views in X, default: all."""
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
         by_name, read = _views_by_name(X), partial(validate_data, self, reset=reset, **rules)
@@ -364,7 +364,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
         return {name: X[name] for name in self._names if name in X}
 
-    def _build(self, dataset: Dataset) -> None:
+    def _build_training_module(self, dataset: Dataset) -> None:
         """Build the training module and the optimizer of a first fit."""
         options = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
         options.pop("random_state", None)
@@ -392,22 +392,22 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
         """Train for `number` epochs; the learning rate rises over the fraction `warmup` of the steps."""
-        pipeline, steps_per_epoch = self.training_module_, self._num_batches(len(dataset))
+        module, steps_per_epoch = self.training_module_, self._num_batches(len(dataset))
         steps = number * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup * steps)
         schedule = build_lr_schedule(optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=warmup_steps)
         batch_size = len(dataset) // steps_per_epoch
-        batches = build_loader(dataset, batch_size, shuffle=True, seed=pipeline.seed, drop_last=True)
+        batches = build_loader(dataset, batch_size, shuffle=True, seed=module.seed, drop_last=True)
         callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]
         audit_callback = None
         if isinstance(dataset, DecoyDataset):
-            audit_callback = AuditCallback(dataset, pipeline, cast(BatchOrder, batches.batch_sampler), epochs=number)
+            audit_callback = AuditCallback(dataset, module, cast(BatchOrder, batches.batch_sampler), epochs=number)
             callbacks.append(audit_callback)
         start = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
-        pipeline.train()
+        module.train()
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             Loop(
-                pipeline,
+                module,
                 batches,
                 optimizer,
                 schedule,
@@ -438,7 +438,7 @@ class _LossCurveRecorder(Callback):
 
 
 def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether X is a dict of views; SciPy's sparse dok arrays are dicts too, and are excluded."""
+    """Return whether X is a dict of views, not one of SciPy's sparse dok arrays, which are dicts too."""
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
@@ -479,7 +479,7 @@ def _as_texts_or_array(argument: str, values: Any, read: Callable[[Any], np.ndar
 
 
 def _text_columns(frame: Any) -> list[str]:
-    """Return the names of the non-numeric columns of a data frame, each with an example value.
+    """Describe the non-numeric columns of a data frame: name and an example value of each.
 
     >>> import pandas
     >>> _text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from contraport.errors import check
 
-SPACING = 0.4
-"""Largest distance of two nodes of the grid. The kernel has a width of 1, so that more nodes change little."""
+MAX_SPACING = 0.4
+"""Maximum distance of neighboring grid nodes; the kernel has a width of 1, so that a finer grid changes little."""
 
-MIN_INTERVALS = 48
-"""Least number of intervals along the larger axis; a small embedding has a grid of smaller spacing."""
+MIN_GRID_INTERVALS = 48
+"""Minimum number of grid intervals along the larger axis; for a small embedding the spacing is reduced."""
 
 STENCIL = (-2, -1, 0, 1, 2, 3)
-"""Nodes around a point along each axis, relative to the node before it."""
+"""Indices of the six grid nodes along each axis that a point is interpolated from, relative to the node before it."""
 
 MAX_EXTENT = 1_000.0
-"""Largest extent of an embedding, which bounds the memory of the grid; maps of a million items have about 300."""
+"""Maximum extent of an embedding, which bounds the memory of the grid; maps of a million items have about 300."""
 
 
 class InterpolatedTSNE:
-    """Kullback-Leibler divergence of t-SNE in two dimensions, with the normalizer and its gradient by interpolation.
+    """Objective of t-SNE in two dimensions, KL(P | Q), with the normalizer of Q interpolated on a grid.
 
     Calling it with an embedding (n, 2) returns KL(P | Q) as a scalar.
 
@@ -61,7 +61,7 @@ class InterpolatedTSNE:
 
 
 class _LogNormalizer(torch.autograd.Function):
-    """Log of the interpolated sum of 1 / (1 + distance^2) over all pairs of different points, with its gradient."""
+    """Log-normalizer of Q: log of the sum of 1 / (1 + distance^2) over all pairs of points, interpolated on a grid."""
 
     @staticmethod
     def forward(ctx: Any, points: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ class _LogNormalizer(torch.autograd.Function):
         # A learning rate that is too high spreads the points, or makes them NaN.
         check(extent <= MAX_EXTENT, "learning_rate: the map diverged. Choose a lower value.", "diverged")
         # Steps of a factor of 2, so that the kernel on the grid is rarely computed again.
-        halvings = max(0, math.ceil(math.log2(MIN_INTERVALS * SPACING / max(extent, 1e-30))))
-        spacing = SPACING / 2**halvings
+        halvings = max(0, math.ceil(math.log2(MIN_GRID_INTERVALS * MAX_SPACING / max(extent, 1e-30))))
+        spacing = MAX_SPACING / 2**halvings
         size = 16 * math.ceil((extent / spacing + len(STENCIL)) / 16)
         positions = (points - low) / spacing - STENCIL[0]
         before = positions.floor()
@@ -107,7 +107,7 @@ class _LogNormalizer(torch.autograd.Function):
 
 @lru_cache(maxsize=2)
 def _kernel_spectrum(size: int, spacing: float, offset: float, device: torch.device) -> Tensor:
-    """Return the Fourier transform of the kernel minus an offset, 0 or 1, on a periodic grid of twice the size."""
+    """Return the Fourier transform of the kernel 1 / (1 + distance^2), minus `offset`, on a grid of twice the size."""
     steps = torch.arange(2 * size, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares
@@ -117,7 +117,7 @@ def _kernel_spectrum(size: int, spacing: float, offset: float, device: torch.dev
 
 
 def _lagrange_weights(places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights of the nodes of the stencil for places in [0, 1), and their derivatives, ``(..., 6)`` each."""
+    """Return the Lagrange weights of the stencil for offsets in [0, 1), and their derivatives, ``(..., 6)`` each."""
     powers = torch.stack([places**k for k in range(len(STENCIL))], dim=-1)
     slopes = torch.stack([k * places ** max(k - 1, 0) for k in range(len(STENCIL))], dim=-1)
     coefficients = _stencil_coefficients().to(places)
@@ -126,7 +126,7 @@ def _lagrange_weights(places: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _stencil_coefficients() -> Tensor:
-    """Return the coefficients of the Lagrange polynomials of the stencil, a column for each node."""
+    """Return the coefficients of the Lagrange polynomials of the stencil, ``(6, 6)``: a column for each node."""
     nodes = torch.tensor(STENCIL).double()
     inverse: Tensor = torch.linalg.inv(torch.stack([nodes**k for k in range(len(STENCIL))], dim=1))
     return inverse

@@ -189,7 +189,7 @@ class InverseOT(BaseEstimator):
 
 
 def double_center(cost: ArrayLike) -> NDArray[np.float64]:
-    """Subtract row and column means from a cost matrix; costs that are then equal have the same plans.
+    """Subtract row and column means from a cost matrix; costs with equal results have the same transport plans.
 
     >>> double_center([[1.0, 2.0], [3.0, 5.0]]).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]

@@ -33,7 +33,7 @@ from contraport.plots import couplings as draw_couplings
 log = logging.getLogger("contraport.estimators")
 
 MAX_CELLS = 25_000_000
-"""Largest number of pairs of a coupling, rows times columns: the plan is a dense matrix."""
+"""Maximum number of entries of a coupling, rows times columns, as its plan is a dense matrix."""
 
 SIDES = ("rows", "columns")
 
@@ -131,7 +131,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 
 
 def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
-    """Load the matrix of the coupling, ``(n, m)``, and the features of its rows and columns; None for indicators."""
+    """Load the coupling matrix, ``(n, m)``, and the features of its rows and columns, None where not given."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -141,7 +141,7 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
             message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
             raise UsageError(message, kind="no_coupling")
         shape = (len(store.side_stores[0]), len(store.side_stores[1]))
-        _check_cells(*shape)
+        _check_matrix_size(*shape)
         observed = np.zeros(shape)
         weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
@@ -178,18 +178,18 @@ def _read_matrix(source: Any) -> np.ndarray:
     matrix = as_array("coupling", matrix)
     good = matrix.ndim == 2 and matrix.size > 0 and matrix.dtype.kind in "fiub"
     check(good, f"coupling: must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}.", "shape")
-    _check_cells(*matrix.shape)
+    _check_matrix_size(*matrix.shape)
     result: np.ndarray = matrix.astype(np.float64)
     return result
 
 
-def _check_cells(rows: int, columns: int) -> None:
+def _check_matrix_size(rows: int, columns: int) -> None:
     message = f"coupling: must have at most {MAX_CELLS:,} pairs, got {rows:,} x {columns:,}."
     check(rows * columns <= MAX_CELLS, f"{message} Leave out rare rows and columns.", "too_large")
 
 
 def _prepare_features(argument: str, rows: np.ndarray | None, kept: np.ndarray, components: int) -> np.ndarray:
-    """Return features of unit variance, ``(n, p)``: indicators, standardized columns or principal components."""
+    """Return the features to fit, ``(n, p)``: one-hot without `rows`; else standardized, at most `components`."""
     if rows is None:
         return np.eye(len(kept))
     features = np.asarray(rows[kept], dtype=np.float64)

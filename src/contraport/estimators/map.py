@@ -35,11 +35,11 @@ from contraport.runs import Run, as_run
 from contraport.seeding import torch_generator
 from contraport.training.components import build_unaugmented_views
 
-PAGE_ITEMS = 2_000
-"""Largest number of items on the page, a fixed random choice: with more, pictures make it too large."""
+MAX_PAGE_ITEMS = 2_000
+"""Maximum number of items on the HTML page, a fixed random subset: pictures of more make it too large."""
 
 MIN_ITEMS = 4
-"""Smallest number of items: a perplexity is at least 1 and below the number of other items."""
+"""Minimum number of items, since a perplexity is at least 1 and below the number of other items."""
 
 METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}
 
@@ -124,7 +124,7 @@ def map(values: dict[str, Any]) -> Map:
 
 
 def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load the features of a run, a feature file or an array, or the raw inputs of data; and the dataset, if any."""
+    """Load what is mapped: features of a run, a file or an array, or raw inputs of data; and the dataset, if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_items_of_run(as_run(source), options, loader_config)
@@ -211,8 +211,8 @@ def _write_files(folder: Path, result: Map, features: Features, dataset: Dataset
 
 
 def _render_page(result: Map, features: Features, dataset: Dataset | None) -> str:
-    """Render the map as a page in the form of the report's section of embeddings."""
-    chosen = choose_fixed_subsample(len(result.points), PAGE_ITEMS)
+    """Render the map as an HTML page that consists of the embedding section of a report."""
+    chosen = choose_fixed_subsample(len(result.points), MAX_PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: Arrays = {"neighbors": nearest_neighbors(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:

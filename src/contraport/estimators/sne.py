@@ -40,7 +40,7 @@ INITIAL_SPREAD = 1e-4
 ENCODER_LR = 1e-3
 
 CHECK_EVERY = 50
-"""Iterations between checks of convergence, and between the lines that `verbose` prints."""
+"""Number of iterations between checks of convergence, and between the lines that `verbose` prints."""
 
 METHODS = ("sparse", "exact", "interpolated")
 
@@ -49,7 +49,7 @@ MIN_IMPROVEMENT = 1e-4
 
 
 class _TargetAttraction(Divergence):
-    """Divergence term that attracts neighbors, for early exaggeration: minus the mean log-kernel under the target."""
+    """Attraction term added during early exaggeration: minus the mean log-kernel of embedded neighbors."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.inner_products_with_log_kernel(result.plan.geometry.log_kernel)
@@ -115,10 +115,10 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             UsageError: an invalid parameter, X that is constant or not finite, or an embedding that diverges.
             ValueError: X fails scikit-learn's checks.
         """
-        data = self._validate(X)
+        data = self._validate_input(X)
         exact = self.method == "exact"
         plan = compute_affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
-        build = self._prepare_objective(plan)
+        build = self._build_objective_factory(plan)
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             seed = check_random_state(self.random_state).randint(2**31)
@@ -130,8 +130,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             else:
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
-                self._minimize(build, lambda: self._encode(data), optimizer)
-                embedding = self._embed_fitted(data)
+                self._minimize(build, lambda: self._encode_training_data(data), optimizer)
+                embedding = self._embed_with_encoder(data)
         self.embedding_ = embedding.detach().cpu().numpy()
         with torch.no_grad():
             self.kl_divergence_ = build(1.0)(embedding).item()
@@ -150,7 +150,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self)
-        return self._embed_fitted(self._as_data_tensor(X, reset=False).float()).cpu().numpy()
+        return self._embed_with_encoder(self._as_data_tensor(X, reset=False).float()).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -161,7 +161,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _n_features_out(self) -> int:
         return int(self.embedding_.shape[1])
 
-    def _embed_fitted(self, data: Tensor) -> Tensor:
+    def _embed_with_encoder(self, data: Tensor) -> Tensor:
         with evaluation_mode(self.encoder_):
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
@@ -171,7 +171,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
         return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
 
-    def _validate(self, X: ArrayLike) -> Tensor:
+    def _validate_input(self, X: ArrayLike) -> Tensor:
         """Check the data and the parameters before the optimization, and return the data as a tensor."""
         data = self._as_data_tensor(X, reset=True)
         for name in ("n_components", "max_iter"):
@@ -221,14 +221,14 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         body = build_encoder(str(self.encoder), shape)
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
-    def _encode(self, data: Tensor) -> Tensor:
+    def _encode_training_data(self, data: Tensor) -> Tensor:
         embedding: Tensor = self.encoder_.train()(data)
         expected, got = (len(data), self.n_components), tuple(getattr(embedding, "shape", ()))
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
         return embedding
 
-    def _prepare_objective(self, plan: Tensor) -> Callable[[float], Callable[[Tensor], Tensor]]:
-        """Return a function from the factor of the attraction (early exaggeration) to the objective of an embedding."""
+    def _build_objective_factory(self, plan: Tensor) -> Callable[[float], Callable[[Tensor], Tensor]]:
+        """Return a function that builds the objective of an embedding for a given early exaggeration (1: none)."""
         if self.method == "interpolated":
             return partial(InterpolatedTSNE, plan)
         target = Matrix(plan.float())

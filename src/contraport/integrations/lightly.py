@@ -1,4 +1,4 @@
-"""Loss with a memory bank, as in lightly. Losses of lightly without a bank need no adapter."""
+"""Loss with a memory bank, for training with lightly; objectives without a bank need no adapter there."""
 
 from __future__ import annotations
 

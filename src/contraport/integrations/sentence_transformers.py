@@ -75,7 +75,7 @@ class SentenceTransformerLoss(nn.Module):
         """Return the loss of the embeddings of all columns, (n, d) each."""
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
-            self._check_classes(labels)
+            self._check_takes_labels(labels)
         options: dict[str, Any] = {} if labels is None else {"labels" if classes else "weights": labels}
         if len(columns) > 1 and self.columns == "negatives":
             anchor, *candidates = columns
@@ -93,7 +93,7 @@ class SentenceTransformerLoss(nn.Module):
         """Return the configuration of the loss, which sentence-transformers writes to the model card."""
         return {"objective": repr(self.objective), "columns": self.columns, "mini_batch_size": self.mini_batch_size}
 
-    def _check_classes(self, labels: Tensor | None) -> None:
+    def _check_takes_labels(self, labels: Tensor | None) -> None:
         objective = self.objective
         by_views = isinstance(objective, cp.Objective) and objective.target.positives_from_views
         got = "no labels and one column" if labels is None else f"{labels.dtype} for {objective!r}"
@@ -123,7 +123,7 @@ def _take_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _build_target_from_scores(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
-    """Build the target that spreads each anchor over its own candidates by `scores`, (n, candidates)."""
+    """Build the target that distributes each anchor's mass over its own candidates by `scores`, (n, candidates)."""
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)

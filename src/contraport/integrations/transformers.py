@@ -68,10 +68,10 @@ class TrainerLoss(nn.Module):
         temperature = None if scale is None else torch.exp(-scale)
         views = [outputs[name] for name in self.outputs]
         loss: Tensor = self.objective(*views, labels=labels, temperature=temperature)
-        return loss / self._trainer_factor(num_items_in_batch)
+        return loss / self._compute_trainer_scale(num_items_in_batch)
 
-    def _trainer_factor(self, count: Tensor | int | None) -> int:
-        """Return the factor to divide the loss by, which compensates the scaling that the trainer applies."""
+    def _compute_trainer_scale(self, count: Tensor | int | None) -> int:
+        """Return the factor by which the trainer scales a loss up, to divide by it beforehand."""
         if self.arguments is None:
             return 1
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps
