@@ -17,8 +17,8 @@ from tests.browser import CHROMIUM, Browser
 
 from contraport.auditing import Audit
 from contraport.auditing.page import (
-    MAX_PAIRS,
-    METHODS,
+    MAX_PAGE_PAIRS,
+    METHOD_DESCRIPTIONS,
     build_worst_pair_rows,
     compute_histograms,
     format_headline,
@@ -57,7 +57,7 @@ def of(first: str, second: str) -> Dataset:
 
 def test_lists_the_worst_pairs_first_with_their_better_partners() -> None:
     rows = build_worst_pair_rows(found(), of("vector", "caption"))
-    assert [row["id"] for row in rows] == list(range(MAX_PAIRS))
+    assert [row["id"] for row in rows] == list(range(MAX_PAGE_PAIRS))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
     assert [view["text"][-2:] for view in rows[4]["views"][1:]] == [" 4", " 5"]
@@ -125,7 +125,7 @@ def test_page_is_one_small_file_without_network_access(tmp_path: Path) -> None:
     assert not addresses
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
-    assert f"online: {METHODS['online']}" in text
+    assert f"online: {METHOD_DESCRIPTIONS['online']}" in text
     assert f"neighbors: {STATISTICS['neighbors'].description}" in unescape(text)
 
 

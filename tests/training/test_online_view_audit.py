@@ -89,7 +89,7 @@ class RecordingCallback(ViewAuditCallback):
 
     given: tuple[Tensor, ...]
 
-    def _score(self) -> tuple[Tensor, ...]:
+    def _score_view_pairs(self) -> tuple[Tensor, ...]:
         return self.given
 
 

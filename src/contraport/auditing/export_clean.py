@@ -21,8 +21,8 @@ FILE_STEMS = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 
 WEIGHT_COLUMN = "audit_weight"
 
-BLOCK = 1_000
-"""Items read at a time."""
+BLOCK_ITEMS = 1_000
+"""Number of items that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> d
 
 def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     """Convert a dataset to the named arrays of an `.npz` file."""
-    blocks = [dataset.store.fetch(positions) for positions in torch.arange(len(dataset)).split(BLOCK)]
+    blocks = [dataset.store.fetch(positions) for positions in torch.arange(len(dataset)).split(BLOCK_ITEMS)]
     arrays = {
         f"view{view}": np.concatenate([
             np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks

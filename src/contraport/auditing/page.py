@@ -16,15 +16,15 @@ from contraport.data import Dataset
 from contraport.data.thumbnails import make_thumbnails
 from contraport.reporting.html_page import convert_previews_to_json, render_page
 
-MAX_PAIRS = 200
-"""Pairs on the page, at most; with more the file would be slow to open."""
+MAX_PAGE_PAIRS = 200
+"""Maximum number of pairs on the page; with more the file would be slow to open."""
 
 IMAGE_SIDE = 112
 """Longest side of an image, in pixels."""
 
 BINS = 48
 
-METHODS = {
+METHOD_DESCRIPTIONS = {
     "online": "one training scored its pairs between epochs and dropped suspected mismatches",
     "crossfit": "encoders scored pairs that they were not trained on",
     "frozen": "the vectors were compared as they are; nothing was trained",
@@ -43,8 +43,8 @@ def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
         rows=rows,
         kinds=sorted({row["kind"] for row in rows if row["kind"]}),
         views=dataset.view_names,
-        percent=_percent,
-        method=METHODS[audit.method],
+        percent=_format_percent,
+        method=METHOD_DESCRIPTIONS[audit.method],
         statistic=STATISTICS[audit.statistic_name].description,
         bins=compute_histograms(audit),
     )
@@ -58,17 +58,17 @@ def format_headline(audit: Audit) -> str:
     >>> format_headline(Audit("toy", "frozen", "cosine", scores, scores - 1, 0.12, (0.1, 0.15), none, scores))
     '12% of the 100 pairs of toy look wrong (95% interval 10% to 15%).'
     """
-    low, high = (_percent(end) for end in audit.noise_interval)
+    low, high = (_format_percent(end) for end in audit.noise_interval)
     pairs = len(audit.scores)
     if not audit.is_rate_reliable:
         return f"The share of wrong pairs in {Path(audit.data_name).name} ({pairs:,} pairs) could not be estimated."
-    share = _percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
+    share = _format_percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
     return f"{share} of the {pairs:,} pairs of {Path(audit.data_name).name} look wrong (95% interval {low} to {high})."
 
 
 def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]]:
     """Return the page data of the pairs with the lowest scores, the lowest first."""
-    worst = audit.flagged(count=min(MAX_PAIRS, len(audit.scores)))
+    worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
     first, second = map(convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
@@ -79,7 +79,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
             "id": int(pair),
             "row": int(dataset.rows[pair]),
             "name": dataset.keys[pair] if dataset.keys is not None else "",
-            "kind": _class_name(dataset, int(pair)),
+            "kind": _get_class_name(dataset, int(pair)),
             "score": round(float(audit.scores[pair]), 4),
             "fdr": round(float(fdr[pair]), 4),
             "flagged": int(pair) in flagged,
@@ -112,12 +112,12 @@ def compute_histograms(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _class_name(dataset: Dataset, item: int) -> str:
+def _get_class_name(dataset: Dataset, item: int) -> str:
     if dataset.labels is None:
         return ""
     label = int(dataset.labels[item])
     return str(label) if dataset.class_names is None else dataset.class_names[label]
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{format_significant(100 * share)}%"

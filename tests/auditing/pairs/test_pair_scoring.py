@@ -171,7 +171,7 @@ def test_ranks_of_many_items_use_a_sample_of_references(monkeypatch: pytest.Monk
     hidden = torch.randn(900, 4, generator=generator)
     views = (hidden, hidden + 0.3 * torch.randn(900, 4, generator=generator))
     whole = score_pairs(PairedFeatures(views))
-    monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_REFERENCES", 300)
+    monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_REFERENCE_ITEMS", 300)
     some = score_pairs(PairedFeatures(views))
     assert np.corrcoef(whole, some)[0, 1] > 0.9
     assert not torch.equal(whole, some)

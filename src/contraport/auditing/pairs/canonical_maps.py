@@ -14,10 +14,10 @@ from torch import Tensor
 FOLDS = 5
 
 RIDGE = 0.05
-"""Added to each variance, as a share of their mean: with fewer pairs than dimensions small variances are noise."""
+"""Ridge on each variance, as a share of their mean: with fewer pairs than dimensions small variances are noise."""
 
 _MIN_RIDGE = 1e-12
-"""Keeps the Cholesky factorization defined where all items are equal."""
+"""Minimum ridge, which keeps the Cholesky factorization defined where all items are equal."""
 
 NEGLIGIBLE_VARIANCE = 1e-4
 """Maximum share of dropped directions in the variance of the similarities in canonical space."""

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
-LOWER_PARTS = np.arange(0.4, 0.91, 0.05)
-"""Candidate lower parts of the mismatches' scores, as shares; smaller ones contain too few mismatches."""
+MISMATCH_QUANTILES = np.arange(0.4, 0.91, 0.05)
+"""Quantiles of the mismatch scores that are tried as thresholds; below lower ones there are too few mismatches."""
 
 MIN_SEPARATION = 0.87
-"""The noise rate is believed if right pairs score above known mismatches at least this often: it was .90 or more where
-the rate was right, and .85 or less where right pairs were counted as wrong."""
+"""Minimum AUC of right pairs against known mismatches for the noise rate to be reliable: it was .90 or more where the
+rate was right, and .85 or less where right pairs were counted as wrong."""
 
 BOOTSTRAP_DRAWS = 500
 COVERAGE = 0.95
@@ -62,8 +62,8 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _noise_rate_by_part(_share_below(pairs, _score_thresholds(mismatches)), mismatches)
-    draws, number = np.empty((BOOTSTRAP_DRAWS, len(LOWER_PARTS))), len(mismatches)
+    rates = _noise_rate_by_threshold(_share_below(pairs, _score_thresholds(mismatches)), mismatches)
+    draws, number = np.empty((BOOTSTRAP_DRAWS, len(MISMATCH_QUANTILES))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
     for draw in range(BOOTSTRAP_DRAWS):
@@ -73,7 +73,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         # The numbers of resampled pairs between marks are multinomial, so the pairs need not be resampled one by one.
         between = np.diff(_share_below(pairs, _score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
-        draws[draw] = _noise_rate_by_part(below, drawn)
+        draws[draw] = _noise_rate_by_threshold(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
     low, high = np.quantile(draws[:, best], ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
     return NoiseRate(float(rates[best]), (float(low), float(high)))
@@ -81,7 +81,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
 
 def _score_thresholds(mismatches: Scores) -> Scores:
     """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
-    marks: Scores = mismatches[np.ceil(LOWER_PARTS * (len(mismatches) - 1)).astype(int)]
+    marks: Scores = mismatches[np.ceil(MISMATCH_QUANTILES * (len(mismatches) - 1)).astype(int)]
     return marks
 
 
@@ -90,7 +90,7 @@ def _share_below(ordered: Scores, marks: Scores) -> NDArray[np.float64]:
     return np.searchsorted(ordered, marks, side="right") / len(ordered)
 
 
-def _noise_rate_by_part(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
+def _noise_rate_by_threshold(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
     """Return the noise rate at each score threshold: share of pairs below it, divided by the share of mismatches."""
     rates: NDArray[np.float64] = below / _share_below(mismatches, _score_thresholds(mismatches))
     return rates.clip(max=1.0)

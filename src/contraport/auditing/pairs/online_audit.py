@@ -55,22 +55,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("contraport.training")
 
-LATER_SCORINGS = 7
-"""Scorings after the first, at most, each after the same multiple of epochs: scores change most at the beginning, and a
-pair that is dropped early is not memorized."""
+MAX_LATER_SCORINGS = 7
+"""Maximum number of scorings after the first, at geometrically spaced epochs.
+
+Scores change most at the beginning, and a pair that is dropped early is not memorized."""
 
 MAX_DROPPED_SHARE = 2 / 3
-"""Largest share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
+"""Maximum share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
 
 MEMORIZATION_THRESHOLD = 0.75
 """Scores count as memorized if decoys that were trained on score above fresh ones more often than this."""
 
-SAVED_NAMES = ("epoch", "number", "scores", "mismatched", "rate", "low", "high", "remembered", "drawn")
-"""Names of the fields of `AuditState` in checkpoints and run folders, in order."""
+SAVED_FIELD_NAMES = ("epoch", "number", "scores", "mismatched", "rate", "low", "high", "remembered", "drawn")
+"""Names of the fields of `PairAuditState`, in their order, in checkpoints and run folders."""
 
 
-class AuditState(NamedTuple):
-    """State of an online audit after it has scored `n` pairs.
+class PairAuditState(NamedTuple):
+    """State of an online audit of two views after it has scored `n` pairs.
 
     Attributes:
         trained_epochs: number of epochs trained before the scoring.
@@ -94,7 +95,7 @@ class AuditState(NamedTuple):
     training_positions: Tensor
 
 
-class _State(Protocol):
+class _OnlineAuditState(Protocol):
     """Fields that the states of all online audits have."""
 
     @property
@@ -105,7 +106,7 @@ class _State(Protocol):
     def training_positions(self) -> Tensor: ...
 
 
-State = TypeVar("State", bound=_State)
+State = TypeVar("State", bound=_OnlineAuditState)
 
 
 class OnlineAuditCallback(Callback, ABC, Generic[State]):
@@ -132,7 +133,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         self._order = order
         self._epochs = epochs
         self._loader_config = loader_config or LoaderConfig()
-        self._scoring_epochs = {round(epochs ** (step / LATER_SCORINGS)) for step in range(LATER_SCORINGS + 1)}
+        self._scoring_epochs = {round(epochs ** (step / MAX_LATER_SCORINGS)) for step in range(MAX_LATER_SCORINGS + 1)}
         self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
         self._items_without_decoy = items[~torch.isin(items, dataset.decoy_pairs.first)]
@@ -161,7 +162,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         if epoch not in self._scoring_epochs:
             return False
         # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
-        self.last_state = broadcast_object(self._next_state(epoch) if is_main_process() else None)
+        self.last_state = broadcast_object(self._score_and_select(epoch) if is_main_process() else None)
         self._apply_selection()
         return True
 
@@ -174,7 +175,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         """Describe the last scoring: the share of mismatches, and what is trained on next."""
 
     @abstractmethod
-    def _next_state(self, epoch: int) -> State:
+    def _score_and_select(self, epoch: int) -> State:
         """Score after `epoch` epochs, and return the state with the new selection."""
 
     def _apply_selection(self) -> None:
@@ -190,7 +191,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, by=2)
 
 
-class AuditCallback(OnlineAuditCallback[AuditState]):
+class AuditCallback(OnlineAuditCallback[PairAuditState]):
     """Training callback that scores the pairs between epochs and selects the pairs to train on next."""
 
     def save_scores(self, run: Run) -> None:
@@ -213,17 +214,17 @@ class AuditCallback(OnlineAuditCallback[AuditState]):
         return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
 
     @cached_property
-    def _vectors(self) -> PairedFeatures:
+    def _vector_features(self) -> PairedFeatures:
         """Raw views, if they are vectors; their nearest items and ranks are computed once for all scorings."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
-        return {} if self.last_state is None else dict(zip(SAVED_NAMES, self.last_state, strict=True))
+        return {} if self.last_state is None else dict(zip(SAVED_FIELD_NAMES, self.last_state, strict=True))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state of the audit, and its selection of pairs, from a checkpoint."""
-        self.last_state = AuditState(*(state[name] for name in SAVED_NAMES)) if state else None
+        self.last_state = PairAuditState(*(state[name] for name in SAVED_FIELD_NAMES)) if state else None
         self._apply_selection()
 
     def build_result_arrays(self) -> dict[str, np.ndarray]:
@@ -247,9 +248,9 @@ class AuditCallback(OnlineAuditCallback[AuditState]):
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
-    def _next_state(self, epoch: int) -> AuditState:
+    def _score_and_select(self, epoch: int) -> PairAuditState:
         last = self.last_state
-        scores, decoy_scores, fresh_scores = self._score()
+        scores, decoy_scores, fresh_scores = self._score_pairs()
         trained_scores, number = decoy_scores, 1
         if last is not None:
             number += last.num_scorings
@@ -262,10 +263,10 @@ class AuditCallback(OnlineAuditCallback[AuditState]):
         else:
             rate, low, high = last.noise_rate, last.noise_rate_low, last.noise_rate_high
             memorized = last.memorization_auc
-        positions = self._select(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
-        return AuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
+        positions = self._select_positions(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
+        return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
-    def _score(self) -> tuple[Tensor, ...]:
+    def _score_pairs(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         partners = self._draw_fresh_partners("audit.fresh_mismatches")
@@ -274,11 +275,11 @@ class AuditCallback(OnlineAuditCallback[AuditState]):
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
-            sources.append(self._vectors.with_pool(paired.neighbor_candidates))
+            sources.append(self._vector_features.with_pool(paired.neighbor_candidates))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 
-    def _select(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
+    def _select_positions(self, scores: Tensor, decoy_scores: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
         """Return the sorted positions to train on: all but the share `rate` of the pairs with the lowest scores.
 
         Decoys stay if they score like pairs that stay.

@@ -108,9 +108,9 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         # In place: the processes of a loader hold the same memory.
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
 
-    def _next_state(self, epoch: int) -> ViewAuditState:
+    def _score_and_select(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score()
+        scores, fresh_scores = self._score_view_pairs()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -143,7 +143,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score(self) -> tuple[Tensor, ...]:
+    def _score_view_pairs(self) -> tuple[Tensor, ...]:
         """Score the pairs of views of items and decoys, ``(n + d, pairs)``, and of new decoys that were not trained on.
 
         Of the latter, pairs without the replaced view, and decoys that no other partner was found for, are NaN.
@@ -156,8 +156,8 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         partners = self._draw_fresh_partners("audit.fresh_view_mismatches")
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
-            self._decoy_members(decoys.second),
-            self._decoy_members(partners),
+            self._get_decoy_members(decoys.second),
+            self._get_decoy_members(partners),
         ])  # fmt: skip
         trained = self._positions[self._positions < items]
         assert dataset.trusted_views is not None
@@ -174,8 +174,8 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
 
-    def _decoy_members(self, partners: Tensor) -> Tensor:
-        """Return the item that each view of each decoy is from, ``(d, k)``, with these partners, ``(d,)``."""
+    def _get_decoy_members(self, partners: Tensor) -> Tensor:
+        """Return the item that each view of each decoy comes from, ``(d, k)``, given its partner, ``(d,)``."""
         views = torch.arange(len(self._dataset.shapes))
         is_replaced = views == self._dataset.replaced_views[:, None]
         return torch.where(is_replaced, partners[:, None], self._dataset.decoy_pairs.first[:, None])

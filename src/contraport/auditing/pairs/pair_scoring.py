@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import (
-    MAX_CROWD,
+    MAX_HUB_ITEMS,
     TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
@@ -34,7 +34,7 @@ ITERATIONS = 200
 """Sinkhorn iterations of the plans."""
 
 PAIRS_AT_ONCE = 2**16
-"""Pairs that `neighbors` scores at a time: each has indices and thresholds of some hundred bytes per neighbor."""
+"""Number of pairs that `neighbors` scores at a time: each takes some hundred bytes per neighbor."""
 
 _Function = Callable[[PairedFeatures, PairIndices], Tensor]
 
@@ -121,7 +121,7 @@ def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     centers, folds, maps, correlations = paired.canonical_maps
     references = paired.reference_items
     # With fewer references, fewer count as nearest, so that they are the same share of the items.
-    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_CROWD))
+    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_HUB_ITEMS))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.
@@ -163,14 +163,14 @@ def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
 
 @_register("cosine similarity of the two embeddings", shared_space=True)
 def _cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    x, y = _embeddings(paired)
+    x, y = _require_embeddings(paired)
     return (x[pairs.first] * y[pairs.second]).sum(dim=1)
 
 
 @_register("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
-    x, y = _embeddings(paired)
+    x, y = _require_embeddings(paired)
     rows, columns = (
         torch.cat(
             [torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_into_row_blocks(own, len(others))]
@@ -190,12 +190,12 @@ def _csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register("minus the share of items that are nearer than the partner", shared_space=True)
 def _rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of items in the other view that are nearer than the partner, averaged over both directions."""
-    x, y = _embeddings(paired)
+    x, y = _require_embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
-    return -(_share_nearer(first, y, second) + _share_nearer(second, x, first)) / 2
+    return -(_compute_share_nearer(first, y, second) + _compute_share_nearer(second, x, first)) / 2
 
 
-def _share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
+def _compute_share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + TIE_TOLERANCE).float().mean(1) for x, y in blocks
@@ -214,7 +214,7 @@ def _unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 def _log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
-    x, y = _embeddings(paired)
+    x, y = _require_embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
@@ -236,6 +236,6 @@ def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return total
 
 
-def _embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
+def _require_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
     assert paired.embeddings is not None
     return paired.embeddings

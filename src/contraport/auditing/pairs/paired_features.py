@@ -22,25 +22,25 @@ from contraport.errors import check
 from contraport.seeding import numpy_generator, torch_generator
 
 NUM_NEIGHBORS = 15
-"""Neighbors of an item that its pair is scored by."""
+"""Number of neighbors of an item by which its pair is scored."""
 
 MIN_PAIRS = 50
-"""Fewer pairs give too few scores to tell wrong ones from right ones."""
+"""Minimum number of pairs of an audit; fewer give too few scores to tell wrong pairs from right ones."""
 
-MAX_REFERENCES = 1_024
-"""Ranks and crowding are measured against at most this many items: all of them would take O(n^2) time."""
+MAX_REFERENCE_ITEMS = 1_024
+"""Maximum number of items against which ranks and hubs are measured: all of them would take O(n^2) time."""
 
-MAX_CROWD = 4_096
-"""Number of items above which the share of the items that crowd an item is constant."""
+MAX_HUB_ITEMS = 4_096
+"""Number of items beyond which the hub correction averages over a constant share of them as nearest items."""
 
 MAX_EXACT_ITEMS = 20_000
-"""With more items than this, nearest neighbors are found by cells instead of exactly, which takes O(n^2) time."""
+"""Maximum number of items for exact nearest neighbors, in O(n^2) time; of more items they are found by cells."""
 
-NUM_THRESHOLDS = 64
-"""Ranks whose similarity is stored for each item, geometrically spaced, as only the log of a rank is used."""
+NUM_RANK_THRESHOLDS = 64
+"""Number of ranks whose similarity is stored for each item, geometrically spaced: only the log of a rank is used."""
 
 TIE_TOLERANCE = 1e-6
-"""Similarities this close are ties: equal items differ by rounding alone."""
+"""Similarities that differ by at most this are ties: equal items differ by rounding alone."""
 
 _BLOCK_VALUES = 2**24
 
@@ -146,9 +146,9 @@ class PairedFeatures:
 
         Items outside the pool count too: a wrong pair consists of two right members.
         """
-        if len(self) <= MAX_REFERENCES:
+        if len(self) <= MAX_REFERENCE_ITEMS:
             return self.observed_pair_indices.first
-        drawn = numpy_generator("audit.references", len(self)).choice(len(self), MAX_REFERENCES, replace=False)
+        drawn = numpy_generator("audit.references", len(self)).choice(len(self), MAX_REFERENCE_ITEMS, replace=False)
         return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
 
     @cached_property
@@ -202,9 +202,9 @@ class PairedFeatures:
         """
         members = torch.stack(pairs, dim=1)
         near = self.nearest_neighbors[0][pairs.first], self.nearest_neighbors[1][pairs.second]
-        return self._without(near[0], members), self._without(near[1], members)
+        return self._drop_members(near[0], members), self._drop_members(near[1], members)
 
-    def _without(self, nearest: Tensor, members: Tensor) -> Tensor:
+    def _drop_members(self, nearest: Tensor, members: Tensor) -> Tensor:
         is_member = (nearest[:, :, None] == members[:, None]).any(dim=2)
         order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
         return nearest.gather(1, order)
@@ -233,7 +233,7 @@ class PairedFeatures:
     def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
         references = self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count
-        ranks = torch.logspace(0, math.log10(number), NUM_THRESHOLDS).round().clamp(max=number).unique()
+        ranks = torch.logspace(0, math.log10(number), NUM_RANK_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
         reference_of = torch.full((len(self),), -1, device=values.device)
         reference_of[references] = torch.arange(len(references), device=values.device)
@@ -288,7 +288,7 @@ def check_pair_count(pairs: int) -> None:
 
 
 MAX_VECTOR_WIDTH = 1_024
-"""Widest vectors that are also scored as they are, beside an encoder's features: the time grows with the cube."""
+"""Maximum width of vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 
 def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:

@@ -34,12 +34,11 @@ from contraport.auditing.pairs.paired_features import (
 from contraport.data import Dataset
 from contraport.seeding import numpy_generator
 
-SHORTLIST = 16
+SHORTLIST_SIZE = 16
 """Number of candidates scored for each item, and of items scored for each candidate."""
 
-MIN_FREE_SHARE = 0.1
-"""Minimum share of the pairs that may exchange partners, so that partners are also proposed for pairs that a user
-inspects beyond the estimated noise rate."""
+MIN_EXCHANGE_SHARE = 0.1
+"""Minimum share of the pairs that may exchange partners: users also inspect pairs beyond the estimated noise rate."""
 
 MIN_FITTED, MAX_FITTED = 30, 2_000
 """Minimum and maximum number of pairs that the plan is fitted to; with fewer trusted pairs nothing is proposed."""
@@ -98,7 +97,7 @@ def select_free_items(scores: Tensor, rate: float) -> Tensor:
     >>> select_free_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
-    number = math.ceil(max(rate, MIN_FREE_SHARE) * len(scores))
+    number = math.ceil(max(rate, MIN_EXCHANGE_SHARE) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
@@ -148,10 +147,10 @@ def propose_partners(
         mass, slack = solve_plan_with_slack(found, slope, offset)
         own = np.zeros(len(free))
         own[found.rows[found.is_own]] = mass[found.is_own]
-        entries = _find_largest_of_each_row(found.rows, np.where(found.is_own, -1.0, mass))
+        entries = _find_row_maxima(found.rows, np.where(found.is_own, -1.0, mass))
         better = found.scores[entries] > own_scores[free].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        entries, members = _deal_members(entries, found, mass, contents[free.cpu().numpy()])
+        entries, members = _assign_members(entries, found, mass, contents[free.cpu().numpy()])
         at = free[torch.from_numpy(found.rows[entries]).to(free.device)]
         partners[at] = free[torch.from_numpy(members).to(free.device)]
         best[at] = torch.from_numpy(found.scores[entries]).to(best)
@@ -171,8 +170,8 @@ def score_candidates(
     own_contents = contents[items.cpu().numpy()]
     own_columns = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
     own_columns = np.where(columns[own_columns] == own_contents, own_columns, -1)
-    of_items = _shortlist(paired, 0, items, candidates).cpu().numpy()
-    of_candidates = _shortlist(paired, 1, candidates, items).cpu().numpy()
+    of_items = _shortlist_candidates(paired, 0, items, candidates).cpu().numpy()
+    of_candidates = _shortlist_candidates(paired, 1, candidates, items).cpu().numpy()
     codes = [np.arange(len(items))[:, None] * len(candidates) + of_items]
     codes.append(of_candidates * len(candidates) + np.arange(len(candidates))[:, None])
     if with_own:
@@ -185,7 +184,7 @@ def score_candidates(
     return ScoredCandidates(rows, places, scores, capacities.astype(float), own_columns)
 
 
-def _shortlist(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
+def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
     """Return the positions of the `others` nearest to the partners of the neighbors of each item, ``(p, k)``.
 
     Neighbors are those in the view of the items; nearness is that in the other view.
@@ -196,7 +195,7 @@ def _shortlist(paired: PairedFeatures, view: int, items: Tensor, others: Tensor)
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
-    return paired.find_nearest(queries, values[others], places, min(SHORTLIST, len(others)))
+    return paired.find_nearest(queries, values[others], places, min(SHORTLIST_SIZE, len(others)))
 
 
 def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
@@ -204,7 +203,7 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
 
     The mean log mass of the right partners, or of the slack, is maximized.
     """
-    known = _stack(samples)
+    known = _stack_diagonally(samples)
     is_right = known.is_own
     rows_with = known.rows[is_right]
     rows_without = np.setdiff1d(np.arange(len(known.own_columns)), rows_with)
@@ -226,8 +225,8 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
     return slope, mean + spread * float(fitted[1])
 
 
-def _stack(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
-    """Stack matrices as diagonal blocks of one."""
+def _stack_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
+    """Stack matrices as the diagonal blocks of one matrix."""
     rows = np.cumsum([0, *(len(one.own_columns) for one in samples)])
     columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
     return ScoredCandidates(
@@ -264,13 +263,13 @@ def solve_plan_with_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _find_largest_of_each_row(rows: Ints, values: Floats) -> Ints:
+def _find_row_maxima(rows: Ints, values: Floats) -> Ints:
     """Return the entry with the largest value of each row, int64 ``(r,)``."""
     order = np.lexsort((-values, rows))
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _deal_members(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
+def _assign_members(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
     """Assign the items of each content to the proposals of that content, the largest mass first.
 
     Returns:

@@ -15,14 +15,14 @@ from scipy.optimize import nnls
 from scipy.special import logsumexp
 from scipy.stats import gaussian_kde
 
-MOST_WRONG = 3
-"""Largest number of wrong views of an item that is considered."""
+MAX_WRONG_VIEWS = 3
+"""Maximum number of wrong views of an item that is considered."""
 
-TEMPERING = 0.5
+EVIDENCE_FACTOR = 0.5
 """Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
 
-LARGEST_RATIO = 6.0
-"""Bound of the log ratio of a pair, so that no single pair decides alone."""
+MAX_LOG_RATIO = 6.0
+"""Maximum absolute log ratio of a pair of views, so that no single pair decides alone."""
 
 _GRID, _SAMPLE, _TINY = 512, 5_000, 1e-9
 
@@ -53,12 +53,12 @@ def compute_view_log_odds(
         rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
     views = range(len(rates))
-    wrong_views = [wrong for size in range(MOST_WRONG + 1) for wrong in combinations(views, size)]
+    wrong_views = [wrong for size in range(MAX_WRONG_VIEWS + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
     is_pair_wrong = np.array([[row[first] or row[second] for first, second in pairs] for row in is_wrong])
     prior = np.clip(rates, 0.01, 0.9)
     log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
-    log_posterior = log_prior + TEMPERING * ratios @ is_pair_wrong.T
+    log_posterior = log_prior + EVIDENCE_FACTOR * ratios @ is_pair_wrong.T
     columns = [
         logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
     ]
@@ -83,13 +83,13 @@ def log_ratio_of_mismatch(
     """
     rate = min(noise_rate, 0.9)
     grid = np.linspace(pair_scores.min(), pair_scores.max(), _GRID)
-    mixture, mismatched = (_density(values, grid) for values in (pair_scores, mismatch_scores))
+    mixture, mismatched = (_estimate_density(values, grid) for values in (pair_scores, mismatch_scores))
     # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
     right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
     ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
-    return np.asarray(np.interp(scores, grid, ratio).clip(-LARGEST_RATIO, LARGEST_RATIO))
+    return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
-def _density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
+def _estimate_density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
     step = max(1, len(values) // _SAMPLE)
     return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))
