@@ -87,7 +87,7 @@ class EvalContext:
         context.encoder, context.name, context._full = self.model.truncate(dims), f"dims {dims}", self
         return context
 
-    def _extract_representation(self, dataset: Dataset, full: Tensor | None) -> Tensor:
+    def _extract_features(self, dataset: Dataset, full: Tensor | None) -> Tensor:
         """Return the features of a dataset, `(n, F)`, cut from `full`, the untruncated features, if given."""
         if full is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
@@ -180,12 +180,12 @@ class EvalContext:
     @cached_property
     def train_x(self) -> Tensor:
         """Features of the training items, `(n, F)` on the CPU."""
-        return self._extract_representation(self.train, None if self._full is None else self._full.train_x)
+        return self._extract_features(self.train, None if self._full is None else self._full.train_x)
 
     @cached_property
     def test_x(self) -> Tensor:
         """Features of the test items, `(m, F)` on the CPU."""
-        return self._extract_representation(self.test, None if self._full is None else self._full.test_x)
+        return self._extract_features(self.test, None if self._full is None else self._full.test_x)
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:
@@ -259,7 +259,7 @@ class EvalContext:
     def non_text_projections(self) -> Tensor:
         """Projections of the first non-text view of each test item, `(m, d)`."""
         view = next(view for view, shape in enumerate(self.model.shapes) if not is_text_shape(shape))
-        return self._view_projections(view, self.test.select_views([view]))
+        return self._project_view(view, self.test.select_views([view]))
 
     @cached_property
     def class_text_embeddings(self) -> Tensor:
@@ -267,9 +267,9 @@ class EvalContext:
         assert self.class_names is not None
         view = next(view for view, shape in enumerate(self.model.shapes) if is_text_shape(shape))
         texts = from_arrays(class_prompts(self.class_names, self.templates), name="class names")
-        return class_embeddings(self._view_projections(view, texts), len(self.templates))
+        return class_embeddings(self._project_view(view, texts), len(self.templates))
 
-    def _view_projections(self, view: int, items: Dataset) -> Tensor:
+    def _project_view(self, view: int, items: Dataset) -> Tensor:
         encoder = self.model.select_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 

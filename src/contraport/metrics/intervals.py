@@ -94,10 +94,10 @@ def bootstrap_median(items: ItemValues, counts: ItemValues) -> ItemValues:
     [2.0, 4.0]
     """
     columns = items.reshape(len(items), -1).T
-    return np.asarray(np.mean([_column_median(column, counts) for column in columns], axis=0))
+    return np.asarray(np.mean([_compute_column_medians(column, counts) for column in columns], axis=0))
 
 
-def _column_median(items: ItemValues, counts: ItemValues) -> ItemValues:
+def _compute_column_medians(items: ItemValues, counts: ItemValues) -> ItemValues:
     order = items.argsort(kind="stable")
     values, cumulative = items[order], counts[:, order].cumsum(axis=1)
     half = cumulative[:, -1:] / 2

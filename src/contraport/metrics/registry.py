@@ -235,7 +235,7 @@ def metric_by_key(key: str) -> Metric | None:
 def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
     """Return the metrics whose keys occur in result rows, in display order; unknown keys are skipped."""
     keys = {key for row in rows for key in row}
-    return _in_display_order([entry for key in keys if (entry := metric_by_key(key)) is not None])
+    return _sort_for_display([entry for key in keys if (entry := metric_by_key(key)) is not None])
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
@@ -252,7 +252,7 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     return []
 
 
-def _in_display_order(metrics: Iterable[Metric]) -> list[Metric]:
+def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
     by_name: dict[str, list[tuple[int, Metric]]] = {name: [] for name in METRICS}
     for entry in metrics:
         name, _, number = entry.key.partition(_AT)
@@ -304,7 +304,7 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
             )
             raise unknown_name_error(argument, name, {*METRICS, *groups, "all"})
         selected |= {single.key: single for one in entries for single in one.expand_numbers()}
-    return _in_display_order(selected.values())
+    return _sort_for_display(selected.values())
 
 
 def select_metrics_keeping_order(names: Sequence[str]) -> list[Metric]:

@@ -45,9 +45,9 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
     [[1, 1], [1, 2], [1, 1]]
     """
     check(len(views) > 1, f"views: must be at least 2, got {len(views)}.")
-    points = [_normalized(views[0], view)[1] for view in views]
+    points = [_normalize_views(views[0], view)[1] for view in views]
     ids = torch.arange(len(points[0])).expand(len(points), -1) if content_ids is None else content_ids.T
-    ranks = [_match_ranks(points[v], points[w], ids[v], ids[w]) for v, w in ordered_view_pairs(len(points))]
+    ranks = [_compute_match_ranks(points[v], points[w], ids[v], ids[w]) for v, w in ordered_view_pairs(len(points))]
     return np.stack(ranks, axis=1)
 
 
@@ -72,7 +72,7 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
     >>> bool(np.allclose(log_match_probabilities(torch.ones(4, 2), torch.ones(4, 2), 0.1), -np.log(4)))
     True
     """
-    a, b = _normalized(z0, z1)
+    a, b = _normalize_views(z0, z1)
 
     def one_way(queries: Tensor, keys: Tensor) -> Tensor:
         positives = (queries * keys).sum(dim=1) / temperature
@@ -94,14 +94,14 @@ def nearest_neighbors(z: Tensor, count: int) -> Tensor:
     return torch.cat(nearest)
 
 
-def _normalized(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize_views(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
     check(
         z0.ndim == 2 and z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape"
     )
     return F.normalize(z0.double(), dim=1), F.normalize(z1.double(), dim=1)
 
 
-def _match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tensor) -> np.ndarray[Any, Any]:
+def _compute_match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tensor) -> np.ndarray[Any, Any]:
     """Return the rank of the best match of each item's query among the distinct keys."""
     first_queries, query = first_occurrences(query_ids)
     first_keys, key = first_occurrences(key_ids)

@@ -63,12 +63,12 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
         parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
-    fitted = [_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True))) for part in parts]
+    fitted = [_fit_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True))) for part in parts]
     maps, correlations = zip(*fitted, strict=True)
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def _maps_from_moments(
+def _fit_maps_from_moments(
     number: Any, first: Tensor, second: Tensor, across: Tensor
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]

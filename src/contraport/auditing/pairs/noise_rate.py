@@ -62,7 +62,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _noise_rate_by_threshold(_share_below(pairs, _score_thresholds(mismatches)), mismatches)
+    rates = _compute_noise_rates(_compute_share_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
     draws, number = np.empty((BOOTSTRAP_DRAWS, len(MISMATCH_QUANTILES))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
@@ -71,28 +71,28 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         counts = np.bincount(position[random.integers(0, number, number)], minlength=number)
         drawn = np.repeat(mismatches, counts)
         # The numbers of resampled pairs between marks are multinomial, so the pairs need not be resampled one by one.
-        between = np.diff(_share_below(pairs, _score_thresholds(drawn)), prepend=0, append=1)
+        between = np.diff(_compute_share_below(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
-        draws[draw] = _noise_rate_by_threshold(below, drawn)
+        draws[draw] = _compute_noise_rates(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
     low, high = np.quantile(draws[:, best], ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
     return NoiseRate(float(rates[best]), (float(low), float(high)))
 
 
-def _score_thresholds(mismatches: Scores) -> Scores:
+def _compute_score_thresholds(mismatches: Scores) -> Scores:
     """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
     marks: Scores = mismatches[np.ceil(MISMATCH_QUANTILES * (len(mismatches) - 1)).astype(int)]
     return marks
 
 
-def _share_below(ordered: Scores, marks: Scores) -> NDArray[np.float64]:
+def _compute_share_below(ordered: Scores, marks: Scores) -> NDArray[np.float64]:
     """Return the share of sorted scores that are at or below each threshold."""
     return np.searchsorted(ordered, marks, side="right") / len(ordered)
 
 
-def _noise_rate_by_threshold(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
+def _compute_noise_rates(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
     """Return the noise rate at each score threshold: share of pairs below it, divided by the share of mismatches."""
-    rates: NDArray[np.float64] = below / _share_below(mismatches, _score_thresholds(mismatches))
+    rates: NDArray[np.float64] = below / _compute_share_below(mismatches, _compute_score_thresholds(mismatches))
     return rates.clip(max=1.0)
 
 
@@ -107,8 +107,8 @@ def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArra
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    wrong = rate * _share_below(np.sort(mismatch_scores), ordered)
-    good = np.clip(1 - wrong / _share_below(ordered, ordered), 0, 1)
+    wrong = rate * _compute_share_below(np.sort(mismatch_scores), ordered)
+    good = np.clip(1 - wrong / _compute_share_below(ordered, ordered), 0, 1)
     rates = np.empty(len(scores))
     rates[order] = np.minimum.accumulate(good[::-1])[::-1]
     return rates

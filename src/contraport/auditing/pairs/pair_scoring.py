@@ -204,15 +204,15 @@ def _compute_share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> T
 
 @_register("log of the pair's mass in the balanced plan of all items", shared_space=True)
 def _balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    return _log_plan_mass(paired, pairs, Balanced(ITERATIONS))
+    return _compute_log_plan_mass(paired, pairs, Balanced(ITERATIONS))
 
 
 @_register("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
 def _unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    return _log_plan_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
+    return _compute_log_plan_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
 
 
-def _log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
+def _compute_log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
     x, y = _require_embeddings(paired)
     with torch.no_grad():

@@ -85,10 +85,10 @@ class ScoredCandidates(NamedTuple):
     own_columns: Ints
 
     @property
-    def is_own(self) -> NDArray[np.bool_]:
+    def is_own_partner(self) -> NDArray[np.bool_]:
         """Mask of the entries that pair an item with its given partner, ``(e,)``."""
-        is_own: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
-        return is_own
+        is_own_partner: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
+        return is_own_partner
 
 
 def select_free_items(scores: Tensor, rate: float) -> Tensor:
@@ -146,8 +146,8 @@ def propose_partners(
         found = score_candidates(paired, free, free, statistic, contents, with_own=True)
         mass, slack = solve_plan_with_slack(found, slope, offset)
         own = np.zeros(len(free))
-        own[found.rows[found.is_own]] = mass[found.is_own]
-        entries = _find_row_maxima(found.rows, np.where(found.is_own, -1.0, mass))
+        own[found.rows[found.is_own_partner]] = mass[found.is_own_partner]
+        entries = _find_row_maxima(found.rows, np.where(found.is_own_partner, -1.0, mass))
         better = found.scores[entries] > own_scores[free].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
         entries, members = _assign_members(entries, found, mass, contents[free.cpu().numpy()])
@@ -204,7 +204,7 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
     The mean log mass of the right partners, or of the slack, is maximized.
     """
     known = _stack_diagonally(samples)
-    is_right = known.is_own
+    is_right = known.is_own_partner
     rows_with = known.rows[is_right]
     rows_without = np.setdiff1d(np.arange(len(known.own_columns)), rows_with)
     mean, spread = float(known.scores.mean()), float(known.scores.std()) or 1.0
