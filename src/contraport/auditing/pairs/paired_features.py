@@ -311,7 +311,7 @@ def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> Paired
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Encode all pairs of a dataset by a model; return paired features whose embeddings are the projections.
+    """Encode all pairs of a dataset with a model; return paired features whose embeddings are the projections.
 
     The mode and device of the model stay as they are.
     """
@@ -321,7 +321,7 @@ def encode_pairs(
 
 
 def encode_views(model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> tuple[Tensor, ...]:
-    """Encode all items of a dataset by a model; return the features of each view, then the projections of each.
+    """Encode all items of a dataset with a model; return the features of each view, then the projections of each.
 
     The mode and device of the model stay as they are.
     """

@@ -161,7 +161,7 @@ def propose_partners(
 def score_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: Ints, *, with_own: bool = False
 ) -> ScoredCandidates:
-    """Score items, ``(r,)``, with the contents of the second views of others, ``(s,)``, by shortlists from both sides.
+    """Score items, ``(r,)``, against shortlisted candidates: the contents of the second views of others, ``(s,)``.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """
@@ -199,9 +199,9 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
 
 
 def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
-    """Fit slope and offset of the plan by maximum likelihood, to items whose own partner is right or no candidate.
+    """Fit slope and offset of the plan by maximum likelihood, to samples whose right partners are known.
 
-    The mean log mass of the right partners, or of the slack, is maximized.
+    The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
     """
     known = _stack_diagonally(samples)
     is_right = known.is_own_partner
@@ -244,7 +244,7 @@ def _stack_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
 def solve_plan_with_slack(
     candidates: ScoredCandidates, slope: float, offset: float, iterations: int = ITERATIONS
 ) -> tuple[Floats, Floats]:
-    """Return the mass of each entry in the plan, ``(e,)``, and that of the slack of each row, ``(r,)``.
+    """Solve the plan; return the mass of each entry, ``(e,)``, and that of the slack of each row, ``(r,)``.
 
     With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
 
@@ -264,7 +264,7 @@ def solve_plan_with_slack(
 
 
 def _find_row_maxima(rows: Ints, values: Floats) -> Ints:
-    """Return the entry with the largest value of each row, int64 ``(r,)``."""
+    """Return the index of the largest entry of each row, int64 ``(r,)``."""
     order = np.lexsort((-values, rows))
     return order[np.unique(rows[order], return_index=True)[1]]
 

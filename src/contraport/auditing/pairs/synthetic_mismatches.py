@@ -114,7 +114,7 @@ def check_paired_dataset(dataset: Dataset, *, one_view_hint: str = "") -> None:
 
 
 ExchangeGroup = tuple[Tensor, ...]
-"""Two or three sets of items that exchange partners; the items of a set share content, mostly it is one item."""
+"""Two or three sets of items that exchange partners; a set is one item, or several that share content."""
 
 
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:

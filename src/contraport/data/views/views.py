@@ -1,4 +1,4 @@
-"""Generation of views: the module that makes random or unaugmented views from the stored views of a batch."""
+"""Module that makes random or unaugmented views from the stored views of a batch."""
 
 from __future__ import annotations
 
