@@ -25,7 +25,7 @@ from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import get_second_content_ids, propose_partners, select_free_items
+from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit, check_views_can_be_blanked
@@ -175,8 +175,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     assert paired is not None
-    free = select_free_items(torch.from_numpy(result.scores), result.noise.rate)
-    proposals = propose_partners(paired, free, statistic, content_ids=get_second_content_ids(dataset))
+    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise.rate)
+    proposals = propose_partners(paired, free, statistic, content_ids=get_partner_content_ids(dataset))
     return Audit(
         dataset.name,
         options.method,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_arrays, write_json
 from contraport._utils.formatting import join_names
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
+from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
 from contraport.auditing.result import Audit, advise_on_flagged, write_csv_columns
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
@@ -59,7 +59,7 @@ class ViewAudit:
         names = dataset.view_names
         rates = estimate_view_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
-            log_ratio_of_mismatch(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
+            compute_mismatch_log_ratio(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
             for audit in pair_audits.values()
         ]
         pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]

@@ -16,7 +16,7 @@ from contraport.auditing.pairs.partner_plan import (
     _assign_members,
     propose_partners,
     score_candidates,
-    select_free_items,
+    select_exchangeable_items,
     solve_plan_with_slack,
 )
 
@@ -59,7 +59,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
 def test_finds_exchanged_partners(statistic: str) -> None:
     first, second, right = _swapped()
     paired = PairedFeatures((first, second))
-    free = select_free_items(score_pairs(paired, None, statistic), WRONG / ITEMS)
+    free = select_exchangeable_items(score_pairs(paired, None, statistic), WRONG / ITEMS)
     proposals = propose_partners(paired, free, statistic)
     proposed = proposals.partners >= 0
     assert not proposed[WRONG:][~torch.isin(torch.arange(WRONG, ITEMS), free)].any()
@@ -137,7 +137,7 @@ def test_scores_the_pairs_of_both_shortlists() -> None:
 def test_free_items_are_the_lowest_scores_and_at_least_a_tenth() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
     for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
-        free = select_free_items(values, rate)
+        free = select_exchangeable_items(values, rate)
         assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
         assert free.tolist() == sorted(free.tolist())
 

@@ -40,7 +40,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.partner_plan import get_second_content_ids, propose_partners, select_free_items
+from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import draw_wrong_partners
@@ -240,8 +240,8 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         if state.trained_epochs == self._epochs:
             proposals = propose_partners(
                 self.extract_paired_features(),
-                select_free_items(state.mean_scores, state.noise_rate),
-                content_ids=get_second_content_ids(self._dataset),
+                select_exchangeable_items(state.mean_scores, state.noise_rate),
+                content_ids=get_partner_content_ids(self._dataset),
             )
             arrays["partners"] = proposals.partners.numpy()
             arrays["partner_scores"] = proposals.scores.numpy()

@@ -28,7 +28,7 @@ from contraport.auditing.pairs.paired_features import (
     encode_views,
     has_vector_views,
 )
-from contraport.auditing.pairs.view_scores import compute_view_log_odds, estimate_view_rates, log_ratio_of_mismatch
+from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
 from contraport.runs import Run
 
 
@@ -128,7 +128,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         else:
             rates, memorized = last.pair_rates, last.memorization_auc
         ratios = [
-            log_ratio_of_mismatch(scores[:, column].numpy(), *sample, float(rates[column]))
+            compute_mismatch_log_ratio(scores[:, column].numpy(), *sample, float(rates[column]))
             for column, sample in enumerate(samples)
         ]
         names = self._dataset.view_names

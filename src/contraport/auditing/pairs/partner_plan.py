@@ -91,17 +91,17 @@ class ScoredCandidates(NamedTuple):
         return is_own_partner
 
 
-def select_free_items(scores: Tensor, rate: float) -> Tensor:
+def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
     """Select the items with the lowest scores, int64 ``(f,)``: their second views may belong to other pairs.
 
-    >>> select_free_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
+    >>> select_exchangeable_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
     number = math.ceil(max(rate, MIN_EXCHANGE_SHARE) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
-def get_second_content_ids(dataset: Dataset) -> Tensor | None:
+def get_partner_content_ids(dataset: Dataset) -> Tensor | None:
     """Return the content id of each second view, in a coupling its column, int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]

@@ -48,7 +48,7 @@ def compute_view_log_odds(
     """Return the log odds that each of `k` views belongs to its item, ``(n, k)``.
 
     Args:
-        ratios: log ratio of a mismatch of each pair of views, ``(n, pairs)``; see `log_ratio_of_mismatch`.
+        ratios: log ratio of a mismatch of each pair of views, ``(n, pairs)``; see `compute_mismatch_log_ratio`.
         pairs: the numbers of the two views of each pair.
         rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
@@ -65,7 +65,7 @@ def compute_view_log_odds(
     return np.stack(columns, axis=1)
 
 
-def log_ratio_of_mismatch(
+def compute_mismatch_log_ratio(
     scores: NDArray[np.floating],
     pair_scores: NDArray[np.floating],
     mismatch_scores: NDArray[np.floating],
