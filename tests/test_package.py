@@ -46,7 +46,7 @@ def test_dir_lists_public_names_and_errors_offer_the_nearest():
         _ = contraport.nothing
 
 
-@pytest.mark.parametrize(("old", "new"), lazy_imports.DEPRECATED.items())
+@pytest.mark.parametrize(("old", "new"), lazy_imports.DEPRECATED_NAMES.items())
 def test_deprecated_names_still_work_with_a_warning(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(contraport), old, raising=False)
     with pytest.warns(FutureWarning, match=new):
@@ -82,7 +82,7 @@ sys.exit(main(["list", "objectives"]))
     assert done.returncode == 0, done.stderr
     extras = {
         name: lazy_imports.EXTRA_BY_PACKAGE.get(f"{module}.".split(".")[1])
-        for name, module in lazy_imports.module_by_name().items()
+        for name, module in lazy_imports.map_names_to_modules().items()
     }
     del extras["doctor"]  # runs without its optional packages
     assert {"train", "demo", "export", "SNE", "report"} < {name for name, extra in extras.items() if extra}

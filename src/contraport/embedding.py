@@ -22,19 +22,19 @@ from contraport.encoders.networks import vectorize_texts
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
-RAW_FEATURES = 4_096
-"""Images with more values than this are downscaled before they serve as raw inputs."""
+MAX_RAW_VALUES = 4_096
+"""Maximum number of values of an image as raw input; larger images are downscaled."""
 
-BLOCK = 64
-"""Number of items per forward pass. It is constant because the last bit of a product may depend on its shape."""
+BLOCK_ITEMS = 64
+"""Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""
 
-LARGE, FEW = 10_000, 4
-"""On a CPU, images and series with more than `LARGE` values are passed `FEW` at a time: activations then fit the
-caches, and the allocator reuses that memory instead of mapping new pages for each layer."""
+LARGE_ITEM_VALUES, LARGE_ITEM_BLOCK = 10_000, 4
+"""On a CPU, images and series with more values than the first number are passed to the model in blocks of the second:
+activations then fit the caches, and the allocator reuses that memory instead of mapping new pages for each layer."""
 
 
 PrepareViews = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
-"""Turns the views of a batch of items into the inputs of the model."""
+"""Function from the stored views of a batch of items to the inputs of the model."""
 
 
 class Embeddings(NamedTuple):
@@ -54,21 +54,21 @@ class RawInputEncoder(nn.Module):
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
-        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > RAW_FEATURES]
+        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > MAX_RAW_VALUES]
         self.shapes = tuple(shapes)
-        self.side = min((int((RAW_FEATURES / shape[0]) ** 0.5) for shape in large), default=None)
+        self.side = min((int((MAX_RAW_VALUES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return each view, uint8 or float `(b, ...)`, as a feature matrix `(b, F)`."""
-        return tuple(self._rows(view) for view in views)
+        return tuple(self._to_features(view) for view in views)
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the concatenated features of all views of each item, `(b, F)`."""
         return torch.cat(self.encode(views), dim=1)
 
-    def _rows(self, items: Tensor) -> Tensor:
+    def _to_features(self, items: Tensor) -> Tensor:
         if is_text_batch(items):
-            return vectorize_texts(items, RAW_FEATURES // sum(map(is_text_shape, self.shapes)))
+            return vectorize_texts(items, MAX_RAW_VALUES // sum(map(is_text_shape, self.shapes)))
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
         if self.side is not None and items.ndim == 4:
             floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
@@ -100,7 +100,7 @@ class LoaderConfig(NamedTuple):
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
-        batch_size = math.ceil(self.batch_size / BLOCK) * BLOCK
+        batch_size = math.ceil(self.batch_size / BLOCK_ITEMS) * BLOCK_ITEMS
         batches = build_loader(dataset, batch_size, num_workers=self.num_workers)
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
@@ -116,12 +116,11 @@ class LoaderConfig(NamedTuple):
 def apply_in_blocks(
     function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareViews = tuple
 ) -> Tensor:
-    """Apply a frozen model in blocks of `BLOCK` items, so that results do not depend on the batch size.
+    """Apply a frozen model in blocks of `BLOCK_ITEMS` items, so that results do not depend on the batch size.
 
-    A smaller block is filled up with copies of its items.
-    On a CPU each block is computed by one thread, large items `FEW` at a time, and as many blocks run at once as torch
-    has threads. The output for an item is therefore bit for bit independent of the number of items, of the batch size
-    and of the number of threads.
+    A smaller block is filled up with copies of its items. On a CPU each block is computed by one thread, large items in
+    parts of `LARGE_ITEM_BLOCK`, and as many blocks run at once as torch has threads. The output for an item is bit
+    for bit independent of the number of items, of the batch size and of the number of threads.
 
     Args:
         function: computes the output from the prepared views of a block, with the model.
@@ -133,25 +132,25 @@ def apply_in_blocks(
     >>> apply_in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
     tensor([64., 64., 64.])
     """
-    blocks = list(zip(*[view.split(BLOCK) for view in items], strict=True))
+    blocks = list(zip(*[view.split(BLOCK_ITEMS) for view in items], strict=True))
 
     @torch.inference_mode()
     def prepare_block(block: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        positions = torch.arange(BLOCK, device=block[0].device) % len(block[0])
+        positions = torch.arange(BLOCK_ITEMS, device=block[0].device) % len(block[0])
         return prepare(tuple(view[positions] for view in block))
 
     @torch.inference_mode()
     def forward(inputs: Sequence[Tensor]) -> Tensor:
         return function(*inputs)
 
-    is_stateless = _is_stateless(model)
+    is_thread_safe = _is_thread_safe(model)
 
     @torch.inference_mode()
     def forward_on_cpu(inputs: Sequence[Tensor]) -> Tensor:
-        is_large = any(view.ndim > 2 and view[0].numel() > LARGE for view in inputs)
-        if is_stateless:  # convolutions are fastest in channels-last, but a foreign model may require the usual layout
+        is_large = any(view.ndim > 2 and view[0].numel() > LARGE_ITEM_VALUES for view in inputs)
+        if is_thread_safe:  # channels-last is fastest for convolutions, but a foreign model may need the usual layout
             inputs = [view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view for view in inputs]
-        parts = zip(*(view.split(FEW if is_large else BLOCK) for view in inputs), strict=True)
+        parts = zip(*(view.split(LARGE_ITEM_BLOCK if is_large else BLOCK_ITEMS) for view in inputs), strict=True)
         return torch.cat([function(*part) for part in parts])
 
     if items[0].device.type != "cpu":
@@ -159,7 +158,7 @@ def apply_in_blocks(
     else:
         threads = torch.get_num_threads()
         try:
-            with ThreadPoolExecutor(threads if is_stateless else 1, initializer=_use_one_thread) as pool:
+            with ThreadPoolExecutor(threads if is_thread_safe else 1, initializer=_use_one_thread) as pool:
                 futures: list[Future[Tensor]] = []
                 for block in blocks:
                     futures.append(pool.submit(forward_on_cpu, pool.submit(prepare_block, block).result()))
@@ -175,8 +174,8 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _is_stateless(model: nn.Module) -> bool:
-    """Return whether several threads may call a model at once, because its modules are known to be stateless."""
+def _is_thread_safe(model: nn.Module) -> bool:
+    """Return whether several threads may call a model at once: all its modules are known to keep no state in a call."""
     for part in model.modules():
         is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
         if not is_known or part._forward_hooks or part._forward_pre_hooks:
@@ -215,7 +214,7 @@ def embed_dataset(
     num_workers: int | None = None,
     progress: bool = False,
 ) -> Embeddings:
-    """Embed the plain (unaugmented) views of all items of a dataset; moves the model to `device`, else leaves it as is.
+    """Embed the unaugmented views of all items of a dataset; the model is moved to `device`, and not otherwise changed.
 
     Args:
         model: the model.
@@ -274,7 +273,7 @@ def extract_features(
     *,
     prepare: PrepareViews | None = None,
 ) -> Tensor:
-    """Return the frozen features of all items, `(n, F)`, of unaugmented views or of views made by `prepare`.
+    """Return the frozen features of all items, `(n, F)`; the inputs are their unaugmented views, or made by `prepare`.
 
     The caller's random state does not change.
     """
@@ -321,7 +320,7 @@ def embed_views(
 
 
 def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
-    """Raise `UsageError` unless the plain views have the shapes that the model takes and no item lacks a view."""
+    """Raise `UsageError` unless unaugmented views have the shapes that the model takes and no item lacks a view."""
     expected, actual = (
         join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
     )

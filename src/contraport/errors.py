@@ -25,7 +25,7 @@ from typing import Any, TypeGuard
 from contraport._utils.formatting import format_options
 
 MAX_LISTED_NAMES = 10
-"""Largest number of valid names in a message; of a longer list only the nearest names are shown."""
+"""Maximum number of valid names in a message; of a longer list only the most similar names are shown."""
 
 
 class UsageError(ValueError):
@@ -58,10 +58,10 @@ _ARGUMENT = re.compile(r"([A-Za-z_][\w.]*): ")
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager: add a hint to errors in the block, which names a command that explains more.
+    """Context manager and decorator: add a hint to errors in the block, a command that explains more.
 
     Python prints the note below the message, the command line behind it. A note added further in stays, as it is more
-    specific. Also works as a decorator.
+    specific.
     """
     try:
         yield
@@ -153,7 +153,7 @@ def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], 
 def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Bind arguments to a signature; the error for an unknown keyword suggests a similar one or lists a few.
+    """Bind arguments to a signature, as `inspect.Signature.bind`; an unknown keyword's error suggests a similar one.
 
     Raises:
         TypeError: the values do not fit the signature.
@@ -196,7 +196,7 @@ def one_line_reason(error: BaseException) -> str:
 
 
 def check(condition: bool, message: str, kind: str = "invalid") -> None:
-    """Raise `UsageError` with a message and kind unless a condition holds."""
+    """Raise `UsageError` with `message` and `kind` unless `condition` is true."""
     if not condition:
         raise UsageError(message, kind=kind)
 
@@ -284,7 +284,7 @@ def check_new_folder(argument: str, folder: Path) -> None:
 
 
 def check_parent_folder(argument: str, path: Path) -> None:
-    """Raise `UsageError` if the missing folders of a path cannot be made, as one of its parents is a file."""
+    """Raise `UsageError` if the missing folders of a path cannot be created, as one of its parents is a file."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     check(nearest.is_dir(), f"{argument}: {nearest} is a file, not a folder.", "not_a_folder")
 

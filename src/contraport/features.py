@@ -23,13 +23,13 @@ from contraport._utils.files import atomic_write
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _METADATA_PREFIX = "contraport."
-_METADATA = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
-"""Stored name of each attribute of `Features` that is a text."""
+_TEXT_NAMES = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
+"""Name in feature files of each text attribute of `Features`."""
 
-_ITEM_ARRAYS = {"source_rows": "rows", "splits": "splits", "keys": "keys", "labels": "labels"}
-"""Stored name of each array with a value per item; a table has a column for it, named in the singular."""
+_ITEM_ARRAY_NAMES = {"source_rows": "rows", "splits": "splits", "keys": "keys", "labels": "labels"}
+"""Name in `.npz` files of each array of `Features` with a value per item; Parquet columns have it in the singular."""
 
-_GROUP_BYTES = 2**26
+_ROW_GROUP_BYTES = 2**26
 _SHARD = re.compile(r"\.\d{5}-of-\d{5}")
 
 
@@ -67,7 +67,7 @@ class Features:
     def __post_init__(self) -> None:
         good = self.features.ndim == 2 and self.features.size > 0 and self.features.dtype.kind == "f"
         check(good, f"features: must be rows of floats, got {self.features.dtype} of shape {self.features.shape}.")
-        for name in _ITEM_ARRAYS:
+        for name in _ITEM_ARRAY_NAMES:
             values, shape = getattr(self, name), (len(self.features),)
             fits = values is None or values.shape == shape
             check(fits, f"features: {name} must have shape {shape}, got {np.shape(values)}.", "shape")
@@ -76,8 +76,8 @@ class Features:
         return len(self.features)
 
     def take(self, positions: np.ndarray | slice) -> Features:
-        """Return the features of the items at some positions."""
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_ITEM_ARRAYS)}
+        """Return the `Features` of the items at the given positions."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in ("features", *_ITEM_ARRAY_NAMES)}
         return replace(self, **{name: array[positions] for name, array in arrays.items() if array is not None})
 
     def item_name(self, position: int) -> str:
@@ -115,7 +115,7 @@ def as_features(values: Any) -> Features:
 
     array = as_array("features", values)
     check(array.dtype.kind in "fiu", f"features: must be an array of numbers or a file, got {type(values).__name__}.")
-    return _without_columns(array if array.dtype.kind == "f" else array.astype(np.float32))
+    return _features_from_array(array if array.dtype.kind == "f" else array.astype(np.float32))
 
 
 def write_features(path: Path, features: Features) -> None:
@@ -142,11 +142,11 @@ def shard_path(path: Path, number: int, total: int) -> Path:
 
 
 def find_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
-    """Return existing files that conflict with new shards: `read_features` would read them instead, or mix them in.
+    """Find existing files that conflict with new shards: `read_features` would read them instead, or mix them in.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
-    older = [shard for shard in _numbered(path) if total is None or _total_of(shard) != total]
+    older = [shard for shard in _list_numbered_files(path) if total is None or _parse_shard_total(shard) != total]
     return [path, *older] if path.exists() else older
 
 
@@ -158,7 +158,7 @@ def remove_feature_file(path: Path) -> None:
 
 
 class FeatureFileBuffer:
-    """Buffer for features that arrive in batches: features go to a temporary file, rows and labels stay in memory."""
+    """Buffer for features added batch by batch: features go to a temporary file, rows and labels stay in memory."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
@@ -222,8 +222,8 @@ def read_features(path: str | Path) -> Features:
     found = bool(file.suffix) or file.exists()
     check(found, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
     check(file.suffix in _FORMATS, f"features: must end in {', '.join(_FORMATS)}, got {str(path)!r}.", "suffix")
-    if not file.exists() and (shards := _shards_of(file)):
-        return _joined([read_features(shard) for shard in shards])
+    if not file.exists() and (shards := _find_shards(file)):
+        return _concatenate_shards([read_features(shard) for shard in shards])
     check(file.exists(), f"features: file {str(path)!r} does not exist.", "not_found")
     check_regular_file("features", file)
     try:
@@ -243,12 +243,12 @@ def items_table_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.items.parquet")
 
 
-def _shards_of(path: Path) -> list[Path]:
+def _find_shards(path: Path) -> list[Path]:
     """Return the paths of the shards of a feature file in order, or an empty list without shards."""
-    shards = _numbered(path)
+    shards = _list_numbered_files(path)
     if not shards:
         return []
-    totals = sorted({_total_of(shard) for shard in shards})
+    totals = sorted({_parse_shard_total(shard) for shard in shards})
     message = f"features: {path} has shards of {' and of '.join(map(str, totals))} in all. Remove the outdated ones."
     check(len(totals) == 1, message, "mixed_shards")
     expected = [shard_path(path, number, totals[0]) for number in range(totals[0])]
@@ -258,18 +258,18 @@ def _shards_of(path: Path) -> list[Path]:
     return expected
 
 
-def _numbered(path: Path) -> list[Path]:
+def _list_numbered_files(path: Path) -> list[Path]:
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
     return [file for file in files if _SHARD.fullmatch(file.stem.removeprefix(path.stem))]
 
 
-def _total_of(shard: Path) -> int:
-    """Return the total number of shards, from the name of one."""
+def _parse_shard_total(shard: Path) -> int:
+    """Parse the total number of shards from the file name of a shard."""
     return int(shard.stem[-5:])
 
 
-def _joined(shards: Sequence[Features]) -> Features:
-    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_ITEM_ARRAYS)}
+def _concatenate_shards(shards: Sequence[Features]) -> Features:
+    arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_ITEM_ARRAY_NAMES)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
         for name, values in arrays.items()
@@ -278,19 +278,19 @@ def _joined(shards: Sequence[Features]) -> Features:
     return replace(shards[0], class_names=max(class_names, key=len, default=None), **joined)
 
 
-def _without_columns(features: np.ndarray) -> Features:
+def _features_from_array(features: np.ndarray) -> Features:
     return Features(features, np.arange(len(features)), np.full(len(features), "train"))
 
 
-def _metadata(features: Features) -> dict[str, str]:
-    values = {stored: getattr(features, name) for name, stored in _METADATA.items()}
+def _collect_metadata(features: Features) -> dict[str, str]:
+    values = {stored: getattr(features, name) for name, stored in _TEXT_NAMES.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _write_npz(path: Path, features: Features) -> None:
     arrays = {"features": features.features, "class_names": features.class_names}
-    arrays |= {stored: getattr(features, name) for name, stored in _ITEM_ARRAYS.items()}
-    arrays |= {name: np.array(value) for name, value in _metadata(features).items()}
+    arrays |= {stored: getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
+    arrays |= {name: np.array(value) for name, value in _collect_metadata(features).items()}
     with atomic_write(path) as temporary:
         np.savez(temporary, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
 
@@ -300,9 +300,9 @@ def _read_npz(path: Path) -> Features:
         arrays = {name: file[name] for name in file.files}
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:
-        return _without_columns(arrays["features"])
-    metadata: dict[str, Any] = {name: str(arrays[stored]) for name, stored in _METADATA.items() if stored in arrays}
-    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _ITEM_ARRAYS.items()}
+        return _features_from_array(arrays["features"])
+    metadata: dict[str, Any] = {name: str(arrays[stored]) for name, stored in _TEXT_NAMES.items() if stored in arrays}
+    columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _ITEM_ARRAY_NAMES.items()}
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
 
@@ -313,28 +313,28 @@ def _write_npy(path: Path, features: Features) -> None:
         atomic_write(path) as temporary,
     ):  # on exit the inner file is moved into place first
         np.save(temporary, features.features, allow_pickle=False)
-        _write_table(table, [_item_columns(features)], _metadata(features))
+        _write_table(table, [_item_columns(features)], _collect_metadata(features))
         beside.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
 def _read_npy(path: Path) -> Features:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not items_table_path(path).exists():
-        return _without_columns(array)
+        return _features_from_array(array)
     check_regular_file("features", items_table_path(path))
     table = _read_table(items_table_path(path))
     message = f"features: {items_table_path(path)} has {len(table)} rows, but {path} has {len(array)}."
     check(len(table) == len(array), message, "shape")
-    return _from_table(array, table)
+    return _features_from_table(array, table)
 
 
 def _write_parquet(path: Path, features: Features) -> None:
-    rows = max(1, _GROUP_BYTES // (4 * features.features.shape[1]))
+    rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (
         {f"f{number}": column for number, column in enumerate(part.features.T)} | _item_columns(part) for part in parts
     )
-    _write_table(path, columns, _metadata(features))
+    _write_table(path, columns, _collect_metadata(features))
 
 
 def _read_parquet(path: Path) -> Features:
@@ -344,11 +344,11 @@ def _read_parquet(path: Path) -> Features:
     check(len(names) > 0, f"features: {path} has no columns f0, f1 and so on, only {found}.", "no_features")
     names.sort(key=lambda name: int(name[1:]))
     array = np.stack([table[name].to_numpy() for name in names], axis=1).astype(np.float32)
-    return _from_table(array, table)
+    return _features_from_table(array, table)
 
 
 def _item_columns(features: Features) -> dict[str, Any]:
-    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAYS.items()}
+    columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]
     return {name: values for name, values in columns.items() if values is not None}
@@ -378,17 +378,17 @@ def _read_table(path: Path) -> Any:
     return table
 
 
-def _from_table(array: np.ndarray, table: Any) -> Features:
+def _features_from_table(array: np.ndarray, table: Any) -> Features:
     names = [name for name in ("row", "split", "key", "label", "class_name") if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}
     if "row" not in columns or "split" not in columns:
-        return _without_columns(array)
+        return _features_from_array(array)
     labels, class_names = columns.get("label"), None
     if labels is not None and "class_name" in columns:
         class_names = np.array([""] * (int(labels.max()) + 1), dtype=columns["class_name"].dtype)
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    metadata = {name: stored[key] for name, of in _METADATA.items() if (key := _METADATA_PREFIX + of) in stored}
+    metadata = {name: stored[key] for name, of in _TEXT_NAMES.items() if (key := _METADATA_PREFIX + of) in stored}
     return Features(array, columns["row"], columns["split"], columns.get("key"), labels, class_names, **metadata)
 
 

@@ -17,7 +17,7 @@ from contraport.errors import check
 from contraport.seeding import torch_generator
 
 BLOCK_ENTRIES = 2**24
-"""Maximum number of similarities in memory at a time."""
+"""Maximum number of similarities held in memory at a time."""
 
 
 class MinedNegatives(NamedTuple):
@@ -56,7 +56,7 @@ def mine_hard_negatives(
     partners: Tensor | None = None,
     seed: int = 0,
 ) -> MinedNegatives:
-    """Mine hard negatives of pairs: second views of other items that are most similar to the first view.
+    """Mine hard negatives of pairs: for each first view the most similar second views of other items.
 
     Equal first views are one query, with the second views of all its pairs as positives; equal second views are one
     candidate, represented by the first item that has it.
@@ -96,7 +96,7 @@ def mine_hard_negatives(
     least = pair_scores.new_full((len(queries),), torch.inf).scatter_reduce(
         0, query_of[is_trusted], pair_scores[is_trusted], "amin"
     )
-    places, scores = _search(
+    places, scores = _search_negatives(
         anchors[queries.to(anchors.device)],
         candidates[columns.to(anchors.device)],
         rule,
@@ -111,14 +111,14 @@ def mine_hard_negatives(
 
 
 def _number_contents(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of each item's content, in the order of first occurrence, and the first item of each."""
+    """Number distinct contents in the order of first occurrence; return each item's number, and each content's item."""
     _, numbers = torch.unique(ids, return_inverse=True)
     first = torch.full((int(numbers.max()) + 1,), len(ids)).scatter_reduce(0, numbers, torch.arange(len(ids)), "amin")
     order = first.argsort()
     return order.argsort()[numbers], first[order]
 
 
-def _search(
+def _search_negatives(
     queries: Tensor, columns: Tensor, rule: MiningRule, *, excluded: Tensor, least_positive: Tensor, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Return the negatives of each query, ``(q, k)``, and their scores, NaN where there is none.

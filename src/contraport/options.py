@@ -28,15 +28,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 
-Check = Callable[[str, Any], None]
-"""Check of an option's name and value; raises `UsageError`."""
+OptionCheck = Callable[[str, Any], None]
+"""Function of an option's name and value that raises `UsageError` if the value is invalid."""
 
-Lifetime = Literal["run", "machine", "call"]
-"""How long a value holds: for the whole run, for one machine (may change on resume), or for one call."""
+OptionLifetime = Literal["run", "machine", "call"]
+"""Lifetime of an option's value: the whole run, one machine (it may change on resume), or one call."""
 
 MAX_COUNT = 2**31 - 1
 
-REMOVAL = "0.3"
+REMOVAL_VERSION = "0.3"
 """Version in which deprecated names are removed."""
 
 
@@ -76,9 +76,9 @@ class Option:
     is_python_positional: bool
     help: str
     group: str = ""
-    check: Check | None = None
+    check: OptionCheck | None = None
     serialize: Callable[[Any], Any] = to_config_value
-    lifetime: Lifetime = "run"
+    lifetime: OptionLifetime = "run"
     may_increase_on_resume: bool = False
     is_cli_flag: bool = False
     deprecated_name: str = ""
@@ -113,7 +113,7 @@ def has_object_placeholder(value: Any) -> bool:
 
 
 def get_display_name(value: Any) -> str:
-    """Return the name of a value for messages and file names: its text, its `name` or its type."""
+    """Return a name of a value for messages and file names: a text as it is, else its attribute `name` or its type."""
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 
 
@@ -153,7 +153,7 @@ def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, O
 
 
 class BaseOptions:
-    """Base class of option dataclasses; validates every value that differs from the default."""
+    """Base class of option dataclasses; on construction, every value that is not the default is validated."""
 
     def __post_init__(self) -> None:
         for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
@@ -191,7 +191,7 @@ def replace_deprecated_names(
 def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
     """Warn that a name is deprecated, by a `FutureWarning` in Python and by a log message on the command line."""
     old, new = format_option_name(old), format_option_name(new)
-    message = f"{old} is deprecated and will be removed in version {REMOVAL}; use {new}."
+    message = f"{old} is deprecated and will be removed in version {REMOVAL_VERSION}; use {new}."
     if is_flag_style_active():
         logging.getLogger("contraport").warning("%s", message)
     else:
@@ -314,13 +314,13 @@ def with_options_as_parameters(
         described: Any = call
         described.__signature__ = signature
         described.__annotations__ = {name: one.type for name, one in options.items()} | {"return": returned}
-        described.__doc__ = _document(inspect.getdoc(function) or "", inspect.cleandoc(details), options)
+        described.__doc__ = _add_args_section(inspect.getdoc(function) or "", inspect.cleandoc(details), options)
         return call
 
     return decorate
 
 
-def _document(docstring: str, details: str, options: Mapping[str, Option]) -> str:
+def _add_args_section(docstring: str, details: str, options: Mapping[str, Option]) -> str:
     """Insert the details and an "Args:" section before the "Raises:" section of a docstring."""
     wrapper = textwrap.TextWrapper(
         116, initial_indent="    ", subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
@@ -331,7 +331,7 @@ def _document(docstring: str, details: str, options: Mapping[str, Option]) -> st
     return "\n".join([before + inserted, *lines, "", raises + after])
 
 
-def int_in_range(least: int, most: int = MAX_COUNT) -> Check:
+def int_in_range(least: int, most: int = MAX_COUNT) -> OptionCheck:
     """Return a check that a value is an integer in ``[least, most]``."""
 
     def validate(name: str, value: Any) -> None:
@@ -342,7 +342,7 @@ def int_in_range(least: int, most: int = MAX_COUNT) -> Check:
     return validate
 
 
-def one_of(*names: str) -> Check:
+def one_of(*names: str) -> OptionCheck:
     """Return a check that a value is one of the names."""
 
     def validate(name: str, value: Any) -> None:
@@ -352,7 +352,7 @@ def one_of(*names: str) -> Check:
     return validate
 
 
-def subset_of(*names: str) -> Check:
+def subset_of(*names: str) -> OptionCheck:
     """Return a check that a value is a list of some of the names."""
     check_one = one_of(*names)
 
@@ -375,15 +375,15 @@ def matches_type(value: Any, annotation: Any, *, objects: bool = True) -> bool:
     >>> matches_type(3, float | None), matches_type(True, float), matches_type("ab", Sequence[str])
     (True, False, False)
     """
-    classes, bool_classes, forms = _alternatives(annotation)
+    classes, bool_classes, forms = _split_annotation(annotation)
     if isinstance(value, bool_classes if isinstance(value, bool) else classes):
         return True
     return bool(forms) and any(_matches_form(value, form, objects=objects) for form in forms)
 
 
 @functools.cache
-def _alternatives(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
-    """Return an annotation's classes, those of them that may match a bool, and its other forms, such as `Literal`.
+def _split_annotation(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
+    """Split an annotation into classes for `isinstance`, those of them for a bool, and forms such as `Literal`.
 
     Cached: a run folder has some seventy options, and most annotations are unions.
     """
@@ -447,7 +447,7 @@ GROUPS = (GETTING_STARTED, TRAIN_AND_EVALUATE, USE_ENCODER, PAIRS)
 """Headings of this package's commands in `contraport --help`, in order."""
 
 EXTRA = "train,report"
-"""Extras with the packages that the commands of this package need."""
+"""Extras to install for the commands of contraport, as in ``pip install 'contraport[train,report]'``."""
 
 
 @dataclass(frozen=True)

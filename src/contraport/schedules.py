@@ -16,7 +16,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
 }
-"""Interpolation of a schedule from its start (0) to its end (1), by progress x from 0 to 1."""
+"""Interpolation functions by name of the shape: from progress 0 to 1 to the position between start (0) and end (1)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ LEARN = "learn"
 
 
 def is_learned_temperature(text: object) -> bool:
-    """Return whether a value of the option `temperature` requests a learned temperature (``learn`` or ``learn:0.07``).
+    """Return whether the option `temperature` requests a learned temperature: ``learn`` or ``learn:0.07``.
 
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)

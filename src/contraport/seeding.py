@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 _FIXED_SEEDS = {"data.split": 0}
-"""Streams that are older than purposes: the held-out items of existing runs and results must not change."""
+"""Fixed seeds of purposes that must keep their first random stream, such as the choice of held-out items."""
 
 
 def derive_seed(purpose: str, *keys: int) -> int:

@@ -79,7 +79,7 @@ def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monk
             theirs[:] = 1
         (tmp_path / LOCK_FILE).unlink()
 
-    tmp_path.joinpath(LOCK_FILE).write_text(json.dumps(locks._this_process()))
+    tmp_path.joinpath(LOCK_FILE).write_text(json.dumps(locks._describe_this_process()))
     monkeypatch.setattr(locks.time, "sleep", first_ends)
     (array,) = load_or_build_arrays(
         tmp_path, cache_key(1), lambda arrays: calls.append("made"),

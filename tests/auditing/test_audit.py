@@ -503,6 +503,6 @@ def test_locks_the_output_folder(
 def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     out = tmp_path / "audit"
     out.mkdir()
-    (out / "lock.json").write_text(json.dumps({**locks._this_process(), "pid": 2**22 + 1}))
+    (out / "lock.json").write_text(json.dumps({**locks._describe_this_process(), "pid": 2**22 + 1}))
     contraport.audit(data=views, method="frozen", out=out)
     assert sorted(path.name for path in out.iterdir()) == ["audit.html", "audit.json", "pairs.csv"]

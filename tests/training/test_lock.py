@@ -37,7 +37,7 @@ CallbackObjective.__name__ = "Pull"
 
 def write_foreign_lock(run: Run, **changes: Any) -> None:
     """Write the lock file of another process."""
-    run.lock_path.write_text(json.dumps({**locks._this_process(), **changes}))
+    run.lock_path.write_text(json.dumps({**locks._describe_this_process(), **changes}))
 
 
 @pytest.mark.parametrize("how", ["resume", "overwrite"])

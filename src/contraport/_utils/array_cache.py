@@ -1,4 +1,4 @@
-"""Cache of memory-mapped NumPy arrays in a folder, valid for one key (a description of what they were computed from).
+"""Cache folder of memory-mapped NumPy arrays, with a key that describes what they were computed from.
 
 A cache folder has one array per view, `view0.npy`, `view1.npy`, ..., and the key in `made_of.json`, written last.
 """
@@ -101,7 +101,7 @@ def cache_bytes_needed(key: Mapping[str, Any]) -> int:
 
 @contextmanager
 def create_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
-    """Context manager: yield new memory-mapped arrays, which replace the cached ones if the block succeeds.
+    """Context manager: yield empty memory-mapped arrays to fill, which replace the cached ones if the block succeeds.
 
     Raises:
         OSError: the folder cannot be written to.

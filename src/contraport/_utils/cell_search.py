@@ -15,24 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CELL_ROWS = 512
+MAX_CELL_ROWS = 512
 """Maximum number of rows of a cell."""
 
-COMPARED_ROWS = 4_096
+MIN_COMPARED_ROWS = 4_096
 """Minimum number of rows that a query is compared with; all rows if there are fewer."""
 
 MAX_BRANCHES = 64
-"""Maximum number of parts of one split. The parts of larger sets are split again, because the time of a split grows
-with the number of parts."""
+"""Maximum number of clusters of one k-means split, whose time grows with it; clusters that are too large are split
+again."""
 
 SAMPLE_PER_BRANCH = 32
-"""Number of sampled rows per part of a split, to which k-means is fitted."""
+"""Number of sampled rows per cluster to which k-means is fitted."""
 
-ITERATIONS = 4
+KMEANS_ITERATIONS = 4
 """Number of iterations of k-means."""
 
-_BLOCK_VALUES = 2**24
-"""Maximum number of similarities in memory at a time."""
+_MAX_BLOCK_VALUES = 2**24
+"""Maximum number of similarities held in memory at a time."""
 
 
 class CellSearch:
@@ -60,57 +60,57 @@ class CellSearch:
 
         Args:
             queries: unit vectors, ``(q, d)``.
-            count: number of rows, at most `COMPARED_ROWS` and the number of rows searched.
+            count: number of rows, at most `MIN_COMPARED_ROWS` and the number of rows searched.
         """
-        blocks = queries.split(max(1, _BLOCK_VALUES // len(self._cells)))
+        blocks = queries.split(max(1, _MAX_BLOCK_VALUES // len(self._cells)))
         cell_of_query = torch.cat([(block @ self._centers.T).argmax(dim=1) for block in blocks])
         nearest = torch.empty(len(queries), count, dtype=torch.int64, device=queries.device)
         order = cell_of_query.argsort(stable=True)
         sizes = cell_of_query.bincount(minlength=len(self._cells))
         for members, compared in zip(order.split(sizes.tolist()), self._iterate_compared_rows(), strict=True):
             others = self._values[compared] if len(members) > 0 else None
-            for part in members.split(_BLOCK_VALUES // len(compared)):
+            for part in members.split(_MAX_BLOCK_VALUES // len(compared)):
                 if others is not None:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
     def _iterate_compared_rows(self) -> Iterator[Tensor]:
-        """Yield for each cell the rows of its nearest cells, at least `COMPARED_ROWS`, starting with its own."""
-        for first in range(0, len(self._cells), CELL_ROWS):
-            similarity = self._centers[first : first + CELL_ROWS] @ self._centers.T
+        """Yield for each cell the rows that its queries are compared with: its own and those of the nearest cells."""
+        for first in range(0, len(self._cells), MAX_CELL_ROWS):
+            similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)
             order = similarity.argsort(dim=1, descending=True, stable=True)
             before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
-            for cells, number in zip(order.tolist(), (before < COMPARED_ROWS).sum(dim=1).tolist(), strict=True):
+            for cells, number in zip(order.tolist(), (before < MIN_COMPARED_ROWS).sum(dim=1).tolist(), strict=True):
                 yield torch.cat([self._cells[cell] for cell in cells[:number]])
 
 
 def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Split rows by k-means, and each part again, until no part has more than `CELL_ROWS` rows."""
+    """Split rows into cells by k-means, recursively, until no cell has more than `MAX_CELL_ROWS` rows."""
     cells, parts = [], [rows]
     while parts:
         part = parts.pop()
-        if len(part) <= CELL_ROWS:
+        if len(part) <= MAX_CELL_ROWS:
             cells.append(part)
             continue
-        number = min(MAX_BRANCHES, math.ceil(2 * len(part) / CELL_ROWS))
+        number = min(MAX_BRANCHES, math.ceil(2 * len(part) / MAX_CELL_ROWS))
         labels = _cluster_rows(values, part, number, generator)
         sizes = labels.bincount(minlength=number)
         if int(sizes.max()) == len(part):  # equal rows
-            cells.extend(part.split(CELL_ROWS))
+            cells.extend(part.split(MAX_CELL_ROWS))
         else:
             parts.extend(one for one in part[labels.argsort(stable=True)].split(sizes.tolist()) if len(one) > 0)
     return cells
 
 
 def _cluster_rows(values: Tensor, rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Return the cluster of each row by spherical k-means of a sample, int64 ``(m,)``."""
+    """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample."""
     drawn = torch.randperm(len(rows), generator=generator)[: SAMPLE_PER_BRANCH * number].to(rows.device)
     sample = values[rows[drawn]]
     centers = sample[:number]
-    for _ in range(ITERATIONS):
+    for _ in range(KMEANS_ITERATIONS):
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
         # A center without rows is left unchanged.
         centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)
-    blocks = rows.split(max(1, _BLOCK_VALUES // max(number, values.shape[1])))
+    blocks = rows.split(max(1, _MAX_BLOCK_VALUES // max(number, values.shape[1])))
     return torch.cat([(values[block] @ centers.T).argmax(dim=1) for block in blocks])

@@ -45,13 +45,13 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         yield temporary
         if checksum:
             write_checksum(temporary, name=path.name)
-        _move(temporary, path)
+        _move_into_place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
         checksum_path(temporary).unlink(missing_ok=True)
 
 
-def leftover_files(folder: Path) -> Iterator[Path]:
+def find_leftover_files(folder: Path) -> Iterator[Path]:
     """Yield the temporary files that killed processes left in a folder."""
     return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
 
@@ -71,7 +71,7 @@ def atomic_write_folder(folder: Path) -> Iterator[Path]:
             if file.suffix != CHECKSUM_SUFFIX:  # moved with its file
                 target = folder / file.relative_to(temporary)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _move(file, target)
+                _move_into_place(file, target)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -110,14 +110,14 @@ def create_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
     array = open_memmap(path, mode="w+", dtype=dtype, shape=tuple(shape))
     if array.nbytes > 0:
         with path.open("rb+") as file:
-            _reserve(file, array.offset, array.nbytes)
+            _reserve_disk_space(file, array.offset, array.nbytes)
     return array
 
 
 def write_csv(path: Path, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a table as a `.csv` file atomically; see `format_csv`."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        _write_rows(file, heading, rows)
+        _write_csv_rows(file, heading, rows)
 
 
 def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -132,7 +132,7 @@ def format_csv(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     -2,-2e-05
     """
     text = io.StringIO()
-    _write_rows(text, heading, rows)
+    _write_csv_rows(text, heading, rows)
     return text.getvalue()
 
 
@@ -144,8 +144,8 @@ def checksum_path(path: Path) -> Path:
 def write_checksum(path: Path, *, name: str | None = None) -> None:
     """Write the checksum file of a file; `name` is the final file name if the file is still temporary."""
     checksum = checksum_path(path)
-    checksum.write_text(f"{_digest(path)}  {name or path.name}\n", encoding="utf-8")
-    _sync(checksum)
+    checksum.write_text(f"{_sha256(path)}  {name or path.name}\n", encoding="utf-8")
+    _flush_to_disk(checksum)
 
 
 def check_checksum(path: Path) -> None:
@@ -154,13 +154,13 @@ def check_checksum(path: Path) -> None:
     if not checksum.exists():
         return
     valid = [line.split()[0] for line in checksum.read_text("utf-8", errors="replace").splitlines() if line.strip()]
-    if _digest(path) not in valid:
+    if _sha256(path) not in valid:
         raise ValueError(f"its content does not match {checksum.name}")
 
 
-def _move(temporary: Path, path: Path) -> None:
+def _move_into_place(temporary: Path, path: Path) -> None:
     """Move a file to its final path, together with its checksum file if there is one."""
-    _sync(temporary)
+    _flush_to_disk(temporary)
     new_checksum, checksum = checksum_path(temporary), checksum_path(path)
     if not new_checksum.exists():
         os.replace(temporary, path)
@@ -172,18 +172,18 @@ def _move(temporary: Path, path: Path) -> None:
     os.replace(new_checksum, checksum)
 
 
-def _write_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     lines = csv.writer(file, lineterminator="\n")
-    lines.writerows(map(_cell, row) for row in chain([heading], rows))
+    lines.writerows(map(_escape_formula, row) for row in chain([heading], rows))
 
 
-def _cell(value: object) -> object:
+def _escape_formula(value: object) -> object:
     is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
 
-def _reserve(file: BinaryIO, start: int, size: int) -> None:
-    """Reserve disk space for a range of a file; overwrites the range with zeros if the system cannot reserve space."""
+def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:
+    """Reserve disk space for a range of bytes of a file; writes zeros there if the file system cannot reserve space."""
     if hasattr(os, "posix_fallocate"):  # on Linux, not on macOS or Windows
         try:
             os.posix_fallocate(file.fileno(), start, size)
@@ -198,12 +198,12 @@ def _reserve(file: BinaryIO, start: int, size: int) -> None:
         file.write(zeros[: size - first])
 
 
-def _digest(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     """Flush a file to the disk, so that it is not empty after a power failure."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -42,7 +42,7 @@ def format_options(**options: Any) -> str:
     ('--overwrite', '--columns.labels kind', '--data ...')
     """
     if not is_flag_style_active():
-        return ", ".join(f"{name}={_literal(value)}" for name, value in options.items())
+        return ", ".join(f"{name}={_format_literal(value)}" for name, value in options.items())
     return " ".join(f"--{name}" if value is True else format_flags({name: value}) for name, value in options.items())
 
 
@@ -60,23 +60,23 @@ def format_flags(values: Mapping[str, Any]) -> str:
         if isinstance(value, Mapping):
             for key, part in value.items():
                 nested = json.dumps(part, ensure_ascii=False) if isinstance(part, list | tuple | Mapping) else part
-                words += [] if part is None else [f"--{name}.{key} {_quoted(nested)}"]
+                words += [] if part is None else [f"--{name}.{key} {_quote_for_shell(nested)}"]
         else:
             values_of_flag = value if isinstance(value, list | tuple) else [value]
-            quoted = [_quoted(one) for one in values_of_flag if one is not None]
+            quoted = [_quote_for_shell(one) for one in values_of_flag if one is not None]
             words += [" ".join([f"--{name}", *quoted])] if quoted else []
     return " ".join(words)
 
 
-def _quoted(value: Any) -> str:
-    """Quote a value for a shell; an ellipsis, which stands for any value, becomes three dots."""
+def _quote_for_shell(value: Any) -> str:
+    """Quote a value for a shell; the placeholder ``...`` stays as it is."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def _literal(value: Any) -> str:
-    """Format a value as a Python literal; an ellipsis, which stands for any value, becomes three dots."""
+def _format_literal(value: Any) -> str:
+    """Format a value as a Python literal; the placeholder ``...`` stays as it is."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {_format_literal(part)}' for key, part in value.items())}}}"
     return "..." if value is ... else repr(value)
 
 

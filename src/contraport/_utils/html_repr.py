@@ -19,8 +19,8 @@ def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") 
     >>> format_html_mapping("x < y", {"x": 1})
     '<table><caption ...>x &lt; y</caption><tr><th ...>x</th><td ...>1</td></tr></table>'
     """
-    lines = [f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in rows.items()]
-    return _table(title, lines, [note] if note else [], columns=2)
+    lines = [f"<tr>{_format_cell('th', name)}{_format_cell('td', value)}</tr>" for name, value in rows.items()]
+    return _format_table(title, lines, [note] if note else [], columns=2)
 
 
 def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
@@ -34,20 +34,20 @@ def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Se
     >>> format_html_rows("digits", [{"measure": "kNN", "trained": "97%"}])
     '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'
     """
-    lines = ["".join(_cell("th", heading) for heading in rows[0])]
+    lines = ["".join(_format_cell("th", heading) for heading in rows[0])]
     for first, *others in (list(row.values()) for row in rows):
-        lines.append(_cell("th", first) + "".join(_cell("td", value) for value in others))
-    return _table(title, [f"<tr>{line}</tr>" for line in lines], notes, columns=len(rows[0]))
+        lines.append(_format_cell("th", first) + "".join(_format_cell("td", value) for value in others))
+    return _format_table(title, [f"<tr>{line}</tr>" for line in lines], notes, columns=len(rows[0]))
 
 
-def _cell(tag: str, value: object, columns: int = 1) -> str:
+def _format_cell(tag: str, value: object, columns: int = 1) -> str:
     span = f' colspan="{columns}"' if columns > 1 else ""
     style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
     return f"<{tag}{span} {style}>{html.escape(str(value))}</{tag}>"
 
 
-def _table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
-    ends = [f"<tr>{_cell('td', note, columns)}</tr>" for note in notes]
+def _format_table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
+    ends = [f"<tr>{_format_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"
 

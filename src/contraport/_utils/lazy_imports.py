@@ -1,4 +1,4 @@
-"""Lazy imports: objects by location ``"module:attribute"``, modules and packages, and the public names of contraport.
+"""Lazy imports: of objects by location ``"module:attribute"``, of modules, and of the public names of packages.
 
 The public names are listed in `__init__.pyi` and imported on first use. One list serves editors, type checkers and
 Python, and `import contraport` does not import torch.
@@ -29,9 +29,9 @@ EXTRA_BY_PACKAGE = {
     "similarity_search": "train",
     "training": "train",
 }
-"""Extra that installs the dependencies of a package of contraport; the others need torch and numpy only."""
+"""Extra to install for each package of contraport that needs more than torch and numpy."""
 
-DEPRECATED = {
+DEPRECATED_NAMES = {
     "Affinity": "KernelAttraction",
     "Agreement": "LogKernelAttraction",
     "Alike": "SimilarityMatrix",
@@ -124,10 +124,10 @@ def make_package_lazy(package: str, **modules: str) -> None:
 
 
 @cache
-def module_by_name() -> dict[str, str]:
-    """Return the defining module of each public name; ``"contraport"`` for public modules.
+def map_names_to_modules() -> dict[str, str]:
+    """Map each public name to the module that defines it; public modules map to ``"contraport"``.
 
-    >>> module_by_name()["nt_xent"], module_by_name()["plots"]
+    >>> map_names_to_modules()["nt_xent"], map_names_to_modules()["plots"]
     ('contraport.catalog.objectives', 'contraport')
     """
     listed = ast.parse(files("contraport").joinpath("__init__.pyi").read_text("utf-8")).body
@@ -135,9 +135,9 @@ def module_by_name() -> dict[str, str]:
     return {alias.name: line.module for line in imports for alias in line.names if line.module is not None}
 
 
-def public_names() -> list[str]:
+def list_public_names() -> list[str]:
     """Return all public names, sorted."""
-    return sorted(module_by_name())
+    return sorted(map_names_to_modules())
 
 
 def load_public_name(name: str) -> Any:
@@ -147,15 +147,15 @@ def load_public_name(name: str) -> Any:
         AttributeError: there is no such name; the message offers the nearest one.
         UsageError: a package that it needs is not installed.
     """
-    if name in DEPRECATED:
-        message = f"contraport.{name} is deprecated; use contraport.{DEPRECATED[name]}."
+    if name in DEPRECATED_NAMES:
+        message = f"contraport.{name} is deprecated; use contraport.{DEPRECATED_NAMES[name]}."
         warnings.warn(message, FutureWarning, stacklevel=3)
-        return load_public_name(DEPRECATED[name])
-    module = module_by_name().get(name)
+        return load_public_name(DEPRECATED_NAMES[name])
+    module = map_names_to_modules().get(name)
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"
     if module is None:
-        nearest = difflib.get_close_matches(name, public_names(), n=1)
+        nearest = difflib.get_close_matches(name, list_public_names(), n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":

@@ -35,7 +35,7 @@ HEARTBEAT_SECONDS = 20.0
 """Interval of the heartbeat, seconds."""
 
 STALE_SECONDS = 300.0
-"""Seconds without a heartbeat after which a lock of another machine expires; network file systems show it late."""
+"""Seconds without a heartbeat after which a lock of another machine expires; network file systems delay heartbeats."""
 
 POLL_SECONDS = 0.5
 """Interval between two checks of a lock while waiting for it, seconds."""
@@ -67,7 +67,7 @@ def lock_folder(
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     with report_write_errors(argument, folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock.take(wait=wait)
+        lock.acquire(wait=wait)
     try:
         yield
     finally:
@@ -82,10 +82,10 @@ class _Lock:
 
     def __init__(self, folder: Path, name: str, work: str, argument: str) -> None:
         self._folder, self._path, self._argument = folder, folder / name, argument
-        self._text = json.dumps({"work": work, **_this_process()})
+        self._text = json.dumps({"work": work, **_describe_this_process()})
         self._released = threading.Event()
 
-    def take(self, *, wait: bool) -> None:
+    def acquire(self, *, wait: bool) -> None:
         message = ""
         while True:
             try:
@@ -93,7 +93,7 @@ class _Lock:
                 break
             except (FileExistsError, IsADirectoryError):
                 try:
-                    self._clear()
+                    self._remove_if_stale()
                 except FolderInUseError as error:
                     if not wait:
                         raise
@@ -106,17 +106,17 @@ class _Lock:
         except OSError:
             self._path.unlink()
             raise
-        self._heartbeat = threading.Thread(target=self._beat, name="contraport lock", daemon=True)
+        self._heartbeat = threading.Thread(target=self._send_heartbeats, name="contraport lock", daemon=True)
         self._heartbeat.start()
 
     def release(self) -> None:
         self._released.set()
         self._heartbeat.join()
         with suppress(OSError, UsageError):  # a lock that cannot be removed expires with this process
-            if _read(self._path, self._argument) == self._text:
+            if _read_lock(self._path, self._argument) == self._text:
                 self._path.unlink()
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):
             try:
                 os.utime(self._path)
@@ -124,17 +124,17 @@ class _Lock:
                 continue  # the network file system is unavailable; if it stays so, the work in it fails anyway
 
     @hint_on_error("contraport docs troubleshooting resume-is-refused")
-    def _clear(self) -> None:
+    def _remove_if_stale(self) -> None:
         """Remove a stale lock, whose process has ended.
 
         Raises:
             FolderInUseError: its process is running.
             UsageError: the lock is not a regular file.
         """
-        text = _read(self._path, self._argument)
+        text = _read_lock(self._path, self._argument)
         if text is None:
             return
-        owner = _parsed(text)
+        owner = _parse_owner(text)
         running = _is_running(owner)
         if running or (running is None and self._seconds_since_heartbeat() < STALE_SECONDS):
             process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
@@ -149,7 +149,7 @@ class _Lock:
             self._path.rename(aside)
         except FileNotFoundError:
             return
-        if _read(aside, self._argument) == text:
+        if _read_lock(aside, self._argument) == text:
             aside.unlink()
         else:  # the new lock of another process
             aside.rename(self._path)
@@ -164,13 +164,13 @@ class _Lock:
             return STALE_SECONDS
 
 
-def _this_process() -> dict[str, Any]:
+def _describe_this_process() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
-        "machine": _machine(),
-        "started": _started(os.getpid()),
+        "machine": _machine_id(),
+        "started": _process_start_time(os.getpid()),
         "token": uuid.uuid4().hex,
     }
 
@@ -178,7 +178,7 @@ def _this_process() -> dict[str, Any]:
 def _is_running(owner: dict[str, Any]) -> bool | None:
     """Return whether the process that holds a lock is running; None if this machine cannot determine it."""
     pid, machine = owner.get("pid"), owner.get("machine")
-    if not isinstance(pid, int) or machine is None or machine != _machine():
+    if not isinstance(pid, int) or machine is None or machine != _machine_id():
         return None
     try:
         os.kill(pid, 0)
@@ -186,11 +186,11 @@ def _is_running(owner: dict[str, Any]) -> bool | None:
         return False
     except PermissionError:
         return None  # a process of another user, maybe with a reused number
-    return _started(pid) == owner.get("started")
+    return _process_start_time(pid) == owner.get("started")
 
 
-def _machine() -> str | None:
-    """Return an identifier of this machine, its current boot and its container."""
+def _machine_id() -> str | None:
+    """Return an identifier of this machine, its current boot and its container; None if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -198,7 +198,7 @@ def _machine() -> str | None:
         return None
 
 
-def _started(pid: int) -> str | None:
+def _process_start_time(pid: int) -> str | None:
     """Return the start time of a process in kernel ticks; None if the process has ended.
 
     It distinguishes a process from an earlier one with the same, reused number.
@@ -210,7 +210,7 @@ def _started(pid: int) -> str | None:
     return None if state in "ZX" else rest[18]
 
 
-def _read(path: Path, argument: str) -> str | None:
+def _read_lock(path: Path, argument: str) -> str | None:
     try:
         check_regular_file(argument, path)
         return path.read_text("utf-8", errors="replace")
@@ -219,7 +219,7 @@ def _read(path: Path, argument: str) -> str | None:
         return None
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_owner(text: str) -> dict[str, Any]:
     try:
         owner = json.loads(text)
     except ValueError:  # being written, or cut short by a full disk

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import leftover_files, read_json, write_json
+from contraport._utils.files import find_leftover_files, read_json, write_json
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
@@ -216,7 +216,7 @@ def _check_output_folder(path: Path, *, resume: bool) -> None:
     Lock files and the leftovers of interrupted writes do not count as contents.
     """
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
-    used = path.exists() and not {path / LOCK_FILE, *leftover_files(path)}.issuperset(path.iterdir())
+    used = path.exists() and not {path / LOCK_FILE, *find_leftover_files(path)}.issuperset(path.iterdir())
     message = f"out: {path} is not empty. Choose a new folder, or pass {format_options(resume=True)}."
     check(resume or not used, message, "exists")
     check(not resume or used, f"out: {path} has no audit to resume.", "not_found")

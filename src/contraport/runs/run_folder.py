@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from contraport._utils.files import atomic_write, leftover_files
+from contraport._utils.files import atomic_write, find_leftover_files
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import UsageError, check, check_regular_file
@@ -169,7 +169,7 @@ class RunFolder:
         if not self.path.exists():
             return
         check(self.path.is_dir(), f"out: must be a folder or a new path, got the file {self.path}.", "not_a_folder")
-        leftovers = {self.lock_path, *leftover_files(self.path)}
+        leftovers = {self.lock_path, *find_leftover_files(self.path)}
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
             leftovers.add(self.checkpoints)
         empty = leftovers.issuperset(self.path.iterdir())

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from contraport._utils.files import leftover_files, write_text
+from contraport._utils.files import find_leftover_files, write_text
 from contraport.catalog import apply_recipe
 from contraport.data.split_record import SplitRecord
 from contraport.distributed import is_main_process
@@ -139,7 +139,7 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
 def _delete_leftover_files(run: Run) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
-        for half in leftover_files(folder):
+        for half in find_leftover_files(folder):
             half.unlink()
     for half in run.path.glob(".model-*"):
         shutil.rmtree(half)

@@ -11,7 +11,7 @@ from contraport.catalog.encoders import ENCODERS
 from contraport.errors import check
 from contraport.options import (
     BaseOptions,
-    Check,
+    OptionCheck,
     describe_type,
     has_object_placeholder,
     int_in_range,
@@ -53,7 +53,7 @@ def _has_own_weights(encoder: Any) -> bool:
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].has_own_weights
 
 
-def _build_per_view_check(each: Check) -> Check:
+def _build_per_view_check(each: OptionCheck) -> OptionCheck:
     """Return an option check that applies `each` to a single value, or to each value of a mapping by view."""
 
     def validate(name: str, value: Any) -> None:
@@ -67,7 +67,7 @@ def _build_per_view_check(each: Check) -> Check:
     return validate
 
 
-def _build_type_check(kind: Any) -> Check:
+def _build_type_check(kind: Any) -> OptionCheck:
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
