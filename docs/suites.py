@@ -28,7 +28,7 @@ from contraport.comparison.result_statistics import (
     from_json_record,
 )
 from contraport.encoders.factory import build_encoder, default_encoder_name
-from contraport.options import replace_deprecated_names
+from contraport.options import replace_deprecated_options
 from contraport.training.config import TRAIN
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
@@ -97,7 +97,7 @@ class Measured(NamedTuple):
 def read_results(path: Path) -> Measured:
     """Read the results file of a suite."""
     values = json.loads(path.read_text())
-    values["asked"] = replace_deprecated_names(COMPARE.options, values["asked"], warn=False)
+    values["asked"] = replace_deprecated_options(COMPARE.options, values["asked"], warn=False)
     entries = [from_json_record(TableEntry, record) for record in values["entries"]]
     table = Comparison(
         values["title"],

@@ -170,7 +170,7 @@ class BaseOptions:
         return derived
 
 
-def replace_deprecated_names(
+def replace_deprecated_options(
     options: Mapping[str, Option], values: Mapping[str, Any], *, warn: bool = True
 ) -> dict[str, Any]:
     """Replace deprecated option names by current names; warn about each unless `warn` is false.
@@ -198,10 +198,10 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
-def accept_deprecated(**old_names: str) -> Callable[[C], C]:
+def accept_deprecated_keywords(**old_names: str) -> Callable[[C], C]:
     """Decorator of a function or class: accept deprecated keywords, given as ``new="old"``, with a warning.
 
-    >>> @accept_deprecated(width="wide")
+    >>> @accept_deprecated_keywords(width="wide")
     ... @dataclass
     ... class Box:
     ...     width: int
@@ -244,7 +244,7 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
     return decorate
 
 
-def keep_deprecated_names(module: str, **new_names: str) -> Callable[[str], Any]:
+def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str], Any]:
     """Build the ``__getattr__`` of a module that keeps deprecated names, declared as ``old="new"``, with a warning."""
 
     def read(old: str) -> Any:
@@ -308,7 +308,7 @@ def with_options_as_parameters(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            arguments = replace_deprecated_names(options, kwargs)
+            arguments = replace_deprecated_options(options, kwargs)
             return function(bind_arguments(function.__name__, signature, args, arguments).arguments)
 
         described: Any = call
@@ -443,10 +443,10 @@ GETTING_STARTED = "getting started"
 TRAIN_AND_EVALUATE = "train and evaluate"
 USE_ENCODER = "use a trained encoder"
 PAIRS = "pairs"
-GROUPS = (GETTING_STARTED, TRAIN_AND_EVALUATE, USE_ENCODER, PAIRS)
+COMMAND_GROUPS = (GETTING_STARTED, TRAIN_AND_EVALUATE, USE_ENCODER, PAIRS)
 """Headings of this package's commands in `contraport --help`, in order."""
 
-EXTRA = "train,report"
+COMMAND_EXTRAS = "train,report"
 """Extras to install for the commands of contraport, as in ``pip install 'contraport[train,report]'``."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
-from contraport.options import GROUPS
+from contraport.options import COMMAND_GROUPS
 from contraport.training.config import OPTIONS
 
 from .conftest import Outcome
@@ -39,7 +39,7 @@ def test_rejects_unknown_command(command: Command) -> None:
 
 def test_help_has_groups_in_order(command: Command) -> None:
     headings = [line.removesuffix(":") for line in command("--help").out.splitlines() if line.endswith(":")]
-    assert headings[: len(GROUPS)] == [*GROUPS]
+    assert headings[: len(COMMAND_GROUPS)] == [*COMMAND_GROUPS]
 
 
 @pytest.mark.parametrize("verb", BUILTIN_COMMANDS)

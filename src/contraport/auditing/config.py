@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     PAIRS,
     BaseOptions,
     Command,
@@ -195,7 +195,7 @@ AUDIT = Command(
         "contraport audit --data table.parquet --given_views photo caption --drop --weigh --out audits/table",
     ),
     printer_path="contraport.cli.console:print_audit",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=PAIRS,
     short_help_options=(
         "data",

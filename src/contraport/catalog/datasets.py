@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from contraport.options import accept_deprecated, keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
-@accept_deprecated(source_description="location", reader_path="reader")
+@accept_deprecated_keywords(source_description="location", reader_path="reader")
 @keep_deprecated_attributes(location="source_description", reader="reader_path")
 class DatasetEntry(NamedTuple):
     """Table entry of a named data set: description, where it is searched for, and its reader.

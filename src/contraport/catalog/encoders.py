@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from contraport.options import accept_deprecated, keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 TIMM = "any timm name"
 TRANSFORMERS = "any transformers name or folder"
 OWN = "module:attribute"
 
 
-@accept_deprecated(network_class_path="network_class")
+@accept_deprecated_keywords(network_class_path="network_class")
 @keep_deprecated_attributes(network_class="network_class_path")
 class EncoderEntry(NamedTuple):
     """Table entry of a named encoder: description and location of its network class.

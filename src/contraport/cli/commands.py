@@ -26,7 +26,7 @@ from contraport.errors import (
     report_missing_extra,
     unknown_name_error,
 )
-from contraport.options import EXTRA, GROUPS, Command, Option
+from contraport.options import COMMAND_EXTRAS, COMMAND_GROUPS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
 """Entry point group by which other packages add commands; an entry point is the location of a `Command`."""
@@ -55,7 +55,7 @@ def command_summaries() -> dict[str, dict[str, str]]:
     """
     groups = {
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
-        for heading in GROUPS
+        for heading in COMMAND_GROUPS
     }
     foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_foreign_commands().items()}
     return groups | ({"of other packages": foreign} if foreign else {})
@@ -189,7 +189,7 @@ def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mappi
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
         with report_missing_extra(
-            command.required_extra or EXTRA, name if command.required_extra else f"{name} with options"
+            command.required_extra or COMMAND_EXTRAS, name if command.required_extra else f"{name} with options"
         ):
             # Here, not above: `contraport --help` is fast and needs no optional package.
             from contraport.cli.parsing import parse

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     GETTING_STARTED,
     BaseOptions,
     Command,
@@ -41,7 +41,7 @@ LIST = Command(
     "List the named recipes, objectives, encoders, data sets, metrics or suites.",
     examples=("contraport list recipes", "contraport list objectives"),
     printer_path="contraport.cli.listing:print_names",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=GETTING_STARTED,
 )
 
@@ -68,7 +68,7 @@ DEMO = Command(
     """,
     examples=("contraport demo", "contraport demo --json"),
     printer_path="contraport.cli.demo:print_demo_result",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=GETTING_STARTED,
     docs_page="start",
 )

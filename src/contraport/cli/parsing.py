@@ -21,7 +21,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 from contraport._utils.spec_parser import parse_number_or_text
 from contraport.cli.docs import wrap_markdown
 from contraport.errors import UsageError, unknown_name_error, unreadable_error
-from contraport.options import Command, Option, describe_type, replace_deprecated_names, warn_renamed
+from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
 _MODE = "yaml-1.2"
 _MAX_VALUE = 60
@@ -130,7 +130,7 @@ class _Parser(ArgumentParser):
         except yaml.YAMLError:  # reported below
             values = None
         if isinstance(values, dict):
-            resolved = replace_deprecated_names(self.options_by_name, values)
+            resolved = replace_deprecated_options(self.options_by_name, values)
             for name, value in resolved.items():
                 if get_origin(self.types.get(name)) is list and isinstance(value, _SCALARS):
                     resolved[name] = [value]

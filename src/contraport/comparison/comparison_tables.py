@@ -12,10 +12,10 @@ from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_json_record
 from contraport.comparison.seed_intervals import MAX_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
-from contraport.options import accept_deprecated, keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
-@accept_deprecated(reference_metrics="reference_values")
+@accept_deprecated_keywords(reference_metrics="reference_values")
 @keep_deprecated_attributes(
     reference_values="reference_metrics",
     trials="search_trials",

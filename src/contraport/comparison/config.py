@@ -11,7 +11,7 @@ from typing import Any
 from contraport.errors import check
 from contraport.evaluation.config import check_metric_names
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     TRAIN_AND_EVALUATE,
     BaseOptions,
     Command,
@@ -157,7 +157,7 @@ COMPARE = Command(
         "contraport compare --suite gca --tune 8 --budget 2h --processes 2 --device cuda",
     ),
     printer_path="contraport.cli.console:print_comparison",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=TRAIN_AND_EVALUATE,
     docs_page="comparing",
 )

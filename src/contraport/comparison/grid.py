@@ -17,7 +17,7 @@ import yaml
 import contraport
 from contraport.comparison.config import COMPARE, CompareOptions
 from contraport.errors import check, unknown_name_error, unreadable_error
-from contraport.options import replace_deprecated_names, to_config_value
+from contraport.options import replace_deprecated_options, to_config_value
 from contraport.runs import default_path
 from contraport.training.config import OPTIONS
 
@@ -242,9 +242,9 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise unreadable_error(f"suite: {path}", "YAML", error) from error
     check(isinstance(values, dict), f"suite: {path} must contain keys with values.", "not_a_mapping")
-    values = replace_deprecated_names(COMPARE.options, values)
+    values = replace_deprecated_options(COMPARE.options, values)
     if isinstance(values.get("quick"), dict):
-        values["quick"] = replace_deprecated_names(COMPARE.options, values["quick"])
+        values["quick"] = replace_deprecated_options(COMPARE.options, values["quick"])
     keys = [*(name for name in COMPARE.options if name not in ("suite", "out")), *SUITE_KEYS]
     for key in [*values, *values.get("quick", {})]:
         if key not in keys:

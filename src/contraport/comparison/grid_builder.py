@@ -28,7 +28,7 @@ from contraport.comparison.grid import (
 )
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.metrics import select_metrics_keeping_order
-from contraport.options import replace_deprecated_names
+from contraport.options import replace_deprecated_options
 from contraport.training.config import OPTIONS
 
 
@@ -76,7 +76,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.lifetime == "run"}
     defaults = {name: one.default for name, one in DATA_OPTIONS.items()}
     changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
-    common = replace_deprecated_names(OPTIONS, options.train or {}) | changed
+    common = replace_deprecated_options(OPTIONS, options.train or {}) | changed
     check_train_options("train", common)
     _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
@@ -224,7 +224,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     Raises:
         UsageError: the objective does not have such a setting either.
     """
-    options = replace_deprecated_names(OPTIONS, options)
+    options = replace_deprecated_options(OPTIONS, options)
     top = {key: value for key, value in options.items() if key in OPTIONS}
     own = {key: value for key, value in options.items() if key not in OPTIONS}
     parameters = get_objective_parameters(top)
@@ -290,7 +290,7 @@ def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[st
         name, options = _parse_named_options("settings", value)
         if isinstance(options, str):
             return name, parse_column(options)[1]
-        options = replace_deprecated_names(OPTIONS, options)
+        options = replace_deprecated_options(OPTIONS, options)
         check_train_options(f"settings: {name}", options)
         return name, options
     options = {}

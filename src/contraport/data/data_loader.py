@@ -19,7 +19,7 @@ from contraport import distributed
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check, check_integer
-from contraport.options import accept_deprecated
+from contraport.options import accept_deprecated_keywords
 from contraport.seeding import numpy_generator
 
 _MAX_WORKERS = 8
@@ -180,7 +180,7 @@ class BatchOrder(Sampler[list[int]]):
         return order[: self.length]
 
 
-@accept_deprecated(num_workers="workers")
+@accept_deprecated_keywords(num_workers="workers")
 def build_loader(
     dataset: Dataset,
     batch_size: int,

@@ -15,7 +15,7 @@ from contraport.distributed.processes import (
     use_local_batch,
 )
 from contraport.distributed.ring_exchange import RingExchange
-from contraport.options import keep_deprecated_names
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "Processes", "RingExchange", "any_process", "broadcast_object", "count_processes_and_machines", "current_processes",
@@ -23,6 +23,6 @@ __all__ = [
     "torchrun_process_group", "use_local_batch",
 ]  # fmt: skip
 
-__getattr__ = keep_deprecated_names(
+__getattr__ = keep_deprecated_module_names(
     __name__, local="use_local_batch", local_batch="use_local_batch", machine_layout="count_processes_and_machines"
 )

@@ -30,7 +30,7 @@ from contraport.encoders.factory import (
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
-from contraport.options import accept_deprecated, keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -285,7 +285,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
                 encoder.save_config(folder / f"encoder{number}")
 
     @classmethod
-    @accept_deprecated(trust_remote_code="trust")
+    @accept_deprecated_keywords(trust_remote_code="trust")
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,

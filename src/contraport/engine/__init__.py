@@ -49,7 +49,7 @@ from contraport.engine.log_kernels import Indices, LogKernel, MatrixLogKernel, P
 from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
 from contraport.engine.ring import RingLogKernel, Shards
 from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_of_size
-from contraport.options import keep_deprecated_names
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
@@ -63,7 +63,7 @@ __all__ = [
     "run_half_steps", "run_host_loop", "solve_fixed_point",
 ]  # fmt: skip
 
-__getattr__ = keep_deprecated_names(
+__getattr__ = keep_deprecated_module_names(
     __name__, explain="explain_backend", scale="run_half_steps", transport_cost="row_transport_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTail", LogFunction="LogOfFunction",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion",

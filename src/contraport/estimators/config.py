@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from contraport.errors import check_nonnegative, check_positive
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     PAIRS,
     USE_ENCODER,
     BaseOptions,
@@ -76,7 +76,7 @@ MAP = Command(
         "contraport map digits --split test --exact --out maps/digits",
     ),
     printer_path="contraport.cli.console:print_map",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=USE_ENCODER,
     docs_page="similarity-search maps",
 )
@@ -136,7 +136,7 @@ INVERSE_OT = Command(
         "contraport inverse-ot counts.csv --rows users.npz --columns items.npz --out learned/counts",
     ),
     printer_path="contraport.cli.console:print_learned_cost",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=PAIRS,
     docs_page="couplings",
 )

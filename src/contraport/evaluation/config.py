@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     TRAIN_AND_EVALUATE,
     USE_ENCODER,
     Command,
@@ -122,7 +122,7 @@ EVALUATE = Command(
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer_path="contraport.cli.console:print_evaluation",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=TRAIN_AND_EVALUATE,
     docs_page="evaluating",
 )
@@ -178,7 +178,7 @@ EMBED = Command(
         "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
     ),
     printer_path="builtins:print",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=USE_ENCODER,
     docs_page="similarity-search",
 )
@@ -229,7 +229,7 @@ EXPORT = Command(
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
     printer_path="builtins:print",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=USE_ENCODER,
     docs_page="export",
 )

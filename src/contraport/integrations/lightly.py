@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import contraport as cp
 from contraport.distributed import gather
 from contraport.errors import check
-from contraport.options import accept_deprecated
+from contraport.options import accept_deprecated_keywords
 
 
 class MemoryBankLoss(nn.Module):
@@ -41,7 +41,7 @@ class MemoryBankLoss(nn.Module):
     bank: Tensor
     written: Tensor
 
-    @accept_deprecated(in_batch_negatives="others")
+    @accept_deprecated_keywords(in_batch_negatives="others")
     def __init__(
         self,
         memory_bank_size: tuple[int, int],

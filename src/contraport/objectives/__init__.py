@@ -11,7 +11,7 @@ from contraport.objectives.objective import Objective, SumLoss, matryoshka
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets import *
 from contraport.objectives.transport import PlanWeights, Transport, sinkhorn_divergence, soft_assignments, transport
-from contraport.options import keep_deprecated_names
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "BlockResult", "Loosen", "Loss", "Objective", "Plan", "PlanWeights", "SumLoss", "TemperatureSchedule",
@@ -23,7 +23,7 @@ __all__ += layout_wrappers.__all__
 __all__ += layouts.__all__
 __all__ += targets.__all__
 
-__getattr__ = keep_deprecated_names(
+__getattr__ = keep_deprecated_module_names(
     __name__,
     assignments="soft_assignments",
     DenseTarget="DenseTargetPlan",

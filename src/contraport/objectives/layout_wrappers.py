@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.engine import SimilarityExclusion, normalize
 from contraport.errors import UsageError, check, check_integer, check_positive, is_number
 from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern, check_booleans
-from contraport.options import accept_deprecated
+from contraport.options import accept_deprecated_keywords
 
 __all__ = [
     "AllViewPairs", "Coordinates", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
@@ -306,7 +306,7 @@ class GuidedNegatives(LayoutWrapper):
         return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_rows=False))
 
 
-@accept_deprecated(centered="centred")
+@accept_deprecated_keywords(centered="centred")
 @dataclass(frozen=True, repr=False)
 class Coordinates(LayoutWrapper):
     """Layout wrapper that compares embedding coordinates instead of items (Barlow Twins): correlations over the batch.

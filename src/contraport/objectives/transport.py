@@ -26,7 +26,7 @@ from contraport.objectives.constraints import (
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan, RoundedPlan
-from contraport.options import accept_deprecated, keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
 @keep_deprecated_attributes(error="marginal_error")
@@ -313,7 +313,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
         return shares
 
 
-@accept_deprecated(item_weights="given")
+@accept_deprecated_keywords(item_weights="given")
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
     """Weights of items or pairs from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contraport.options import EXTRA, TRAIN_AND_EVALUATE, BaseOptions, Command, option, option_metadata
+from contraport.options import COMMAND_EXTRAS, TRAIN_AND_EVALUATE, BaseOptions, Command, option, option_metadata
 from contraport.runs.config import Run
 
 
@@ -29,7 +29,7 @@ REPORT = Command(
     """,
     examples=("contraport report runs/a runs/b --out comparison.html",),
     printer_path="builtins:print",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=TRAIN_AND_EVALUATE,
     docs_page="evaluating the-page",
 )

@@ -20,10 +20,10 @@ from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, one_line_reason, report_write_errors
 from contraport.options import (
-    accept_deprecated,
+    accept_deprecated_keywords,
     has_object_placeholder,
     keep_deprecated_attributes,
-    replace_deprecated_names,
+    replace_deprecated_options,
 )
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
@@ -190,7 +190,7 @@ class Run(RunFolder):
             self.check_is_run()
             values = read_run_file(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {self.config_path} is corrupt: must be a mapping.", "corrupt")
-            values = replace_deprecated_names(RECORDED_OPTIONS, values, warn=False)  # option names of earlier versions
+            values = replace_deprecated_options(RECORDED_OPTIONS, values, warn=False)  # names of earlier versions
             check_config_types(values, self.config_path)
             self._cached_config = _CachedConfig(version, values)
         return self._cached_config
@@ -208,7 +208,7 @@ class Run(RunFolder):
         """Replace all rows of `metrics.jsonl`."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    @accept_deprecated(trust_remote_code="trust")
+    @accept_deprecated_keywords(trust_remote_code="trust")
     def model(self, *, trust_remote_code: bool = False) -> Model:
         """Load the trained model, in evaluation mode, on the CPU.
 
@@ -242,7 +242,7 @@ class Run(RunFolder):
             else:
                 _save_model_files(model, self.initial_path)
 
-    @accept_deprecated(trust_remote_code="trust")
+    @accept_deprecated_keywords(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
         """Load the initial model; None if its weights were random."""
         from contraport.encoders.model import CONFIG_FILE

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from contraport.catalog.option_parsers import MINING_SAMPLINGS
 from contraport.errors import check
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     PAIRS,
     USE_ENCODER,
     BaseOptions,
@@ -188,7 +188,7 @@ class MiningOptions(TrustOptions):
     progress: bool = progress_option()
 
 
-_command = partial(Command, required_extra=EXTRA, docs_page="similarity-search")
+_command = partial(Command, required_extra=COMMAND_EXTRAS, docs_page="similarity-search")
 
 SEARCH = _command(
     ItemSearchOptions,

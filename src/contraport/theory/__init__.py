@@ -1,6 +1,6 @@
 """Numerical studies of contrastive learning theory: each function returns numbers, drawn by ``.figure()``."""
 
-from contraport.options import keep_deprecated_names
+from contraport.options import keep_deprecated_module_names
 from contraport.theory.alpha_cl import (
     ContrastiveCovariance,
     DeepLinearResult,
@@ -49,7 +49,7 @@ __all__ = [
     "train_on_five_gaussians",
 ]  # fmt: skip
 
-__getattr__ = keep_deprecated_names(
+__getattr__ = keep_deprecated_module_names(
     __name__,
     Collapse="CollapseComparison", collapse="compare_collapse", deep_linear="train_deep_linear_encoder",
     DeepLinear="DeepLinearResult", DeepLinearTraining="DeepLinearResult", five_gaussians="train_on_five_gaussians",

@@ -13,7 +13,12 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check
-from contraport.options import accept_deprecated, has_object_placeholder, keep_deprecated_attributes, warn_renamed
+from contraport.options import (
+    accept_deprecated_keywords,
+    has_object_placeholder,
+    keep_deprecated_attributes,
+    warn_renamed,
+)
 from contraport.runs import Run, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
@@ -43,7 +48,7 @@ class FailedStep(NamedTuple):
         return loss
 
 
-@accept_deprecated(trust_remote_code="trust")
+@accept_deprecated_keywords(trust_remote_code="trust")
 def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **objects: Any) -> FailedStep:
     """Load the training step that failed because its loss or gradient was not finite.
 

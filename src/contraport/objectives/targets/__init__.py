@@ -15,14 +15,14 @@ from contraport.objectives.targets.target import (
     Target,
     TargetPlan,
 )
-from contraport.options import keep_deprecated_names
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "DenseTargetPlan", "Domains", "DuplicateGroups", "Labels", "Matrix", "Neighbors", "PairList", "Pairs",
     "PiecewiseConstantTargetPlan", "SimilarityMatrix", "SoftNeighbors", "SparseTargetPlan", "Target", "TargetPlan",
 ]  # fmt: skip
 
-__getattr__ = keep_deprecated_names(
+__getattr__ = keep_deprecated_module_names(
     __name__,
     DenseTarget="DenseTargetPlan",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",

@@ -14,7 +14,7 @@ from typing import Any
 from contraport.catalog import apply_recipe
 from contraport.errors import UsageError, check
 from contraport.options import (
-    EXTRA,
+    COMMAND_EXTRAS,
     GETTING_STARTED,
     TRAIN_AND_EVALUATE,
     BaseOptions,
@@ -147,7 +147,7 @@ TRAIN = Command(
         "contraport train --resume --out runs/photos",
     ),
     resolve_options=apply_recipe,
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=TRAIN_AND_EVALUATE,
     short_help_options=(
         "data",
@@ -208,7 +208,7 @@ ADVISE = Command(
         "contraport advise people.csv --use_labels",
     ),
     printer_path="contraport.training.advise:print_advice",
-    required_extra=EXTRA,
+    required_extra=COMMAND_EXTRAS,
     group=GETTING_STARTED,
     docs_page="choosing",
 )
