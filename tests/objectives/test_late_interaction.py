@@ -9,7 +9,7 @@ from tests.processes import reports_of
 import contraport
 from contraport import LateInteraction
 from contraport.catalog import OBJECTIVES
-from contraport.objectives.part_specs import replace_parts
+from contraport.objectives.component_specs import replace_components
 
 LENGTHS = torch.tensor([3, 1, 4, 4, 2, 1, 3]), torch.tensor([6, 6, 2, 1, 5, 3, 4])
 BALANCED = LateInteraction("transport", 0.5, token_temperature=0.2, iterations=2)
@@ -154,7 +154,7 @@ def test_shared_columns_are_sets_of_any_size():
 
 
 def test_kernel_can_be_set_by_name():
-    loss = replace_parts(contraport.info_nce(0.1), kernel="late-interaction:matching=soft,token_temperature=0.2")
+    loss = replace_components(contraport.info_nce(0.1), kernel="late-interaction:matching=soft,token_temperature=0.2")
     assert repr(loss.kernel) == "LateInteraction('soft', 0.1, token_temperature=0.2)"
 
 

@@ -1,4 +1,4 @@
-"""Checked inputs of a call of an objective: views, attributes of the items, and additional negatives.
+"""Inputs of a call of an objective, checked and converted: views, attributes of items, additional negatives.
 
 Items may lack a view, and two views may show different items. Both are one mark per item and view; rows marked as
 absent are never read.
@@ -22,7 +22,7 @@ Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
 NON_ITEM_OPTIONS = ("present", "masks", "negatives", "negative_ids", "shared_negatives")
-"""Options of a call that do not have one value per item."""
+"""Options of a call that do not hold one value per item."""
 
 
 class CallInputs(NamedTuple):
@@ -48,7 +48,7 @@ class CallInputs(NamedTuple):
     def gather(
         self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, length: int = 0
     ) -> CallInputs:
-        """Return the items of all processes in the order of their ranks.
+        """Gather the views and attributes of all processes, in the order of their ranks.
 
         Args:
             processes: the processes that share the batch.
@@ -61,7 +61,7 @@ class CallInputs(NamedTuple):
             views = self.views
             if with_views:
                 # All views in one message, and vectors in the precision in which they will be multiplied.
-                stacked = torch.stack(pad_sets(self.views, length), 1)
+                stacked = torch.stack(pad_vector_sets(self.views, length), 1)
                 dtype = exchange_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
                 views = processes.gather(stacked.to(dtype), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
@@ -74,8 +74,8 @@ class CallInputs(NamedTuple):
         return inputs
 
 
-class Negatives(NamedTuple):
-    """Additional negatives, which become columns of every block.
+class ExtraNegatives(NamedTuple):
+    """Additional negatives of a call (``negatives=``), which become further columns of every block.
 
     Attributes:
         embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d); before they are gathered also
@@ -92,31 +92,31 @@ class Negatives(NamedTuple):
 
     def gather(
         self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, length: int = 0
-    ) -> Negatives:
+    ) -> ExtraNegatives:
         """Gather the negatives of all processes; `inputs` are the gathered inputs of the call."""
         if self.same_on_all_processes:
-            return Negatives(processes.with_averaged_gradient(self.embeddings), self.ids)
-        embeddings = processes.gather(pad_sets([self.embeddings], length)[0], counts)
+            return ExtraNegatives(processes.with_averaged_gradient(self.embeddings), self.ids)
+        embeddings = processes.gather(pad_vector_sets([self.embeddings], length)[0], counts)
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == inputs.views[0].ndim:
-            return Negatives(embeddings, ids)
+            return ExtraNegatives(embeddings, ids)
         owners = torch.arange(len(embeddings), device=embeddings.device)
         if inputs.num_first_items is not None and inputs.present is not None:
             owners = inputs.present[:, 0].nonzero()[:, 0]
         owners = owners.repeat_interleave(embeddings.shape[1])
-        return Negatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
+        return ExtraNegatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
 
 
-def pad_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), by vectors of zeros to the longest t or a length; vectors (n, d) stay."""
+def pad_vector_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, ...]:
+    """Pad sets of vectors, (..., t, d), with zero vectors to equal t, at least `length`; single vectors (n, d) stay."""
     if items[0].ndim == 2:
         return tuple(items)
     length = max(length, *(z.shape[-2] for z in items))
     return tuple(z if z.shape[-2] == length else F.pad(z, (0, 0, 0, length - z.shape[-2])) for z in items)
 
 
-def read_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Check views whose items are sets of vectors, and return them as (n, t, d), with vectors of zeros as padding.
+def read_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
+    """Check views whose items are sets of vectors, and return them as (n, t, d), zero vectors in place of masked ones.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.
@@ -178,14 +178,14 @@ def read_inputs(
     for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
         if options[name] is not None and name not in NON_ITEM_OPTIONS:
             values[name] = options[name]
-    if _show_different_items(views, values):
+    if _have_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
-        return _read_different_items(views, values, sets)
+        return _align_different_items(views, values, sets)
     check_views(views, sets=sets)
     n, device, attributes = views[0].shape[0], views[0].device, {}
     for name, value in values.items():
         attributes[name] = _read_attribute(name, value, n, device)
-    views = _in_one_precision(views)
+    views = _to_common_dtype(views)
     if present is None:
         return CallInputs(views, attributes)
     marks, shape = to_numeric_tensor("present", present), (n, len(views))
@@ -197,33 +197,33 @@ def read_inputs(
     return CallInputs(views, attributes, marks)
 
 
-def _show_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
-    """Return whether two views show different items: their row counts differ, or attributes are given as pairs."""
+def _have_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
+    """Return whether two views have different items: other row counts, or attributes given as pairs."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
     different = len(views) == 2 and views[0].shape[0] != views[1].shape[0]
-    return different or (len(views) > 0 and any(map(_is_pair, values.values())))
+    return different or (len(views) > 0 and any(map(_is_pair_of_arrays, values.values())))
 
 
-def _is_pair(value: object) -> bool:
-    """Return whether an attribute is a pair of arrays, one for each view, rather than a tuple of numbers."""
+def _is_pair_of_arrays(value: object) -> bool:
+    """Return whether an attribute is a pair of arrays, one per view, rather than a tuple of numbers."""
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
-def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
-    """Convert two views of different items, n and m, to two views of n + m items, each of which lacks one view."""
+def _align_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
+    """Convert two views of n and of m different items to two views of n + m items, each absent from one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v, sets=sets)
     (n, *_, d), (m, *_, columns) = views[0].shape, views[1].shape
     check(columns == d, f"z1: must have {d} columns as z0, got {columns}.", "shape")
     check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.", "device")
-    z0, z1 = _in_one_precision(views)
+    z0, z1 = _to_common_dtype(views)
     attributes = {}
     for name, value in values.items():
         expected = f"a pair, ({name} of z0, {name} of z1), as z0 and z1 show different items, {n} and {m}"
-        check(_is_pair(value), f"{name}: must be {expected}.", "pair")
+        check(_is_pair_of_arrays(value), f"{name}: must be {expected}.", "pair")
         sides = enumerate(zip(value, (n, m), strict=True))
         attributes[name] = torch.cat(
             [_read_attribute(name, side, size, z0.device, f" of z{v}") for v, (side, size) in sides]
@@ -233,8 +233,8 @@ def _read_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], 
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Negatives | None:
-    """Check the additional negatives of this process, and return them; None without any."""
+def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegatives | None:
+    """Check the additional negatives of a call on this process, and return them, or None if there are none."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if negatives is None:
         if ids is not None or shared:
@@ -252,13 +252,13 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Negatives 
     _check_floating("negatives", negatives, z0)
     if ids is not None:
         ids = to_numeric_tensor("negative_ids", ids).to(negatives.device)
-        _check_whole("negative_ids", ids)
+        _check_integers("negative_ids", ids)
         size, shape = tuple(negatives.shape[: negatives.ndim - ndim + 1]), tuple(ids.shape)
         check(shape == size, f"negative_ids: must have one entry per negative, {size}, got {shape}.", "shape")
     good = negatives.ndim == ndim or not shared
     check(good, f"shared_negatives: requires negatives (k, {form}) of all items, got (n, k, {form}).", "conflict")
     negatives = negatives.to(torch.promote_types(z0.dtype, torch.float32))
-    return Negatives(negatives, ids, same_on_all_processes=bool(shared))
+    return ExtraNegatives(negatives, ids, same_on_all_processes=bool(shared))
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0, sets: bool = False) -> None:
@@ -293,7 +293,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` if a Boolean mask of valid values has a false entry.
+    """Raise `UsageError` unless all values are valid, by a Boolean mask of the valid ones.
 
     While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """
@@ -321,7 +321,7 @@ def _read_attribute(name: str, value: object, size: int, device: torch.device, o
     numbers = to_numeric_tensor(name, value)
     check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
     if name == "ids":
-        _check_whole(name, numbers)
+        _check_integers(name, numbers)
     features = name == "features"
     dimensions = (2, 3) if features else (1, 2 if name == "labels" else 1)
     fits = numbers.shape[:1] == (size,) and numbers.ndim in dimensions
@@ -337,13 +337,13 @@ def _read_attribute(name: str, value: object, size: int, device: torch.device, o
     return numbers.detach().to(device) if features else numbers.to(device)
 
 
-def _check_whole(name: str, numbers: Tensor) -> None:
+def _check_integers(name: str, numbers: Tensor) -> None:
     good = not (numbers.is_floating_point() or numbers.is_complex())
     check(good, f"{name}: must be integers, got {numbers.dtype}, whose equality depends on rounding.", "type")
 
 
-def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return all views in the widest of their floating-point types."""
+def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return all views in one dtype, the widest of theirs."""
     dtype = views[0].dtype
     for view in views:
         if view.dtype != dtype:  # promote_types is an operation, which most calls do without

@@ -1,4 +1,4 @@
-"""Moving averages per item, kept between steps, by which mini-batches estimate sums over the whole data set."""
+"""Moving averages per item, by which mini-batches estimate sums over the whole data set (SogCLR, `DataBalanced`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.objectives.pair_sets import labels_to_groups, log_mean_exp_by_gr
 
 
 class ItemAverages(nn.Module):
-    """Log of a moving average per item, as a buffer of a module: saved in checkpoints, and moved with it.
+    """Module with the log of a moving average per item in a buffer, which is saved in checkpoints.
 
     Args:
         items: total number of items.
@@ -46,7 +46,7 @@ class ItemAverages(nn.Module):
         return ids
 
     def update_log_averages(self, keys: Tensor, values: Tensor) -> Tensor:
-        """Return the log averages of the keys, (k,); in training mode, first update them with the values, in place.
+        """Return the log averages at some positions, (k,); in training mode, first update them with new values.
 
         The mean of the values with a key updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Keys without a finite value give 0.
@@ -62,13 +62,13 @@ class ItemAverages(nn.Module):
         )
         means, counts = means[groups], counts[groups]
         present_means = torch.where(counts > 0, means.detach(), math.nan)
-        averages = self._update(keys, present_means, training=updates_averages(self))
+        averages = self._update_stored(keys, present_means, training=should_update_averages(self))
         ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
         return torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
 
     @torch.no_grad()
-    def _update(self, keys: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Return the log averages of some keys, (k,), updated with their means in training; NaN if both are missing."""
+    def _update_stored(self, keys: Tensor, means: Tensor, *, training: bool) -> Tensor:
+        """Update the stored averages at keys in training, and return them, (k,); NaN without old or new value."""
         stored = self.log_average.view(-1)
         past = stored[keys].to(means)
         if training:
@@ -81,8 +81,8 @@ class ItemAverages(nn.Module):
         return f"{type(self).__name__}({self.log_average.shape[-1]}, {self.momentum!r})"
 
 
-def updates_averages(module: nn.Module) -> bool:
-    """Return whether a module updates its moving averages: in training mode, with gradients enabled."""
+def should_update_averages(module: nn.Module) -> bool:
+    """Return whether a call updates the module's moving averages: in training mode, with gradients enabled."""
     updates = module.training and torch.is_grad_enabled()
     if updates:
         check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")

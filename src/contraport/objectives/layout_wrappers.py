@@ -1,4 +1,4 @@
-"""Layouts of several views, and wrappers that modify another layout."""
+"""Layouts over several views, and layouts that wrap and modify another layout."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 
 class ViewPairLayout(Layout):
-    """Base class of layouts over pairs of views: a sum of blocks, each compared in both directions."""
+    """Base class of layouts with one block per pair of views, compared in both directions."""
 
     traits = LayoutTraits(takes_all_views=True)
 
     @abstractmethod
     def view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return the pairs of views to compare."""
+        """Return the pairs of views to compare, one block each."""
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
@@ -75,7 +75,7 @@ class CoreViewPairs(ViewPairLayout):
 
 @dataclass(frozen=True, repr=False)
 class WithinView(Layout):
-    """Layout that compares items within each view, averaged over the views.
+    """Layout that compares the items of each view with each other, averaged over the views.
 
     Self pairs are positives, but are not compared.
 
@@ -105,7 +105,7 @@ class WithinView(Layout):
 
 
 class LayoutWrapper(Layout):
-    """Base class of layouts that modify another layout, to which they delegate the rest.
+    """Base class of layouts that wrap another layout, and change part of its behavior.
 
     Attributes:
         layout: The layout that is modified.
@@ -161,7 +161,7 @@ class LeadingCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class NestedCoordinates(LayoutWrapper):
-    """Layout wrapper that compares embeddings several times, each time by a number of first coordinates (Matryoshka).
+    """Layout wrapper that compares embeddings by several numbers of their first coordinates (Matryoshka).
 
     The blocks of the other layout are built for each number of coordinates; the objective is their weighted sum. See
     `matryoshka`.
@@ -200,12 +200,12 @@ class NestedCoordinates(LayoutWrapper):
         d = views[0].shape[-1]
         message = f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}."
         check(max(self.dims) <= d, message, "range")
-        return self._weigh([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
+        return self._weight_blocks([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        return self._weigh([self.layout.arrange(*values)] * len(self.dims))
+        return self._weight_blocks([self.layout.arrange(*values)] * len(self.dims))
 
-    def _weigh(self, blocks_by_size: list[list[Block]]) -> list[Block]:
+    def _weight_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.scale_weight(weight))
@@ -216,7 +216,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class PhaseShift(LayoutWrapper):
-    """Layout wrapper that rotates the first view by 45 degrees in the complex plane (AnglE).
+    """Layout wrapper that rotates the first view by 45 degrees, read as complex numbers (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).
@@ -294,7 +294,7 @@ class GuidedNegatives(LayoutWrapper):
         return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return a block without the pairs that the teacher rates more similar than the positive."""
+        """Return the block with a mask of the pairs that the teacher rates more similar than the positive."""
         block = super().mask_by_features(block, features)
         pattern = block.pattern
         x = normalize(features[0])
@@ -309,7 +309,7 @@ class GuidedNegatives(LayoutWrapper):
 @accept_deprecated_keywords(centered="centred")
 @dataclass(frozen=True, repr=False)
 class Coordinates(LayoutWrapper):
-    """Layout wrapper that compares embedding coordinates instead of items (Barlow Twins): correlations over the batch.
+    """Layout wrapper that compares coordinates of embeddings by their correlation over the batch (Barlow Twins).
 
     Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
     The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.
@@ -345,14 +345,14 @@ class Coordinates(LayoutWrapper):
         n, d = views[0].shape
         check(n > 1 or not self.centered, "z0: must have at least 2 items for covariances, got 1.", "single_item")
         wide = [z.to(torch.promote_types(z.dtype, torch.float32)) for z in views]
-        scaled = [_center(z) / (n - 1) ** 0.5 if self.centered else z / n**0.5 for z in wide]
+        scaled = [_center_columns(z) / (n - 1) ** 0.5 if self.centered else z / n**0.5 for z in wide]
         blocks = self.layout(*(z.T for z in scaled))
         if not self.summed:
             return blocks
         return [replace(block, pattern=block.pattern.scale_weight(d)) for block in blocks]
 
 
-def _center(z: Tensor) -> Tensor:
+def _center_columns(z: Tensor) -> Tensor:
     centered = z - z.mean(0)
     # Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
     rounding = 8 * torch.finfo(z.dtype).eps * z.detach().abs().amax(0)

@@ -27,8 +27,8 @@ from contraport.engine import (
     cached,
 )
 from contraport.errors import UsageError, check, unknown_name_error
-from contraport.objectives.inputs import pad_sets
-from contraport.objectives.pair_sets import PairIndicator
+from contraport.objectives.inputs import pad_vector_sets
+from contraport.objectives.pair_sets import PairSet
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Pattern of a block, independent of embeddings: the items of rows and columns, compared pairs and positives.
+    """Compared pairs and positives of a block, and the items of its rows and columns; independent of embeddings.
 
     Attributes:
         num_items: Number of items in the batch, n.
@@ -79,7 +79,7 @@ class PairPattern:
         return self.row_items, self.column_items
 
     def compute_once(self, key: Hashable, function: Callable[[], Value]) -> Value:
-        """Return the value of a function that depends on the pattern and the key alone, computed once and cached."""
+        """Return the value of a function of the pattern, computed once and cached under a key."""
         if torch.compiler.is_compiling():
             return function()
         entry: CacheEntry[Value] | None = self._cache.get(key)
@@ -91,7 +91,7 @@ class PairPattern:
 
     @property
     def T(self) -> PairPattern:
-        """The pattern with rows and columns exchanged."""
+        """Transposed pattern, with rows and columns exchanged."""
         return self.compute_once(
             "T",
             lambda: replace(
@@ -106,13 +106,13 @@ class PairPattern:
         )
 
     def scale_weight(self, factor: float) -> PairPattern:
-        """Return the pattern with the weight of its block multiplied by a factor."""
+        """Return the pattern with the block's weight in the objective multiplied by a factor."""
         if factor == 1:
             return self
         return self.compute_once(("weight", factor), lambda: replace(self, block_weight=factor * self.block_weight))
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> PairPattern:
-        """Return the pattern of the rows and columns with given indices, (N',) and (M',).
+        """Return the pattern restricted to rows and columns with given indices, (N',) and (M',).
 
         If both are the same indices they must be the same tensor.
         """
@@ -151,18 +151,18 @@ class PairPattern:
             selected_indices=(rows, columns),
         )
 
-    def pairs_with_equal(self, attribute: Tensor) -> PairIndicator:
-        """Return the set of pairs whose items have an equal attribute, given as (n,) integers."""
+    def pairs_with_equal(self, attribute: Tensor) -> PairSet:
+        """Return the set of pairs whose items have equal values of an attribute, (n,) integers."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
-        return PairIndicator.from_equal_labels((rows, rows if same else attribute[self.column_items]))
+        return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))
 
     def expand_attribute(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Expand an attribute of the items, (n, ...), to the rows, (N, ...), and to the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
     def without_duplicates(self, ids: Tensor) -> PairPattern:
-        """Return the pattern without the pairs of different items that have equal `ids`, (n,)."""
+        """Return the pattern with a mask of the pairs of different items with equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
         duplicates = LabelExclusion(self.expand_attribute(ids), exception_labels=self.items)
@@ -172,7 +172,7 @@ class PairPattern:
     def append_columns(
         self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
-        """Return the pattern with k columns appended that are nobody's positives; only its rows are anchors.
+        """Return the pattern with k more columns, which are positives of no row; it has a single direction.
 
         Pairs with equal ids, of the n items and the k columns, are excluded. Columns with owners, (k,), are only
         compared with the item that owns them.
@@ -199,7 +199,7 @@ class PairPattern:
         )
 
     def shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
-        """Return the distribution of rows and of columns over processes with given numbers of items."""
+        """Return the distribution of rows and of columns over processes, which have given numbers of items."""
 
         def distribute() -> tuple[Shards, Shards]:
             rows = Shards.from_items(self.row_items, item_counts)
@@ -209,19 +209,19 @@ class PairPattern:
         return self.compute_once(("shards", item_counts), distribute)
 
     def fill_masked(self, matrix: Tensor, value: float) -> Tensor:
-        """Return a matrix, (N, M), with a value in place of the entries of excluded pairs."""
+        """Return a matrix, (N, M), with the entries of excluded pairs replaced by a value."""
         for mask in self.masks:
             matrix = matrix.masked_fill(mask.dense(), value)
         return matrix
 
-    def compared_pairs(self) -> PairIndicator:
+    def compared_pairs(self) -> PairSet:
         """Return the set of compared pairs."""
-        return self.compute_once("compared", lambda: PairIndicator.from_exclusion_masks(self.masks, self.items))
+        return self.compute_once("compared", lambda: PairSet.from_exclusion_masks(self.masks, self.items))
 
-    def negative_pairs(self) -> PairIndicator:
+    def negative_pairs(self) -> PairSet:
         """Return the set of negatives: compared pairs of two different items."""
         return self.compute_once(
-            "negatives", lambda: self.compared_pairs().without(PairIndicator.from_equal_labels(self.items))
+            "negatives", lambda: self.compared_pairs().without(PairSet.from_equal_labels(self.items))
         )
 
     @property
@@ -261,17 +261,17 @@ class Block:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Floating-point type of computations on the block: float64 for float64 embeddings, else float32."""
+        """Dtype of computations on the block: float64 for float64 embeddings, else float32."""
         return self.x.dtype if self.x.dtype == torch.float64 else torch.float32
 
     @property
     def T(self) -> Block:
-        """The block with rows and columns exchanged."""
+        """Transposed block, with rows and columns exchanged."""
         similarities = None if self.similarities is None else self.similarities.T
         return Block(self.pattern.T, self.y, self.x, similarities, self.item_counts, not self.is_transposed)
 
     def select_rows_and_columns(self, rows: Tensor, columns: Tensor) -> Block:
-        """Return the block of the rows and columns with given indices; see `PairPattern.select_rows_and_columns`."""
+        """Return the block restricted to some rows and columns; see `PairPattern.select_rows_and_columns`."""
         x = self.x[rows]
         y = x if self.y is self.x else self.y[columns]
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
@@ -281,10 +281,10 @@ class Block:
     ) -> Block:
         """Return the block with additional columns of embeddings, (k, d); see `PairPattern.append_columns`."""
         pattern = self.pattern.append_columns(len(embeddings), ids, owners)
-        return replace(self, pattern=pattern, y=torch.cat(pad_sets([self.y, embeddings])))
+        return replace(self, pattern=pattern, y=torch.cat(pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
-        """Build the geometry of the block: its compared pairs under a kernel, at its own or another temperature."""
+        """Build the geometry of the block: its compared pairs under a kernel, optionally at another temperature."""
         if self.item_counts is not None:
             processes, (rows, columns) = current_processes(), self.pattern.shards(self.item_counts)
             own = kernel(self.x, self.y, temperature, processes)
@@ -302,7 +302,7 @@ class Block:
 def build_diagonal_pattern(
     size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
-    """Build the pattern whose positives are the diagonal: row i and column i are two views of item i.
+    """Build the pattern of two views of the same items, whose positives are the diagonal.
 
     If decoupled, the positives are excluded from the compared pairs.
     """
@@ -353,19 +353,19 @@ class Layout(ReprMixin, ABC):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties of the layout that do not depend on the views."""
+        """Traits of the layout: properties that do not depend on the views."""
         return LayoutTraits()
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Mask the pairs of a block that the features of its rows, (N, k), and columns, (M, k), exclude."""
+        """Return the block with a mask of pairs that features of its rows, (N, k), and columns, (M, k), exclude."""
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        """Apply the layout to tensors other than embeddings, one (n, k) tensor per view, and return the blocks."""
+        """Return the blocks of values that are not embeddings, (n, k) per view, arranged as those of the views."""
         return self(*values)
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
-        """Return the number of rows of each view from the shape of a similarity matrix.
+        """Return the number of items of each view, given the shape of a similarity matrix.
 
         Args:
             shape: of the matrix.
@@ -384,7 +384,7 @@ class Layout(ReprMixin, ABC):
         """Return the blocks of compared pairs of the views."""
 
     def transform_negatives(self, negatives: Tensor) -> Tensor:
-        """Transform additional negatives, (k, d), as the views are transformed; `UsageError` if there can be none."""
+        """Transform additional negatives, (k, d), like the views; raise `UsageError` if the layout supports none."""
         return negatives
 
 
@@ -437,7 +437,7 @@ class Cross(Layout):
         z0, z1 = views
         z1 = z1.detach() if self.stop_gradient else z1
         if self.shared_columns:
-            return [Block(_prototype_pattern(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
+            return [Block(_build_prototype_pattern(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
         return [Block(build_diagonal_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
@@ -479,11 +479,11 @@ class Joint(Layout):
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of the joined views, (N, N); N = 2n for two views of n items."""
-        z = torch.cat(views if views[0].ndim == 2 else pad_sets(views))
-        return [Block(_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
+        z = torch.cat(views if views[0].ndim == 2 else pad_vector_sets(views))
+        return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
-        """Return the number of rows of each view, assuming two views unless the number of items is known."""
+        """Return the number of items of each view, assuming two views unless that number is known."""
         rows, columns = shape
         size = rows // 2 if items is None else items
         good = rows == columns and size > 0 and rows % size == 0
@@ -493,7 +493,7 @@ class Joint(Layout):
 
 
 @cached
-def _prototype_pattern(size: int, columns: int, device: torch.device) -> PairPattern:
+def _build_prototype_pattern(size: int, columns: int, device: torch.device) -> PairPattern:
     items = torch.arange(size, device=device)
     positives = (items[:0],) * 2
     return PairPattern(
@@ -502,7 +502,7 @@ def _prototype_pattern(size: int, columns: int, device: torch.device) -> PairPat
 
 
 @cached
-def _joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
+def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
     masks = [LabelExclusion((places, places) if candidates == "all" else (items, items))]

@@ -1,4 +1,4 @@
-"""Base class of losses: modules called on embeddings, whose plans and targets can be inspected."""
+"""Base class `Loss` of objectives and sums of objectives, with the inspection of plans and targets."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CallOption: TypeAlias = Any
-"""Keyword argument of a call; see `Loss.forward`."""
+"""Value of a keyword argument of a call of a loss; see `Loss.forward`."""
 
 PerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
-"""One value per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
+"""Values per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
 
 
 @dataclass(frozen=True)
 class CatalogOrigin:
-    """Catalog entry from which an objective was built: name, call and citation.
+    """Catalog entry that an objective was built from: its name, call and citation.
 
     Attributes:
         name: Name of the objective in the catalog.
@@ -80,6 +80,7 @@ class Loss(nn.Module, ABC):
 
     @property
     def compares_sets(self) -> bool:
+        """True if items are sets of vectors, (n, t, d) per view, rather than single vectors, (n, d)."""
         return False
 
     @abstractmethod
@@ -113,7 +114,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=``, for a given target or, without one, for the loss's own."""
+        """Return whether a call needs ``features=``, with a given target or, for None, the loss's own."""
 
     @abstractmethod
     def target_conflict(self, target: Target) -> str | None:
@@ -122,7 +123,7 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def requires_weights(self) -> bool:
-        """True if the weights of the items are the marginals of the plan, so that a call needs ``weights=``."""
+        """True if a call needs ``weights=``, as the weights of the items are the marginals of the plan."""
 
     @property
     @abstractmethod
@@ -133,7 +134,7 @@ class Loss(nn.Module, ABC):
         """
 
     def mutual_information_bound(self, value: float) -> float | None:
-        """Return the lower bound on mutual information, in nats, that a loss value of the last call implies, or None.
+        """Return the lower bound on mutual information, in nats, that a loss value implies, or None if there is none.
 
         Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
         """
@@ -283,7 +284,7 @@ class Loss(nn.Module, ABC):
 
 
 def add_terms(total: Tensor | None, value: Tensor) -> Tensor:
-    """Add a term, or the value of a direction, to the total; None is no total yet.
+    """Return a total plus a value; the value alone if the total is None.
 
     Raises:
         UsageError: they are values of different numbers of rows.

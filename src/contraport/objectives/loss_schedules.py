@@ -30,10 +30,10 @@ from contraport.schedules import RampSchedule, parse_schedule_parts, parse_tempe
 
 
 class LossSchedule(Protocol):
-    """Protocol of schedules that set one property of a loss as a function of the step."""
+    """Protocol of schedules that set a property of a loss, such as its temperature, at each step."""
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the scheduled property of a loss for a step, counted from 0."""
+        """Set the scheduled property of a loss for a step of training, counted from 0."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +125,7 @@ class Loosen(Tighten):
 
 @dataclass(frozen=True, repr=False)
 class FixedConstraint(ReprMixin):
-    """Constraint schedule that sets one constraint at every step, in place of the objective's own.
+    """Constraint schedule that is constant: it replaces the constraint of the objective by another.
 
     Args:
         constraint: the constraint.
@@ -157,7 +157,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
 """Constraints available in training, by name."""
 
 CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Loosen}
-"""Constraint schedules by name."""
+"""Constraint schedules available in training, by name."""
 
 
 def parse_constraint(text: str, unit: int) -> LossSchedule:

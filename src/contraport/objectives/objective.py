@@ -19,12 +19,12 @@ from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoor
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss, add_terms
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.problem import MatchingProblem, convert_target, read_problem, report_failure
+from contraport.objectives.problem import MatchingProblem, convert_target, read_local_problem, report_failure
 from contraport.objectives.targets import Pairs, Target
 
 
 class Objective(Loss):
-    """Contrastive objective: divergence of the solved plan from the target plan, plus weighted penalties.
+    """Contrastive objective: divergence of the solved plan from the target plan, plus weighted penalties on the plan.
 
     Call it on the embeddings of two views, (n, d) each, of any floating-point type; it returns a scalar tensor.
     Computations run in single precision at least, whatever autocast is set to. Under `torch.distributed` each process
@@ -157,7 +157,7 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float) -> float | None:
-        """Return the InfoNCE lower bound on mutual information for a value of the last call: log k minus the loss.
+        """Return the InfoNCE lower bound on mutual information, log k minus the loss, for a value of the last call.
 
         k is the number of candidates among which an item's other view was classified, itself included; if the value
         sums over pairs of views, the bound is that of their mean. It is in nats, and at most log k.
@@ -195,7 +195,7 @@ class Objective(Loss):
         self.kernel.temperature = value
 
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
-        """Compute the divergence and the weighted penalties by name, as tensors; see `forward` for the options.
+        """Compute the divergence and the weighted penalties, as tensors by name; see `forward` for the options.
 
         The divergence is 0 if nothing is left to compare, as no item has two views.
         """
@@ -206,7 +206,7 @@ class Objective(Loss):
         patterns: list[PairPattern] = []
         with autocast_disabled(problem.inputs.views[0]):
             for block in problem.blocks():
-                for result in self._solve(problem, block):
+                for result in self._solve_block(problem, block):
                     exact = result.plan.exact_axis is not None
                     log_mass = 0.0 if exact else result.plan.cached_log_mass
                     log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
@@ -232,23 +232,23 @@ class Objective(Loss):
         # The context stays active between results: what the caller computes from them is not autocast either.
         with autocast_disabled(problem.inputs.views[0]):
             for block in problem.blocks():
-                yield from self._solve(problem, block)
+                yield from self._solve_block(problem, block)
 
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOption], reduction: object = None
     ) -> MatchingProblem:
-        """Check a call, and build its matching problem; without a reduction, plans are only inspected."""
+        """Check the arguments of a call, and build its matching problem; `reduction` is None if plans are inspected."""
         try:
             if reduction is not None:
-                self._check_options(options, reduction)
-            problem = read_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
+                self._check_call_options(options, reduction)
+            problem = read_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             report_failure(views, error)
             raise
         return problem.gather(self.kernel)
 
-    def _check_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
+    def _check_call_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
         """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
@@ -262,13 +262,13 @@ class Objective(Loss):
             message = f"constraint: {self.constraint!r} has no gradient; inspect its plan with loss.plan(...)."
             raise UsageError(message, kind="not_differentiable")
 
-    def _solve(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
-        """Solve the plan of each direction of a block, and return it with the target plan."""
+    def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
+        """Solve the plan of each direction of a block, and return the results with the target plans."""
         directions, attributes = problem.directions(block), problem.inputs.attributes
         (forward, *_), ids = directions[0], attributes.get("ids")
         marginals: Marginals | None = None
         if self.constraint.marginals == "weights":
-            marginals = self._marginals(forward, attributes.get("weights"))
+            marginals = self._weights_as_marginals(forward, attributes.get("weights"))
         same_pairs = problem.negatives is None and not problem.traits.requires_features
         if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
@@ -292,8 +292,8 @@ class Objective(Loss):
             results.append(BlockResult(side, target, plan, row_weights, ids))
         return results
 
-    def _marginals(self, block: Block, weights: Tensor | None) -> Marginals:
-        """Return the weights of the items as log marginals of the rows and columns of a block."""
+    def _weights_as_marginals(self, block: Block, weights: Tensor | None) -> Marginals:
+        """Return the log marginals of the rows and columns of a block that are proportional to the items' weights."""
         if weights is None or not bool((weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")
@@ -366,17 +366,17 @@ class SumLoss(Loss):
             yield module, factor
 
     @property
-    def _first(self) -> Objective:
+    def _first_objective(self) -> Objective:
         return next(self.weighted_objectives())[0]
 
     @property
     def temperature(self) -> float:
         """Temperature of the first objective; assign to it to change it between steps."""
-        return self._first.temperature
+        return self._first_objective.temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        self._first.temperature = value
+        self._first_objective.temperature = value
 
     @property
     def compares_sets(self) -> bool:
@@ -395,7 +395,7 @@ class SumLoss(Loss):
     @property
     def last_mass(self) -> float | None:
         """Mass of the first objective's plan in the last call; see `Objective.last_mass`."""
-        return self._first.last_mass
+        return self._first_objective.last_mass
 
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
@@ -470,7 +470,7 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
 
 
 def _scale_row_values(values: Tensor, row_weights: Tensor | None, term: Divergence) -> Tensor:
-    """Scale the row values of a divergence, (N,), by their weights and so that their mean is the loss."""
+    """Scale the row values of a divergence, (N,), so that their mean is the loss, for ``reduction="none"``."""
     good = values.ndim > 0
     check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
     values = len(values) * values

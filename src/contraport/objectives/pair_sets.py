@@ -1,4 +1,4 @@
-"""Sets of pairs defined by equal labels (classes, domains, masks, duplicates), without an (N, M) matrix.
+"""Sets of pairs with equal labels (classes, domains, masks, duplicates), without an (N, M) matrix.
 
 A set is a signed sum of equalities.
 
@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def labels_to_groups(labels: Tensor) -> Tensor:
-    """Return one group index per label, (n,) integers below n, not consecutive: equal labels have equal indices.
+    """Return a group index of each label, (n,), in 0, ..., n - 1 and not consecutive; equal labels share one.
 
     >>> labels_to_groups(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -48,7 +48,7 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SignedLabelEquality:
-    """Signed set of pairs with equal labels: the matrix sign * [labels of row i = labels of column j].
+    """Matrix sign * [labels of row i = labels of column j], stored by its labels: a term of a `PairSet`.
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
     """
@@ -61,7 +61,7 @@ class SignedLabelEquality:
 
     @property
     def row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
-        """Group indices of rows and columns, equal for the row and column of each pair, and their upper bound."""
+        """Group indices of rows and columns, equal where labels are equal, and their upper bound."""
         if not self._cached_groups:
             self._cached_groups.append(self._compute_groups())
         return self._cached_groups[0]
@@ -94,8 +94,8 @@ def _concatenate_labels(labels: Tensor, others: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class PairIndicator:
-    """Set of pairs (row, column) as a sum of signed 0/1 matrices, each 1 where the labels of row and column are equal.
+class PairSet:
+    """Set of pairs (row, column), stored as a sum of signed label equalities: inclusion and exclusion.
 
     The first matrix has sign 1.
     """
@@ -108,15 +108,15 @@ class PairIndicator:
         return len(self.equalities[0].rows), len(self.equalities[0].columns)
 
     @classmethod
-    def all_pairs(cls, like: tuple[Tensor, Tensor]) -> PairIndicator:
-        """Build the set of all N x M pairs, where N and M are the lengths of the row labels and the column labels."""
+    def all_pairs(cls, like: tuple[Tensor, Tensor]) -> PairSet:
+        """Build the set of all N x M pairs, with N and M the lengths of the given row and column labels."""
         rows, columns = like
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
         return cls((SignedLabelEquality(1, empty, others),))
 
     @classmethod
-    def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairIndicator:
+    def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairSet:
         """Build the set of pairs with equal labels, integers (N,) and (M,)."""
         rows = labels[0].long()[:, None]
         return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
@@ -124,7 +124,7 @@ class PairIndicator:
     @classmethod
     def from_exclusion_masks(
         cls, masks: Sequence[LabelExclusion | SimilarityExclusion], like: tuple[Tensor, Tensor]
-    ) -> PairIndicator:
+    ) -> PairSet:
         """Build the set of pairs that no mask excludes."""
         pairs = cls.all_pairs(like)
         for mask in masks:
@@ -140,28 +140,26 @@ class PairIndicator:
             pairs = pairs.without(excluded)
         return pairs
 
-    def __and__(self, other: PairIndicator) -> PairIndicator:
-        return PairIndicator(tuple(a & b for a in self.equalities for b in other.equalities))
+    def __and__(self, other: PairSet) -> PairSet:
+        return PairSet(tuple(a & b for a in self.equalities for b in other.equalities))
 
-    def without(self, other: PairIndicator) -> PairIndicator:
+    def without(self, other: PairSet) -> PairSet:
         """Return the difference of two sets: the pairs of this set that are not in the other."""
         both = self & other
-        return PairIndicator(
+        return PairSet(
             self.equalities + tuple(SignedLabelEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
         )
 
-    def take_rows(self, rows: slice) -> PairIndicator:
+    def take_rows(self, rows: slice) -> PairSet:
         """Return the pair set restricted to some of its rows."""
-        return PairIndicator(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
 
-    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairIndicator:
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairSet:
         """Return the pair set restricted to some of its rows and columns."""
-        return PairIndicator(
-            tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities)
-        )
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
-        """Apply the set as a matrix of zeros and ones: sum y over the columns of each row, (M, ...) to (N, ...)."""
+        """Sum y over the paired columns of each row, (M, ...) to (N, ...): a product with the 0/1 matrix of the set."""
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
@@ -172,11 +170,11 @@ class PairIndicator:
         return total
 
     def row_mass(self) -> Tensor:
-        """Return the number of pairs in each row, the row mass of the matrix, (N,) integers."""
+        """Return the number of pairs in each row, (N,) integers; named as in `PairWeights`."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:
-        """Return the number of pairs in each row, (N,), in the dtype of `like`."""
+        """Return the number of pairs in each row, (N,), in the dtype and on the device of `like`."""
         return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:
@@ -188,6 +186,6 @@ class PairIndicator:
         return total
 
     @property
-    def T(self) -> PairIndicator:
+    def T(self) -> PairSet:
         """Set of pairs with rows and columns exchanged."""
-        return PairIndicator(tuple(SignedLabelEquality(e.sign, e.columns, e.rows) for e in self.equalities))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.columns, e.rows) for e in self.equalities))

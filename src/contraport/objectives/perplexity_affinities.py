@@ -15,10 +15,10 @@ from torch import Tensor
 from contraport.errors import check, is_number
 
 NEIGHBORS_PER_PERPLEXITY = 3
-"""Number of neighbors in a sparse plan, in units of the perplexity."""
+"""Number of neighbors per item in a sparse plan, divided by the perplexity."""
 
 MAX_DISTANCES = 1 << 22
-"""Number of distances in memory at a time: 32 MiB in double precision."""
+"""Largest number of distances in memory at a time: 32 MiB in double precision."""
 
 # Bisection over log-precisions from -50 to 50, in units of a row's mean distance, determines the last bit.
 _LOG_PRECISION_RANGE = 50.0
@@ -88,7 +88,7 @@ def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
-    """Return the softmax of minus the scaled distances, the scale of each row set by bisection to give the perplexity.
+    """Return the softmax over -scale_i distance_ij in each row, with the scale that gives the perplexity, by bisection.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 

@@ -1,4 +1,4 @@
-"""Transport plan as a function of its potentials, and the block result from which divergences are computed."""
+"""Transport plans given by kernel and potentials, dense and rounded plans, and the result of solving a block."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def T(self) -> Plan:
-        """The plan with rows and columns exchanged."""
+        """Transposed plan, with rows and columns exchanged."""
         return Plan(
             self.geometry.T,
             self.column_potential,
@@ -150,7 +150,7 @@ class Plan:
 
     @property
     def cached_log_mass(self) -> Tensor | None:
-        """Log mass of each row, or otherwise of each column, if the solver has already computed it."""
+        """Log mass of each row, else of each column, if the solver has computed it; None otherwise."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_square_mass(self) -> Tensor:
@@ -304,7 +304,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DensePlan(Plan):
-    """Plan given as a matrix, beside the kernel that its costs follow from.
+    """Plan held as a matrix of masses, with the kernel that gives its costs.
 
     Attributes:
         masses: Plan P, (N, M).
@@ -416,7 +416,7 @@ class BlockResult:
 
 @torch.no_grad()
 def _cost_shift(kernel: LogKernel) -> Tensor:
-    """Return a shift that makes T positive by a margin: twice the largest |T|, or 1 if all are zero."""
+    """Return a shift that makes all entries of T positive: twice the largest |T|, or 1 if all are zero."""
     largest = torch.stack(map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(), kernel.shape)).amax()
     return 2 * largest + (largest == 0)
 

@@ -25,11 +25,11 @@ from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
     NON_ITEM_OPTIONS,
     CallInputs,
-    Negatives,
+    ExtraNegatives,
     check_views,
     read_inputs,
     read_negatives,
-    read_sets,
+    read_vector_sets,
     unpack_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
@@ -37,16 +37,16 @@ from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_block_features
 from contraport.objectives.transport import PlanWeights
 
-OPTIONS = (
+COMPARED_OPTIONS = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
-"""Options of a call, in the order in which processes compare them."""
+"""Options whose types and shapes processes compare before they gather, in this order."""
 
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
-    """Matching problem of one call: its inputs under a layout and a target.
+    """Matching problem of one call: the inputs, with the layout and the target that turn them into blocks.
 
     Attributes:
         layout: Layout, which selects the compared pairs.
@@ -64,14 +64,14 @@ class MatchingProblem:
     traits: LayoutTraits
     target: Target
     inputs: CallInputs
-    negatives: Negatives | None
+    negatives: ExtraNegatives | None
     columns: tuple[Tensor, ...]
     similarities: Tensor | None
     temperature: float | Tensor | None
     plan_weights: PlanWeights | None
 
     def gather(self, kernel: Kernel) -> MatchingProblem:
-        """Return the problem of the items of all processes.
+        """Gather the inputs of all processes, and return the problem of all their items.
 
         Raises:
             UsageError: processes give different options, or one of them rejected its inputs.
@@ -80,10 +80,10 @@ class MatchingProblem:
         item_counts = negative_counts = None
         length, ring = 0, False
         if processes.size > 1:
-            item_counts, negative_counts, length = _agree_on_sizes(processes, self)
+            item_counts, negative_counts, length = _gather_sizes(processes, self)
             ring = current_exchange() == "ring"
             if ring:
-                _check_ring(self)
+                _check_ring_support(self)
         if columns:
             columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.gather_rows()
         else:
@@ -108,12 +108,12 @@ class MatchingProblem:
 
     @property
     def is_unweighted_view_matching(self) -> bool:
-        """True if positives are the views of an item, and all items weigh the same."""
+        """True if positives are the views of an item, and all items have equal weights."""
         return self.target.positives_from_views and not self.inputs.attributes.keys() & {"weights", "column_weights"}
 
     @property
-    def longest_set(self) -> int:
-        """Largest number of vectors of a set; 0 if items are vectors."""
+    def max_set_size(self) -> int:
+        """Largest number of vectors in a set; 0 if items are single vectors."""
         if self.inputs.views[0].ndim == 2:
             return 0
         negatives = () if self.negatives is None else (self.negatives.embeddings,)
@@ -143,13 +143,13 @@ class MatchingProblem:
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
-        """Return the blocks of the rows and columns whose views are present, (n, views) Booleans."""
+        """Return the blocks without the rows and columns of absent views, given (n, views) Booleans."""
         # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
         marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
-        return [_select_present(block, marks) for block, marks in zip(blocks, marked, strict=True)]
+        return [_drop_absent_views(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 
     def directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
-        """Return the directions of a block: rows to columns, and columns to rows if the layout compares both.
+        """Return the one or two directions of a block, rows to columns and back, each with its target plan.
 
         Returns:
             For each direction its compared pairs, its target plan, and the weight of each row in the loss, (N,), 0 for
@@ -180,10 +180,10 @@ class MatchingProblem:
         return directions
 
 
-def read_problem(
+def read_local_problem(
     layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
 ) -> MatchingProblem:
-    """Check the inputs of a call on this process, without communication, and return its part of the problem.
+    """Check the arguments of a call on this process, without communication, and return this process's problem.
 
     Args:
         layout: which pairs are compared.
@@ -216,7 +216,7 @@ def read_problem(
         options["weights"] = plan_weights.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
-        views = read_sets(views, masks) if sets else views
+        views = read_vector_sets(views, masks) if sets else views
         check_views(views, shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
@@ -225,7 +225,7 @@ def read_problem(
         if similarities is not None:
             views = _build_placeholder_views(layout, views, options, similarities)
         views = unpack_views(views)
-        views = read_sets(views, masks) if sets else views
+        views = read_vector_sets(views, masks) if sets else views
     inputs = read_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_items is None
@@ -241,13 +241,13 @@ def read_problem(
     return MatchingProblem(layout, traits, target, inputs, negatives, columns, similarities, temperature, plan_weights)
 
 
-def _check_ring(problem: MatchingProblem) -> None:
-    """Raise `UsageError` for calls that read embeddings of other processes outside of the passes over the pairs."""
+def _check_ring_support(problem: MatchingProblem) -> None:
+    """Raise `UsageError` if the ring exchange does not support the problem: embeddings are not gathered there."""
     refused = {
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.plan_weights is not None,
         f"layout: {problem.layout!r} cannot be": bool(problem.columns) or not problem.traits.compares_items,
-        "kernel: kernels of sets of vectors cannot be": problem.longest_set > 0,
+        "kernel: kernels of sets of vectors cannot be": problem.max_set_size > 0,
     }
     for subject, is_used in refused.items():
         check(not is_used, f"{subject} combined with exchange 'ring'; use 'gather'.", "exchange")
@@ -279,7 +279,7 @@ def describe_type_and_shape(value: object) -> str:
 
 
 def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
-    """Return the type and shape of each option as text; the processes must agree on them."""
+    """Return the type and shape of each option as text, which must be equal on all processes."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes
@@ -306,20 +306,20 @@ def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
     return forms
 
 
-def _agree_on_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return all processes' numbers of items and negatives, and the longest set; raise if their options differ."""
+def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
     forms, views = _option_signatures(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
-    complete = {name: forms.get(name, "none") for name in OPTIONS}
+    complete = {name: forms.get(name, "none") for name in COMPARED_OPTIONS}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
-    gathered = processes.gather_integers([1, len(views[0]), negatives, problem.longest_set, *codes], views[0].device)
+    gathered = processes.gather_integers([1, len(views[0]), negatives, problem.max_set_size, *codes], views[0].device)
     accepted, item_counts, negative_counts, lengths, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
         raise UsageError(f"call: rejected by process {rank}: {message}", kind="refused")
-    for name, theirs in zip(OPTIONS, codes_by_option, strict=True):
+    for name, theirs in zip(COMPARED_OPTIONS, codes_by_option, strict=True):
         if len(set(theirs)) > 1:
             texts = processes.gather_strings(complete[name])
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
@@ -332,18 +332,18 @@ def _agree_on_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tup
 
 
 def report_failure(views: Sequence[object], error: Exception) -> None:
-    """Send the error of this process in the collective that the others wait in, so that they raise too."""
+    """Send this process's error in the collective that the other processes wait in, so that they raise it too."""
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)
-        processes.gather_integers([0] * (4 + len(OPTIONS)), device)
+        processes.gather_integers([0] * (4 + len(COMPARED_OPTIONS)), device)
         processes.gather_strings(str(error))
 
 
 def _build_placeholder_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
-    """Build zero embeddings in place of views, with the row counts that a similarity matrix implies."""
+    """Build zero views of the sizes that a similarity matrix implies, as its embeddings are not known."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = describe_value(similarities)
@@ -364,7 +364,7 @@ def _build_placeholder_views(
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the exception for views that a target cannot match: only one view, or views of different items."""
+    """Build the error of a target that matches views if there is one view only, or views of different items."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
@@ -375,7 +375,7 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
 
 
 def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options or targets that refer to items, if the layout compares coordinates."""
+    """Raise `UsageError` for options or targets of items, as the layout compares coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")
@@ -387,7 +387,7 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the weights of the rows, (N,), that turn a sum into a weighted mean; 0 for rows without target mass."""
+    """Return weights of the rows, (N,), by which the loss is a weighted mean; 0 for rows without target mass."""
     mass = target.row_mass()
     nonempty = mass > 0
     row_weights = nonempty.to(mass.dtype)
@@ -397,7 +397,7 @@ def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Te
     return row_weights / total.masked_fill(total == 0, 1)
 
 
-def _select_present(block: Block, marks: Block) -> Block:
+def _drop_absent_views(block: Block, marks: Block) -> Block:
     """Return the block without the rows and columns of absent views."""
     rows = marks.x[:, 0].nonzero()[:, 0]
     return block.select_rows_and_columns(rows, rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0])

@@ -1,4 +1,4 @@
-"""Entropic optimal transport between two sets of points: plan, Sinkhorn divergence, assignments and item weights."""
+"""Optimal transport between two sets of points: plan, Sinkhorn divergence, soft assignments, and plan weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 @keep_deprecated_attributes(error="marginal_error")
 @dataclass(frozen=True, eq=False)
 class Transport:
-    """Solution of a transport problem: the plan, its cost, the dual potentials and the value of the problem.
+    """Solution of an entropic transport problem: its plan, cost, dual potentials and value.
 
     All but `marginal_error` is differentiable in the points, the masses and the temperature.
 
@@ -97,7 +97,7 @@ class Transport:
 
     @cached_property
     def rounded(self) -> RoundedPlan:
-        """The plan rounded to one that meets both marginals, without gradient: see `Plan.round_to_marginals`.
+        """Plan rounded to meet both marginals exactly, without gradient; see `Plan.round_to_marginals`.
 
         Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport. Plans of `Exact`
         and balanced ones of `Tsallis` meet both marginals without it.
@@ -114,7 +114,7 @@ class Transport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactTransport(Transport):
-    """Solution of an unregularized transport problem: the value is the cost, whose gradient holds the plan fixed.
+    """Solution of an exact transport problem: its value is the cost, whose gradient holds the plan fixed.
 
     That is the gradient of the value itself wherever the optimal plan is unique. There are no dual potentials.
     """
@@ -130,7 +130,7 @@ class ExactTransport(Transport):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TsallisTransport(Transport):
-    """Solution of a transport problem with a Tsallis regularizer of order q, which is the quadratic one for q = 2.
+    """Solution of a transport problem with a Tsallis regularizer of order q (q = 2: quadratic).
 
     The value is <C, P> + temperature sum P^q / (q (q - 1)). Its gradient in the costs is the plan, and in the masses
     the dual potentials. Plan and cost are differentiable where the set of pairs with mass does not change.
@@ -221,7 +221,7 @@ def transport(
     with autocast_disabled(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
-        log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
+        log_a, log_b = _read_log_masses("a", a, len(x), like), _read_log_masses("b", b, len(y), like)
         if constraint.meets_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
@@ -271,7 +271,7 @@ def sinkhorn_divergence(
     )
 
 
-def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
+def _read_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
@@ -316,7 +316,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
 @accept_deprecated_keywords(item_weights="given")
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
-    """Weights of items or pairs from the balanced plan of the batch: ``weights=PlanWeights()`` or ``weights="plan"``.
+    """Weights of items or pairs by the balanced plan of the batch, for ``weights=PlanWeights()`` or ``weights="plan"``.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch

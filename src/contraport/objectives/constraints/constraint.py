@@ -21,7 +21,7 @@ Marginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Request to a constraint for its plans: marginals, directions and column weights.
+    """Arguments of a constraint's call: marginals, directions and column weights of the plans to solve.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
@@ -41,11 +41,11 @@ class PlanRequest(NamedTuple):
 
 
 DEFAULT_REQUEST = PlanRequest()
-"""Uniform marginals, one direction, no column weights."""
+"""Request with default arguments: uniform marginals, one direction, no column weights."""
 
 
 class Constraint(ReprMixin, ABC):
-    """Set of allowed plans, of total mass 1 unless documented otherwise.
+    """Base class of constraints: sets of allowed plans, of total mass 1 unless documented otherwise.
 
     Attributes:
         differentiable: Whether the plan is differentiable with respect to the embeddings.
@@ -60,7 +60,7 @@ class Constraint(ReprMixin, ABC):
 
     @property
     def has_exact_zeros(self) -> bool:
-        """True if entries of the plan can be exactly zero, where KL is infinite."""
+        """True if entries of the plan can be exactly zero, where the KL divergence is infinite."""
         return False
 
     @property
@@ -70,7 +70,7 @@ class Constraint(ReprMixin, ABC):
 
     @property
     def requires_weights(self) -> bool:
-        """True if the marginals are the weights of the items rather than uniform."""
+        """True if a call needs ``weights=``, which are the marginals of the plan in place of uniform ones."""
         return self.marginals == "weights"
 
     @abstractmethod
@@ -93,7 +93,7 @@ def uniform_log_marginals(geometry: Geometry) -> Marginals:
 
 
 def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, Marginals]]:
-    """Return the requested directions, one or two, as the compared pairs and the marginals of each."""
+    """Return the geometry and the log marginals of each requested direction, one or two."""
     log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
     return [forward, (geometry.T, (log_b, log_a))] if request.bidirectional else [forward]
@@ -141,7 +141,7 @@ class Simplex(Constraint):
 
 @dataclass(frozen=True, repr=False)
 class Exact(Constraint):
-    """Exact optimal transport (Kantorovich): the plan of least cost with both marginals, for inspection and evaluation.
+    """Exact optimal transport: the plan of least cost with both marginals, for inspection and evaluation only.
 
     The plan is piecewise constant and has no gradient. Needs SciPy.
 
@@ -178,13 +178,13 @@ class Exact(Constraint):
             masses[rows, columns] = 1 / n
         else:
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
-            masses = torch.as_tensor(_solve_transport(cost, a, b)).to(s)
+            masses = torch.as_tensor(_solve_linear_program(cost, a, b)).to(s)
         plan = DensePlan.from_masses(masses, geometry, (log_a, log_b))
         return [plan, plan.T] if request.bidirectional else [plan]
 
 
-def _solve_transport(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the plan of least cost with row masses a and column masses b; pairs of infinite cost are excluded."""
+def _solve_linear_program(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Solve the linear program of exact transport: the plan of least cost with row masses a and column masses b."""
     optimize, sparse = (
         import_optional(f"scipy.{part}", "train", "The constraint Exact") for part in ("optimize", "sparse")
     )

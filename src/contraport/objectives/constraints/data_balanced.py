@@ -1,4 +1,4 @@
-"""Balanced plan of the whole data from small batches, by dual potentials of the items that are kept between steps."""
+"""Constraint `DataBalanced`: a balanced plan of the whole data, estimated from batches with stored potentials."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from contraport.errors import check
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest
 from contraport.objectives.item_averages import ItemAverages
 from contraport.objectives.layouts import PairPattern
-from contraport.objectives.pair_sets import PairIndicator, log_sum_exp_by_group
+from contraport.objectives.pair_sets import PairSet, log_sum_exp_by_group
 from contraport.objectives.plan import Plan
 
 MAX_VIEWS = 2
-"""Number of views that a block may compare at once."""
+"""Largest number of views that a block may compare at once: two potentials are stored for each view of an item."""
 
 
 class DataBalanced(ItemAverages, Constraint):
-    """Balanced plan of the whole data, estimated from batches: dual potentials of each item are kept between steps.
+    """Balanced plan of the whole data, estimated from batches with dual potentials that are stored per item.
 
     With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and
     its mirror. A step estimates both means from its batch, once each, columns first. The pairs of an item's own views
@@ -60,25 +60,25 @@ class DataBalanced(ItemAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan of the batch's pairs, scaled so that a row's shares are those in the plan of the data."""
+        """Return the plan of the batch, scaled so that each row has the shares that it would have in the whole data."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
         assert pattern is not None
         ids = self.require_ids(request.ids)
-        row_keys, column_keys = (self._keys(ids, pattern, side) for side in range(2))
+        row_keys, column_keys = (self._buffer_positions(ids, pattern, side) for side in range(2))
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
-            f = self._potentials(row_keys, 0).to(like)
-            column_values = self._log_means(geometry.T, pattern.T, f, self._count(row_keys, 0).to(like))
+            f = self._stored_potentials(row_keys, 0).to(like)
+            column_values = self._estimate_log_means(geometry.T, pattern.T, f, self._count_seen(row_keys, 0).to(like))
         g = -self.update_log_averages(column_keys, column_values).detach()
-        columns = self._count(column_keys, 1).to(like)
-        f = -self.update_log_averages(row_keys, self._log_means(geometry, pattern, g, columns))
+        columns = self._count_seen(column_keys, 1).to(like)
+        f = -self.update_log_averages(row_keys, self._estimate_log_means(geometry, pattern, g, columns))
         plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 
-    def _keys(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return the position in the flattened buffer of each row (side 0), (N,), or each column (side 1), (M,)."""
+    def _buffer_positions(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
+        """Return the position in the flattened buffer of each row (side 0), (N,), or of each column (side 1), (M,)."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
@@ -87,20 +87,20 @@ class DataBalanced(ItemAverages, Constraint):
         check(most <= MAX_VIEWS, message, "too_many")
         return (MAX_VIEWS * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _potentials(self, keys: Tensor, side: int) -> Tensor:
-        """Return the stored potentials, (k,); of new items, the mean over those seen, or 0 if there are none."""
+    def _stored_potentials(self, keys: Tensor, side: int) -> Tensor:
+        """Return the stored potentials at positions, (k,); of items not seen yet, the mean of all stored ones, or 0."""
         stored = self.log_average[MAX_VIEWS * side : MAX_VIEWS * (side + 1)]
         own = self.log_average.view(-1)[keys]
         return -torch.where(own.isnan(), stored.nanmean().nan_to_num(0.0), own)
 
-    def _count(self, keys: Tensor, side: int) -> Tensor:
-        """Return the number of rows (side 0) or columns (side 1) of the data: those seen so far, with some keys."""
+    def _count_seen(self, keys: Tensor, side: int) -> Tensor:
+        """Return the number of rows (side 0) or columns (side 1) of the data seen so far, including those of `keys`."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[keys] = True
         return seen[MAX_VIEWS * side : MAX_VIEWS * (side + 1)].sum()
 
-    def _log_means(self, geometry: Geometry, pattern: PairPattern, g: Tensor, columns: Tensor) -> Tensor:
-        """Estimate the log-mean of K_ij e^g_j over all columns of the data, (N,), from those of the batch."""
+    def _estimate_log_means(self, geometry: Geometry, pattern: PairPattern, g: Tensor, columns: Tensor) -> Tensor:
+        """Estimate log mean_j K_ij e^g_j over all columns of the data, (N,), from the columns of the batch."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)
@@ -108,7 +108,7 @@ class DataBalanced(ItemAverages, Constraint):
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
         others = log_sums(of_others, "rows", g)
         counts = pattern.negative_pairs().row_counts(g)
-        in_data = columns - PairIndicator.from_equal_labels(pattern.items).row_counts(g)
+        in_data = columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
         scale = in_data / counts.clamp_min(1)
         present = (counts > 0) & (in_data > 0)
         others = torch.where(present, others + torch.where(present, scale, 1).log(), -torch.inf)

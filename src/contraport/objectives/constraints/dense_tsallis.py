@@ -17,27 +17,26 @@ from contraport.errors import UsageError, check
 from contraport.objectives.plan import DensePlan
 
 _BISECTIONS = 60
-_ROUNDS = 5
-"""Rounds of half-steps before Newton's method, each of which meets the marginals of one side."""
+_HALF_STEP_ROUNDS = 5
+"""Number of rounds of half-steps on columns and rows before Newton's method."""
 
 _MAX_NEWTON_STEPS = 200
 _MAX_HALVINGS = 40
-_RESIDUAL = 1e-12
-_ROUGH_RESIDUAL = 1e-2
-"""L1 errors of the marginals, relative to the total mass, at which the iteration ends: at the last temperature, and at
-each higher one before."""
+_TOLERANCE = 1e-12
+_ROUGH_TOLERANCE = 1e-2
+"""Relative L1 errors of the marginals at which Newton's method stops: at the last temperature, and at higher ones."""
 
 _FIRST_SPREAD = 10.0
-_COOLING = 4.0
-"""Range of the logits at the first temperature, and the factor by which the temperature falls from one to the next."""
+_COOLING_FACTOR = 4.0
+"""Range of the logits at the first temperature, and the factor by which the temperature falls per stage."""
 
-_NULL_SPACE = 1e-11
-"""Eigenvalues of the Hessian below this share of the largest are zero: constants that move between f and g."""
+_NULL_SPACE_CUTOFF = 1e-11
+"""Relative size below which an eigenvalue of the Hessian counts as zero: that of a constant added to f less g."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DenseTsallisPlan(DensePlan):
-    """Tsallis plan that is a matrix, differentiable with respect to costs and marginals, with its dual potentials.
+    """Tsallis plan held as a matrix, with its dual potentials; differentiable in costs and marginals.
 
     Attributes:
         dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost.
@@ -48,7 +47,7 @@ class DenseTsallisPlan(DensePlan):
 
     @property
     def logits(self) -> Geometry:
-        """Logits -C / temperature of the compared pairs."""
+        """Logits -C / temperature of the compared pairs, as a geometry."""
         return self.kernel_geometry
 
     @property
@@ -90,14 +89,14 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     compared = theta > -torch.inf
     has_pairs = compared.any(1).all() & (over != "balanced" or compared.any(0).all())
     check(bool(has_pairs), "constraint: no plan exists, as a row or a column has no compared pair.", "infeasible")
-    dual = _Dual(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
-    f, g = _maximize(dual)
+    dual = _DualProblem(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
+    f, g = _maximize_dual(dual)
     # In units of the temperature; the step has the value 0 and the gradient of the solution.
-    p = _power(f[:, None] + g + theta, order)
+    p = _q_exponential(f[:, None] + g + theta, order)
     residuals = [a - p.sum(1), b - p.sum(0)] if over == "balanced" else [a - p.sum(1)]
     steps = dual.newton_step(f, g, torch.cat(residuals))
     f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
-    masses = _power(f[:, None] + g + theta, order)
+    masses = _q_exponential(f[:, None] + g + theta, order)
     if over == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
     scale = logits.log_kernel.cost_scale
@@ -105,8 +104,8 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     return DenseTsallisPlan.from_masses(masses, logits, (log_a, log_b), dual_potentials=potentials)
 
 
-def _power(s: Tensor, order: float) -> Tensor:
-    """Return [(order - 1) s]_+^(1 / (order - 1)), 0 where s is minus infinity or no mass is left."""
+def _q_exponential(s: Tensor, order: float) -> Tensor:
+    """Return the Tsallis q-exponential [(order - 1) s]_+^(1 / (order - 1)); 0 where s is minus infinity."""
     base = (order - 1) * s
     present = (base > 0) & torch.isfinite(base)
     powers: Tensor = torch.where(present, torch.where(present, base, 1) ** (1 / (order - 1)), 0)
@@ -114,8 +113,8 @@ def _power(s: Tensor, order: float) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Dual:
-    """Dual problem in units of the temperature, of plans with row masses a and, unless b is None, column masses b."""
+class _DualProblem:
+    """Dual problem, in units of the temperature: plans with row masses a and, unless b is None, column masses b."""
 
     theta: Tensor
     order: float
@@ -123,23 +122,23 @@ class _Dual:
     b: Tensor | None
 
     def residual(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient of the dual objective: the marginals minus those of the plan."""
-        plan = _power(f[:, None] + g + self.theta, self.order)
+        """Return the gradient of the dual objective: the required masses minus those of the plan."""
+        plan = _q_exponential(f[:, None] + g + self.theta, self.order)
         rows = self.a - plan.sum(1)
         return rows if self.b is None else torch.cat([rows, self.b - plan.sum(0)])
 
     def value(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the dual objective; minus infinity outside its domain, which order < 1 has."""
+        """Return the dual objective, a scalar; minus infinity outside its domain (for order < 1)."""
         s = f[:, None] + g + self.theta
         linear = f @ self.a + (0 if self.b is None else g @ self.b)
         if self.order < 1 and bool((s >= 0).any()):
             return linear.new_tensor(-torch.inf)
-        return linear - (_power(s, self.order) ** self.order).sum() / self.order
+        return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
     def newton_step(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return the Newton step of f and of g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
+        """Return the Newton steps of f and g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
         n = len(f)
-        plan = _power(f[:, None] + g + self.theta, self.order)
+        plan = _q_exponential(f[:, None] + g + self.theta, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
         rows = weights.sum(1)
         if self.b is None:
@@ -153,33 +152,33 @@ class _Dual:
             step = scale * torch.cholesky_solve((scale * residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
             return step[:n], step[n:]
         values, vectors = torch.linalg.eigh(scale[:, None] * hessian * scale)
-        kept = values > _NULL_SPACE * values[-1]
+        kept = values > _NULL_SPACE_CUTOFF * values[-1]
         step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * residual)) / values[kept]))
         return step[:n], step[n:]
 
 
 @torch.no_grad()
-def _maximize(dual: _Dual) -> tuple[Tensor, Tensor]:
+def _maximize_dual(dual: _DualProblem) -> tuple[Tensor, Tensor]:
     """Maximize the dual objective: half-steps at a high temperature, then Newton's method at falling temperatures."""
     finite = dual.theta[torch.isfinite(dual.theta)]
     spread = float(finite.max() - finite.min()) if dual.b is not None else 0.0
-    stages = max(0, math.ceil(math.log(max(spread, 1.0) / _FIRST_SPREAD, _COOLING)))
+    stages = max(0, math.ceil(math.log(max(spread, 1.0) / _FIRST_SPREAD, _COOLING_FACTOR)))
     f, g = torch.zeros_like(dual.theta[:, 0]), torch.zeros_like(dual.theta[0])
     for stage in range(stages, -1, -1):
-        one = replace(dual, theta=dual.theta / _COOLING**stage)
-        f = _half_step(g + one.theta, dual.order, dual.a)
+        one = replace(dual, theta=dual.theta / _COOLING_FACTOR**stage)
+        f = _solve_row_potentials(g + one.theta, dual.order, dual.a)
         if dual.b is not None:
-            for _ in range(_ROUNDS):
-                g = _half_step((f[:, None] + one.theta).T, dual.order, dual.b)
-                f = _half_step(g + one.theta, dual.order, dual.a)
-        f, g = _iterate_newton(one, f, g, _RESIDUAL if stage == 0 else _ROUGH_RESIDUAL)
+            for _ in range(_HALF_STEP_ROUNDS):
+                g = _solve_row_potentials((f[:, None] + one.theta).T, dual.order, dual.b)
+                f = _solve_row_potentials(g + one.theta, dual.order, dual.a)
+        f, g = _iterate_newton(one, f, g, _TOLERANCE if stage == 0 else _ROUGH_TOLERANCE)
         if stage > 0:
-            g = _COOLING * (g - g.mean())
+            g = _COOLING_FACTOR * (g - g.mean())
     return f, g
 
 
-def _iterate_newton(dual: _Dual, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Take damped Newton steps until the error of the marginals is the tolerance, or cannot be lowered further.
+def _iterate_newton(dual: _DualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Take damped Newton steps until the error of the marginals is within the tolerance or no longer falls.
 
     Raises:
         UsageError: the error stays above 1e-6 of the total mass.
@@ -212,8 +211,8 @@ def _iterate_newton(dual: _Dual, f: Tensor, g: Tensor, tolerance: float) -> tupl
     return f, g
 
 
-def _half_step(theta: Tensor, order: float, masses: Tensor) -> Tensor:
-    """Return the potentials of the rows, (N,), with which their masses are the given ones, by bisection."""
+def _solve_row_potentials(theta: Tensor, order: float, masses: Tensor) -> Tensor:
+    """Return the row potentials, (N,), at which the rows have the given masses, by bisection."""
     largest = theta.amax(1)
     count = theta.shape[1]
     # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.
@@ -221,6 +220,6 @@ def _half_step(theta: Tensor, order: float, masses: Tensor) -> Tensor:
     low, high = bounds.amin(0), bounds.amax(0)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        too_light = _power(middle[:, None] + theta, order).sum(1) < masses
+        too_light = _q_exponential(middle[:, None] + theta, order).sum(1) < masses
         low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)
     return (low + high) / 2

@@ -27,8 +27,8 @@ from contraport.errors import check, check_integer, check_positive, unknown_name
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, Marginals, PlanRequest
 from contraport.objectives.plan import Plan, generalized_kl
 
-REFERENCES = ("product", "counting")
-"""Reference measures of the entropy: the product of the marginals, and 1 everywhere."""
+REFERENCE_MEASURES = ("product", "counting")
+"""Names of the reference measures of the entropy: the product of the marginals, or 1 everywhere (counting)."""
 
 
 class MarginalRelaxation(NamedTuple):
@@ -43,13 +43,13 @@ class MarginalRelaxation(NamedTuple):
     max_shift: float | Tensor | None = None
 
 
-STRICT = MarginalRelaxation()
-"""A half-step that meets its marginal."""
+STRICT_MARGINAL = MarginalRelaxation()
+"""Relaxation of a half-step that meets its marginal exactly."""
 
 
 def _check_reference(name: str | None) -> None:
-    if name not in REFERENCES:
-        raise unknown_name_error("reference", name, REFERENCES)
+    if name not in REFERENCE_MEASURES:
+        raise unknown_name_error("reference", name, REFERENCE_MEASURES)
 
 
 class SinkhornConstraint(Constraint):
@@ -90,8 +90,8 @@ class SinkhornConstraint(Constraint):
         """
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        """Return the relaxation of the half-steps on an axis."""
-        return STRICT
+        """Return how far half-steps on an axis may deviate from the marginal; by default not at all."""
+        return STRICT_MARGINAL
 
     @property
     def meets_both_marginals(self) -> bool:
@@ -108,7 +108,7 @@ class SinkhornConstraint(Constraint):
         """
         kernel = geometry.log_kernel
         like, temperature = kernel.inputs[0], kernel.temperature
-        masses = request.marginals or _cached_uniform(*kernel.shape, like.dtype, like.device)
+        masses = request.marginals or _cached_uniform_marginals(*kernel.shape, like.dtype, like.device)
         reference, axes = self._log_reference(masses, request.log_column_weights), self.half_steps()
         if self.tolerance is not None:
             # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
@@ -119,8 +119,8 @@ class SinkhornConstraint(Constraint):
             plan = replace(solved, iterations=iterations, has_unit_mass=False)
             return [plan, plan.T] if request.bidirectional else [plan]
         initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.bidirectional else 1
-        steps = _build_steps(axes, directions, bool(initial))
-        relaxations, relaxation = [STRICT], Relaxation(reference_potentials=reference)
+        steps = _build_half_steps(axes, directions, bool(initial))
+        relaxations, relaxation = [STRICT_MARGINAL], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
             relaxation = _stack_relaxations(relaxations, like, reference, directions)
@@ -136,7 +136,7 @@ class SinkhornConstraint(Constraint):
         return plans
 
     def _log_reference(self, masses: Marginals, log_column_weights: Tensor | None) -> Marginals | None:
-        """Return the logarithms r, (N,), and c, (M,), of the reference measure exp(r_i + c_j); None is zero.
+        """Return r, (N,), and c, (M,), of the reference measure exp(r_i + c_j) of the entropy; None if they are zero.
 
         The potentials start from r and c, and relaxation is measured from them.
         """
@@ -154,7 +154,7 @@ class SinkhornConstraint(Constraint):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: Marginals | None, directions: int
 ) -> Relaxation:
-    """Stack the relaxations of single half-steps into one relaxation for the half-steps of all directions."""
+    """Stack the relaxations of single half-steps into the engine's relaxation of all half-steps, of all directions."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -177,7 +177,7 @@ def _build_plan(
     potentials: list[Tensor],
     last: MarginalRelaxation,
 ) -> Plan:
-    """Build the plan from the potentials of a chain of half-steps.
+    """Build the plan of one direction from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """
@@ -198,23 +198,23 @@ def _build_plan(
         latest.get("columns"),
         log_mass if final == "rows" else None,
         log_mass if final == "columns" else None,
-        final if last == STRICT else None,
-        last == STRICT and geometry.has_positive_sums,
+        final if last == STRICT_MARGINAL else None,
+        last == STRICT_MARGINAL and geometry.has_positive_sums,
         marginals,
         len(axes) // 2 or None,
     )
 
 
 @cached
-def _cached_uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
+def _cached_uniform_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
     """Return cached uniform log marginals, log 1/N, (N,), and log 1/M, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)
     return like.new_zeros(rows) - log_of_size(rows, like), like.new_zeros(columns) - log_of_size(columns, like)
 
 
 @cached
-def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
-    """Build alternating half-steps of all directions; each reads the previous one of its own, the first the initial."""
+def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
+    """Build the half-steps of all directions; each reads the previous potential of its direction, or the initial."""
     offset = 0 if has_initial else -1
     return tuple(
         HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)
@@ -225,7 +225,7 @@ def _build_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> 
 
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Row constraint: every row has mass 1/N, P = diag(a) softmax over the columns, the plan of InfoNCE and NT-Xent.
+    """Row constraint: every row has mass 1/N, so that the plan is a softmax over columns (InfoNCE, NT-Xent).
 
     Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
@@ -242,7 +242,7 @@ class Rows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Columns(SinkhornConstraint):
-    """Column constraint: every column has mass 1/M; the mirror of `Rows`.
+    """Column constraint: every column has mass 1/M, so that the plan is a softmax over rows.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())
@@ -345,10 +345,10 @@ class Unbalanced(AlternatingConstraint):
         _check_reference(self.reference)
         if self.price not in ("kl", "total-variation"):
             raise unknown_name_error("price", self.price, ("kl", "total-variation"))
-        for value in self._prices().values():
+        for value in self._marginal_prices().values():
             check_positive("relaxation", value, allow_infinity=True)
 
-    def _prices(self) -> dict[Axis, float]:
+    def _marginal_prices(self) -> dict[Axis, float]:
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}
@@ -357,20 +357,20 @@ class Unbalanced(AlternatingConstraint):
 
     @property
     def meets_both_marginals(self) -> bool:
-        return all(math.isinf(value) for value in self._prices().values())
+        return all(math.isinf(value) for value in self._marginal_prices().values())
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
         masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
         targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
         divergence = generalized_kl if self.price == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
         total = super().marginal_penalty(plan)
-        for axis, price in self._prices().items():
+        for axis, price in self._marginal_prices().items():
             if math.isfinite(price):
                 total = total + price * divergence(masses[axis], targets[axis])
         return total
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        price = self._prices()[axis]
+        price = self._marginal_prices()[axis]
         if self.price == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return MarginalRelaxation(damping=1 / (1 + temperature / price))

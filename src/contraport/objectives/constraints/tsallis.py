@@ -37,7 +37,7 @@ _MAX_NEWTON_STEPS = 200
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TsallisPlan(Plan):
-    """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)).
+    """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)), theta the logits.
 
     Attributes:
         kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of the plan's power function.
@@ -72,7 +72,7 @@ class TsallisPlan(Plan):
         return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
 
     def conjugate_at_potentials(self) -> Tensor:
-        """Return the convex conjugate Omega*(theta) of the quadratic regularizer at each potential, (N,) or ().
+        """Return the convex conjugate Omega*(theta) of the quadratic regularizer, per row, (N,), or in all, ().
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
@@ -83,7 +83,7 @@ class TsallisPlan(Plan):
 
 @dataclass(frozen=True)
 class TsallisPowerFunction:
-    """Tsallis q-exponential: the power [(order - 1) (theta - t)]_+^p, p = 1/(order - 1), of logits theta.
+    """Tsallis q-exponential of logits theta with threshold t: [(order - 1) (theta - t)]_+^p, p = 1/(order - 1).
 
     It is computed as level^p [1 + (theta - v) / (p level)]_+^p.
 
@@ -106,19 +106,19 @@ class TsallisPowerFunction:
 
     @property
     def reference_level(self) -> float:
-        """Constant `level` of the formula: the base of a uniform entry for order > 1, else max(0.5, order).
+        """Constant `level` that is factored out of the power for precision; see the formula of the class.
 
-        Below order 1 it is less than 1: `PolynomialTail` ends there.
+        It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTail` ends at 1.
         """
         return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Stored potential minus the threshold of the formula, v - t."""
+        """Difference v - t of the stored potential v and the threshold t."""
         return self.power * self.reference_level
 
     def log_omitted_factor(self, power: float | None = None) -> float:
-        """Return log(level^power), the log of the constant that `build_geometry` omits; ``power=None`` means p."""
+        """Return log(level^power), the constant factor that `build_geometry` leaves out; ``power=None`` means p."""
         return (self.power if power is None else power) * math.log(self.reference_level)
 
     def build_geometry(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
@@ -192,20 +192,20 @@ class Tsallis(Constraint):
             marginals = request.marginals or uniform_log_marginals(geometry)
             plan = solve_dense_tsallis(geometry, self.order, self.over, *marginals)
             return [plan, plan.T] if request.bidirectional else [plan]
-        return [self._solve(pairs) for pairs, _ in requested_directions(geometry, request)]
+        return [self._solve_direction(pairs) for pairs, _ in requested_directions(geometry, request)]
 
     def build_entropic(self) -> Constraint:
-        """Build the constraint of order 1, whose plans are entropic."""
+        """Build the entropic constraint, `Rows`, `Simplex` or `Balanced`, that this one is at order 1."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.over]
 
-    def _solve(self, geometry: Geometry) -> TsallisPlan:
+    def _solve_direction(self, geometry: Geometry) -> TsallisPlan:
         n, m = geometry.shape
         has_row_potentials = self.over == "rows"
         share, count = (1 / n, m) if has_row_potentials else (1.0, n * m)
         power_function = TsallisPowerFunction(self.order, count)
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
-        _check_range(self.order, count, like.dtype)
+        _check_order_range(self.order, count, like.dtype)
         potential, empty = run_host_loop(_NewtonLoop(self, logits.reduce_to_pass_inputs(), power_function))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
@@ -262,13 +262,13 @@ class Tsallis(Constraint):
         return step, log_total
 
     def _pool_row_sums(self, row_sums: Tensor) -> Tensor:
-        """Pool the log-sums of the rows over all pairs if all rows share one potential; else return them unchanged."""
+        """Return the log-sums of the rows, (N,); if all rows share one potential, the log-sum of all pairs for each."""
         return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
 
 
 @dataclass(frozen=True, eq=False)
 class _NewtonLoop(HostLoop):
-    """Newton iteration for the potentials of a Tsallis plan, repeated until they no longer change.
+    """Newton iteration for the potentials of a Tsallis plan, until they no longer change.
 
     Its outputs are the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,).
     """
@@ -302,8 +302,8 @@ class _NewtonLoop(HostLoop):
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
 
-def _check_range(order: float, count: int, dtype: torch.dtype) -> None:
-    """Raise `UsageError` if thresholds, up to count^(1 - order), would overflow the floating-point type."""
+def _check_order_range(order: float, count: int, dtype: torch.dtype) -> None:
+    """Raise `UsageError` if the order is so low that thresholds, up to count^(1 - order), overflow the dtype."""
     limit = 0.9 * math.log(torch.finfo(dtype).max)
     minimum, name = 1 - limit / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
     expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"

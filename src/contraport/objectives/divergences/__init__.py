@@ -20,11 +20,6 @@ from contraport.objectives.divergences.kernel_divergences import (
     Pairwise,
     SignedPairwise,
 )
-from contraport.objectives.divergences.module_divergences import (
-    Logistic,
-    MovingAverageLogSum,
-    NoiseContrastiveEstimation,
-)
 from contraport.objectives.divergences.plan_divergences import (
     KL,
     FenchelYoung,
@@ -37,6 +32,11 @@ from contraport.objectives.divergences.plan_divergences import (
     Rince,
     SquaredL2,
     TotalVariation,
+)
+from contraport.objectives.divergences.stateful_divergences import (
+    Logistic,
+    MovingAverageLogSum,
+    NoiseContrastiveEstimation,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Attraction of positives and repulsion of compared pairs as separate terms of a loss.
+"""Attraction of positives and repulsion of compared pairs, each as a term of its own (DHEL, KCL, VICReg).
 
 If both are over the same pairs, one is an objective's divergence and the other its penalty; else they are two
 objectives of a `SumLoss`. All but `ContrastiveEnergy` depend on the kernel alone, so that their constraint is `Free`.
@@ -65,7 +65,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Attraction of the positives by the kernel (KCL): minus their mean kernel, -<t, K>.
+    """Attraction of the positives by the kernel: minus the mean kernel of the positives, -<t, K> (KCL).
 
     The attraction vanishes for distant pairs.
 
@@ -86,7 +86,7 @@ class KernelAttraction(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction of the positives by the log-kernel: minus the log of the kernel sum over the view pairs of an item.
+    """Attraction of the positives by the log-kernel: minus the log of the kernel, summed over an item's view pairs.
 
     For two views it is minus the log-kernel of the positive.
 
@@ -139,7 +139,7 @@ class LogKernelAttraction(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairRanking(KernelDivergence):
-    """Ranking of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)) over all i, j of which i has the higher grade.
+    """Ranking loss of graded pairs (CoSENT): log(1 + sum exp(s_j - s_i)) over pairs i with a higher grade than j.
 
     s_i is the log-kernel of the pair i of the target plan, and its grade is the weight of its row, ``weights=`` of the
     call: only the order of the grades counts, and equal grades are not compared. It takes O(n log n) time.
@@ -226,7 +226,7 @@ class LogSumKernel(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class MeanKernel(KernelDivergence):
-    """Repulsion by the kernel (KCL): its mean over the compared pairs of a row, averaged over rows.
+    """Repulsion by the kernel: mean kernel over the compared pairs of a row, averaged over rows (KCL).
 
     Raises:
         UsageError: in the call, a single item.
@@ -368,21 +368,21 @@ class ContrastiveEnergy(Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True if the temperature has a gradient; it has one only through the plan, unless the plan is detached."""
+        """True unless the plan is detached, through which alone the temperature gets a gradient."""
         return not self.detach
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the energy of each row, (N,); 0 for rows without compared pairs."""
         pattern = result.block.pattern
         if pattern.includes_positives:
-            return self._difference(result)
+            return self._cost_difference(result)
         require_negatives(result)
         if pattern.has_no_empty_rows:
-            return self._difference(result)
+            return self._cost_difference(result)
         empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
-        return self._difference(result).masked_fill(empty, 0)
+        return self._cost_difference(result).masked_fill(empty, 0)
 
-    def _difference(self, result: BlockResult) -> Tensor:
+    def _cost_difference(self, result: BlockResult) -> Tensor:
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.paired:
@@ -401,7 +401,7 @@ class ContrastiveEnergy(Divergence):
 
 
 def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the target-weighted sum of a function of the cost in each row, sum_j t_ij function(T_ij), (N,).
+    """Return sum_j t_ij function(T_ij) of each row, (N,): a target-weighted sum of a function of the cost.
 
     t is the target plan, T minus the cost in units of the kernel.
     """
@@ -410,7 +410,7 @@ def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], 
 
 
 def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
-    """Return the repulsion of each row, (N,), times its target mass; 0 for rows without compared pairs."""
+    """Weight the repulsion of each row, (N,), by its target mass; 0 for rows without compared pairs."""
     require_negatives(result)
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)

@@ -50,21 +50,21 @@ class Divergence(ReprMixin):
 
 
 class KernelDivergence(Divergence):
-    """Base class of divergences computed from the kernel: independent of the constraint, without column weights."""
+    """Base class of divergences of the kernel itself, which do not depend on the constraint or on column weights."""
 
     supports_column_weights: ClassVar[bool] = False
     depends_on_constraint: ClassVar[bool] = False
 
 
 def require_negatives(result: BlockResult) -> None:
-    """Raise `UsageError` if a batch has a single item and no additional negatives."""
+    """Raise `UsageError` if there are no negatives: a single item, and no additional ones."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     check(good, "z0: must have at least 2 items, as this objective needs negatives, got 1.", "single_item")
 
 
 def replace_zeros_by_one(mass: Tensor) -> Tensor:
-    """Return the masses with zeros replaced by one, as divisors."""
+    """Return masses to divide by, with 1 in place of 0."""
     return torch.where(mass > 0, mass, 1)
 
 

@@ -1,4 +1,4 @@
-"""Contrastive losses of a row's positive against the kernel of its other pairs: pairwise, debiased and quadratic.
+"""Divergences of the kernel: pairwise losses (triplet and others), debiased InfoNCE, closed-form quadratic loss.
 
 In the pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), psi is a link on T_ij = -d_ij^2 / temperature with the
 bias d_i^2 / temperature on its row, so that one log-sum-exp over the negatives serves all of them, with its exact
@@ -60,7 +60,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class SignedPairwise(KernelDivergence):
-    """Pairwise loss without the log of `Pairwise`, phi(sum_j psi(d_i^2 - d_ij^2)), so that psi may be negative.
+    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)) whose psi may be negative, unlike that of `Pairwise`.
 
     Args:
         phi: pointwise function of the sum.
@@ -83,7 +83,7 @@ class SignedPairwise(KernelDivergence):
 
 @dataclass(frozen=True)
 class _SignedPart:
-    """Positive part of a function (sign 1), or of its negative (sign -1)."""
+    """Positive part of psi (sign 1), or negative part of psi (sign -1), as a nonnegative function."""
 
     psi: Pointwise
     sign: int
@@ -109,7 +109,7 @@ def _weight_rows(result: BlockResult, values: Tensor) -> Tensor:
 # Named functions rather than lambdas: an objective that holds one can be pickled.
 
 
-def _log_plus(log_sum: Tensor, *, epsilon: float) -> Tensor:
+def _log_add(log_sum: Tensor, *, epsilon: float) -> Tensor:
     return torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum) if epsilon else log_sum
 
 
@@ -122,7 +122,7 @@ def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
 
 
 class PairwisePreset(NamedTuple):
-    """Preset of a pairwise loss from the table of the alpha-CL paper.
+    """Preset of a pairwise loss: a row of table 1 of the alpha-CL paper (Tian, 2022).
 
     Attributes:
         accepts_temperature: Whether the loss has a temperature.
@@ -134,7 +134,7 @@ class PairwisePreset(NamedTuple):
 
 
 PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
-    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e), scaled=True)),
+    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_add, epsilon=e), scaled=True)),
     "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", torch.positive)),
     "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", torch.exp, LogPower(), e)),
     "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", F.softplus, shift=e, scaled=True)),
@@ -145,12 +145,12 @@ PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
     ),
     "linear_pairs": PairwisePreset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }
-"""Pairwise losses of the paper's table, by name."""
+"""Presets of pairwise losses by name: table 1 of the alpha-CL paper (Tian, 2022)."""
 
 
 @dataclass(frozen=True, repr=False)
 class DebiasedContrastive(KernelDivergence):
-    """Debiased InfoNCE with hard-negative weights: corrects for negatives of the row's own class.
+    """Debiased InfoNCE, optionally with hard-negative weights: corrects for false negatives, of the row's own class.
 
     The loss of a row with the positive K_i+ is -log(K_i+ / (K_i+ + N g_i)), where g_i estimates the mean of the kernel
     over true negatives.
@@ -209,7 +209,7 @@ class DebiasedContrastive(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):
-    """Closed-form loss of the quadratic regularizer (IOT-CL), whose plan may have negative entries.
+    """Loss of the quadratic regularizer in closed form (IOT-CL), whose implied plan may have negative entries.
 
     It takes no pass over all pairs.
 
@@ -249,9 +249,9 @@ class ClosedFormQuadratic(KernelDivergence):
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
         # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
         arguments = Plan(plan.geometry, level, None)
-        return -result.target.target_weighted_row_sums(arguments, self._log)
+        return -result.target.target_weighted_row_sums(arguments, self._log_with_tangent)
 
-    def _log(self, argument: Tensor) -> Tensor:
+    def _log_with_tangent(self, argument: Tensor) -> Tensor:
         # Tangent continuation: below the floor log x becomes its tangent, which attracts where log is undefined.
         safe = argument.clamp_min(self.floor)
         return safe.log() + (argument - safe) / self.floor

@@ -154,7 +154,7 @@ class Rince(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class FenchelYoung(Divergence):
-    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss): the counterpart of KL.
+    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss): what KL is for entropic plans.
 
     Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero if P = t.
 
@@ -204,7 +204,7 @@ class PlanDistance(Divergence):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each pair from t and log P, at entries with t > 0."""
+        """Return the distance of each pair, given t and log P of the entries with t > 0."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
@@ -276,7 +276,7 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Uniformity penalty of IOT-CL on a plan, KL(Q | P): Q is P with the mass of all negatives spread evenly.
+    """Uniformity penalty of IOT-CL: KL(Q | P), where Q is the plan P with the negatives' mass spread evenly.
 
     With the cosine cost it takes no pass over the pairs.
 
@@ -311,12 +311,12 @@ _MARGINAL_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "total-variation": lambda target, log_mass: TotalVariation().elementwise_distance(target, log_mass).sum(),
     "jensen-shannon": lambda target, log_mass: JensenShannon().elementwise_distance(target, log_mass).sum(),
 }
-"""Distance of the masses, given by their logarithm, from the target marginal, by name."""
+"""Distances of masses, given by their logarithm, from the target marginal, by name."""
 
 
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(Divergence):
-    """Divergence of the plan's marginals from the target marginals, of rows, of columns, or the sum of both.
+    """Penalty on the divergence of the plan's row or column masses, or both, from the target marginals.
 
     Args:
         divergence: ``"kl"``; ``"squared-l2"``, N/2 times the squared distance; ``"total-variation"``; or

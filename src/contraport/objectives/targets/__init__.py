@@ -5,7 +5,7 @@ structured, kernel or dense form, which never enters a pass over the pairs.
 """
 
 from contraport.objectives.targets.attribute_targets import Domains, DuplicateGroups, Labels
-from contraport.objectives.targets.explicit import Matrix, PairList, SimilarityMatrix
+from contraport.objectives.targets.explicit_targets import Matrix, PairList, SimilarityMatrix
 from contraport.objectives.targets.feature_targets import Neighbors, SoftNeighbors
 from contraport.objectives.targets.target import (
     DenseTargetPlan,

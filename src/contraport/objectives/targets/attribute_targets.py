@@ -13,7 +13,7 @@ from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
 from contraport.objectives.inputs import Attributes, CallInputs, check_values
 from contraport.objectives.layouts import Block
-from contraport.objectives.pair_sets import PairIndicator
+from contraport.objectives.pair_sets import PairSet
 from contraport.objectives.targets.target import (
     DenseTargetPlan,
     PiecewiseConstantTargetPlan,
@@ -58,13 +58,13 @@ class Labels(Target):
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
             rows, columns = pattern.expand_attribute(labels.to(block.compute_dtype))
             return DenseTargetPlan(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
-        same_class = pattern.pairs_with_equal(_integer_attribute("labels", attributes))
-        return _structured_target(block, ((1.0, pattern.compared_pairs() & same_class),))
+        same_class = pattern.pairs_with_equal(_read_integer_attribute("labels", attributes))
+        return _build_piecewise_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
-    """Target whose positives are all views of an item and of items that share content with it.
+    """Target whose positives are the views of an item and of items that share content with it.
 
     Each row has mass 1/N, divided equally.
 
@@ -111,7 +111,7 @@ class DuplicateGroups(Target):
             # Each column takes only pairs that earlier columns left, so that the levels are disjoint.
             levels.append((1.0, remaining & same))
             remaining = remaining.without(same)
-        return _structured_target(block, tuple(levels))
+        return _build_piecewise_target(block, tuple(levels))
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,19 +147,19 @@ class Domains(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTargetPlan:
         pattern = block.pattern
-        same_item = PairIndicator.from_equal_labels(pattern.items)
-        same_domain = pattern.pairs_with_equal(_integer_attribute("domains", attributes))
+        same_item = PairSet.from_equal_labels(pattern.items)
+        same_domain = pattern.pairs_with_equal(_read_integer_attribute("domains", attributes))
         others = pattern.compared_pairs().without(same_item)
         levels = (
             (1.0, pattern.compared_pairs() & same_item),
             (self.alpha, others & same_domain),
             (self.beta, others.without(same_domain)),
         )
-        return _structured_target(block, tuple((level, pairs) for level, pairs in levels if level > 0))
+        return _build_piecewise_target(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
-def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan from sets of pairs and their levels, each row scaled to mass 1/N; empty rows stay 0."""
+def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
+    """Build the target plan from sets of pairs with a level each; rows have mass 1/N, rows without pairs 0."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)
@@ -169,7 +169,7 @@ def _structured_target(block: Block, levels: tuple[tuple[float, PairIndicator], 
     return PiecewiseConstantTargetPlan(levels, row_scale, cached_row_mass=nonempty / n)
 
 
-def _integer_attribute(name: str, attributes: Attributes) -> Tensor:
+def _read_integer_attribute(name: str, attributes: Attributes) -> Tensor:
     if name not in attributes:
         raise UsageError(f"{name}: required, got none. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]

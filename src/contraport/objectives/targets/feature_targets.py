@@ -1,4 +1,4 @@
-"""Targets from features of the items in another space, and their target plan: a kernel in that space."""
+"""Targets from features in another space, such as a teacher's: soft positives or nearest neighbors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Features = Tensor | tuple[Tensor, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftNeighbors(Target):
-    """Target of soft positives by similarity in another space (SNE, distillation).
+    """Target of soft positives, weighted by similarity in another space (SNE, distillation).
 
     The target plan is the row-normalized kernel of the features.
 
@@ -78,7 +78,7 @@ class SoftNeighbors(Target):
     def transpose(self) -> SoftNeighbors:
         if self.features is None:
             return replace(self, _backward=not self._backward)
-        return replace(self, features=_exchange_views(self.features))
+        return replace(self, features=_swap_views(self.features))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,11 +120,11 @@ class Neighbors(Target):
         return SparseTargetPlan(rows, nearest.indices[compared], share[rows], block.shape)
 
     def transpose(self) -> Neighbors:
-        return Neighbors(_exchange_views(self.features), self.neighbors)
+        return Neighbors(_swap_views(self.features), self.neighbors)
 
 
 def select_block_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
-    """Select the features of the rows and of the columns of a block from ``features=`` of the call.
+    """Return the features of the rows and of the columns of a block, from ``features=`` of the call.
 
     Both are one tensor if rows and columns are the same.
     """
@@ -162,13 +162,13 @@ def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, T
     return (x, x) if same else (x, y)
 
 
-def _exchange_views(features: Features) -> Features:
+def _swap_views(features: Features) -> Features:
     return features[::-1] if isinstance(features, tuple) else features
 
 
 @dataclass(frozen=True, eq=False)
 class KernelTargetPlan(TargetPlan):
-    """Target plan given by a kernel in another space, p_ij = exp(S_ij + r_i + c_j), without gradient.
+    """Target plan given by a kernel on features, p_ij = exp(S_ij + r_i + c_j), without gradient.
 
     S is the log of the kernel.
 
@@ -190,7 +190,7 @@ class KernelTargetPlan(TargetPlan):
 
     @classmethod
     def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
-        """Build the target plan by scaling each row of a kernel to mass 1/N; rows without compared pairs stay zero."""
+        """Build the target plan from a kernel, each row scaled to mass 1/N; rows without compared pairs have none."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
@@ -200,8 +200,8 @@ class KernelTargetPlan(TargetPlan):
         f = torch.where(nonempty, -log_row_sums - log_of_size(n, like), -torch.inf)
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
-    def _map_rows(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return a function of the rows of the plan, computed a few rows at a time."""
+    def _map_row_blocks(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a function to blocks of rows of the dense plan, a few rows at a time."""
 
         def evaluate(rows: slice) -> Tensor:
             log_kernel = self.geometry.take_rows(rows).dense()
@@ -213,23 +213,23 @@ class KernelTargetPlan(TargetPlan):
     def apply(self, y: Tensor) -> Tensor:
         y = y[: self.geometry.shape[1]]
         if is_in_torch_func():  # an autograd.Function without a vmap rule cannot be transformed
-            return self._map_rows(lambda plan: plan).to(y.dtype) @ y
+            return self._map_row_blocks(lambda plan: plan).to(y.dtype) @ y
         product: Tensor = _KernelProduct.apply(self, y)
         return product
 
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:
             return self.cached_row_mass
-        return self._map_rows(lambda plan: plan.sum(1))
+        return self._map_row_blocks(lambda plan: plan.sum(1))
 
     def row_negative_entropy(self) -> Tensor:
-        return self._map_rows(lambda plan: torch.xlogy(plan, plan).sum(1))
+        return self._map_row_blocks(lambda plan: torch.xlogy(plan, plan).sum(1))
 
     def row_square_mass(self) -> Tensor:
-        return self._map_rows(lambda plan: plan.square().sum(1))
+        return self._map_row_blocks(lambda plan: plan.square().sum(1))
 
     def dense(self) -> Tensor:
-        return F.pad(self._map_rows(lambda plan: plan), (0, self.num_appended))
+        return F.pad(self._map_row_blocks(lambda plan: plan), (0, self.num_appended))
 
     @property
     def T(self) -> KernelTargetPlan:
@@ -259,7 +259,7 @@ class _KernelProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, target: KernelTargetPlan, y: Tensor) -> Tensor:
         ctx.target = target
-        return target._map_rows(lambda plan: plan.to(y.dtype) @ y)
+        return target._map_row_blocks(lambda plan: plan.to(y.dtype) @ y)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:

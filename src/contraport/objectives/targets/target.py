@@ -1,4 +1,4 @@
-"""Base class of targets, the forms of target plans (sparse, dense, structured), and the target `Pairs`.
+"""Base classes of targets and target plans, sparse, dense and piecewise constant plans, and the target `Pairs`.
 
 Target plans never enter a pass over the pairs: divergences need only row sums of a target plan against a log-kernel or
 a plan, which each form computes in its own way. All targets can then share the passes, whose memory stays O(N + M).
@@ -29,14 +29,14 @@ from contraport.engine import (
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, PairPattern
-from contraport.objectives.pair_sets import PairIndicator
+from contraport.objectives.pair_sets import PairSet
 
 if TYPE_CHECKING:
     from contraport.objectives.plan import Plan
 
 
 class TargetPlan(ABC):
-    """Base class of target plans: the target plan p of a block, an (N, M) nonnegative matrix in a compact form."""
+    """Base class of target plans p of a block: nonnegative (N, M) matrices, stored in a compact form."""
 
     @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
@@ -72,14 +72,14 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def append_columns(self, columns: int) -> TargetPlan:
-        """Return the plan with a number of additional columns without mass."""
+        """Return the plan with a number of additional columns that have no mass."""
 
     def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), ignoring masks."""
+        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), also at masked pairs."""
         return log_kernel.weighted_row_sums(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        """Return the relative entropy of each row to a plan, sum_j p_ij (log p_ij - log K_ij - f_i - g_j), (N,).
+        """Return the relative entropy of each row, sum_j p_ij log(p_ij / P_ij), (N,), to a plan P = exp(log K + f + g).
 
         Masks are ignored; a potential of None is zero.
         """
@@ -88,7 +88,7 @@ class TargetPlan(ABC):
         return entropy if g is None else entropy - self.apply(g)
 
     def sum_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the row sums of a function of p_ij and log P_ij, (N,), over the entries where p is positive."""
+        """Return the row sums of a function of p_ij and log P_ij, (N,), over entries with p_ij > 0."""
 
         def sum_block(rows: slice) -> Tensor:
             matrix = self.take_rows(rows).dense()
@@ -130,18 +130,18 @@ class Target(ReprMixin, ABC):
 
     @property
     def kind(self) -> str:
-        """Kind of the target, which must be the same on all processes of a call."""
+        """Text that identifies the kind of target, which must be the same on all processes of a call."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:
         """Raise `UsageError` if the target does not fit the items of this process, before anything is gathered."""
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> Target:
-        """Return the target for the gathered items of all processes, if it refers to items by position."""
+        """Return the target for the items of all processes, gathered if it refers to items by position."""
         return self
 
     def gather_rows(self) -> Target:
-        """Gather the rows of the target from all processes, for layouts whose columns are prototypes, not items.
+        """Return the target with the rows of all processes, for layouts whose columns are prototypes, not items.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -179,7 +179,7 @@ class SparseTargetPlan(TargetPlan):
     def row_negative_entropy(self) -> Tensor:
         if self.cached_negative_entropy is not None:
             return self.cached_negative_entropy
-        return self._sum_by_row(_times_log(self.values))
+        return self._sum_by_row(_p_log_p(self.values))
 
     def row_square_mass(self) -> Tensor:
         return self._sum_by_row(self.values.square())
@@ -236,7 +236,7 @@ class DenseTargetPlan(TargetPlan):
         return self.matrix.sum(1)
 
     def row_negative_entropy(self) -> Tensor:
-        return _times_log(self.matrix).sum(1)
+        return _p_log_p(self.matrix).sum(1)
 
     def row_square_mass(self) -> Tensor:
         return self.matrix.square().sum(1)
@@ -256,7 +256,7 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan that is constant on a few sets of pairs of a row: p_ij = r_i sum_k level_k [(i, j) in set k].
+    """Target plan with a constant level per set of pairs: p_ij = r_i sum_k level_k [(i, j) in set k].
 
     Attributes:
         level_sets: Disjoint sets of pairs, each with its level, the positive value of the plan there.
@@ -265,7 +265,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         num_appended: Number of columns without mass that follow those of the sets.
     """
 
-    level_sets: tuple[tuple[float, PairIndicator], ...]
+    level_sets: tuple[tuple[float, PairSet], ...]
     row_scale: Tensor
     cached_row_mass: Tensor | None = None
     num_appended: int = 0
@@ -336,10 +336,10 @@ class Pairs(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         pattern, dtype = block.pattern, block.compute_dtype
-        return pattern.compute_once((Pairs, dtype), lambda: _positives_target(pattern, dtype))
+        return pattern.compute_once((Pairs, dtype), lambda: _build_positives_target(pattern, dtype))
 
 
-def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
+def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
     """Build the sparse target plan of the positive pairs of a pattern; rows without positives have no mass."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
@@ -349,8 +349,8 @@ def _positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetP
     return SparseTargetPlan(rows, columns, values / counts[rows], pattern.shape)
 
 
-def _times_log(mass: Tensor) -> Tensor:
-    """Return p log p of each entry; entries of 0 have no gradient, as that of an excluded pair would be NaN."""
+def _p_log_p(mass: Tensor) -> Tensor:
+    """Return p log p of each entry; where p is 0 it is 0 without gradient, which would be NaN at excluded pairs."""
     return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 
 

@@ -22,13 +22,13 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check
 from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule, matryoshka
+from contraport.objectives.component_specs import replace_components
 from contraport.objectives.loss_schedules import (
     LossSchedule,
     PlanWeightsSchedule,
     parse_constraint,
     parse_plan_weights_schedule,
 )
-from contraport.objectives.part_specs import replace_parts
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
 from contraport.training.components.data_builder import build_views, count_cached_draws
 from contraport.training.components.model_builder import (
@@ -96,7 +96,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
     objective = _build_named_objective(chosen, temperature, own)
     parts = {name: getattr(settings, name) for name in ("layout", "kernel", "divergence")}
     if any(parts.values()):
-        objective = replace_parts(objective, **parts, constraint=settings.constraint)
+        objective = replace_components(objective, **parts, constraint=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
 
 

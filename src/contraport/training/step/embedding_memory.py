@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.distributed import gather
-from contraport.objectives.inputs import Negatives
+from contraport.objectives.inputs import ExtraNegatives
 
 BANK_MOMENTUM = 0.5
 
@@ -27,7 +27,7 @@ class EmbeddingMemory(nn.Module, ABC):
         self._staged: list[tuple[Tensor, Tensor]] = []
 
     @abstractmethod
-    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
         """Return the positives of the items `ids` in a view, ``(b, d)``, and the stored negatives, None without any."""
 
     @abstractmethod
@@ -74,11 +74,11 @@ class Queue(EmbeddingMemory):
         self.register_buffer("ids", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("written", torch.tensor(0))
 
-    def entries(self, view: int) -> Negatives:
+    def entries(self, view: int) -> ExtraNegatives:
         """Return the stored embeddings of a view with their item ids; fewer than `size` until the queue is full."""
-        return Negatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
+        return ExtraNegatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
-    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
         return keys, self.entries(view) if self.written > 0 else None
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
@@ -112,10 +112,10 @@ class ItemBank(EmbeddingMemory):
         self.draws = draws
         self.register_buffer("embeddings", F.normalize(torch.randn(items, views, dimensions), dim=2))
 
-    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, Negatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
         # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.
         drawn = torch.randint(len(self.embeddings), (self.draws,)).to(ids.device)
-        return self.embeddings[ids, view], Negatives(self.embeddings[drawn, view], drawn)
+        return self.embeddings[ids, view], ExtraNegatives(self.embeddings[drawn, view], drawn)
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
         mixed = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], BANK_MOMENTUM)

@@ -29,7 +29,7 @@ from contraport.objectives import (
     Target,
     soft_assignments,
 )
-from contraport.objectives.inputs import Negatives
+from contraport.objectives.inputs import ExtraNegatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
 from contraport.training.step.target_spec import TargetFunction, select_batch_rows
 
@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     key_projections: tuple[Tensor, ...]
     present: Tensor | None = None
     weights_from_plan: PlanWeights | None = None
-    negatives: tuple[Negatives, ...] = ()
+    negatives: tuple[ExtraNegatives, ...] = ()
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
         """Return the keyword arguments `present` (some items lack views) and `weights` (by plan), if they apply."""

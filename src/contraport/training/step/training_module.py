@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from contraport.data import Batch, BatchShare, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
-from contraport.objectives.inputs import Negatives
+from contraport.objectives.inputs import ExtraNegatives
 from contraport.objectives.loss_schedules import LossSchedule, PlanWeightsSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 from contraport.training.step.batch_embedding import EmbedFunction, embed_in_chunks, wrap_for_missing_views
@@ -65,7 +65,7 @@ class MinedBatchLayout(NamedTuple):
             for name in ("input_views", "features", "queries", "key_projections")
         }
         negatives = tuple(
-            Negatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_tables])
+            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_tables])
             for view, keys in enumerate(embedded.key_projections)
         )
         return embedded._replace(batch=items, negatives=negatives, **parts)

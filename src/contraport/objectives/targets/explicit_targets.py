@@ -1,4 +1,4 @@
-"""Explicit targets: a list of positive pairs, a target matrix, or a similarity matrix of all items."""
+"""Targets given explicitly: a list of positive pairs, a target matrix, or a similarity matrix of items."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class PairList(Target):
             keep = rows != columns
             rows, columns, values = rows[keep], columns[keep], values[keep]
         others = pattern.row_items[rows] != pattern.column_items[columns]
-        _check_compared([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
+        _check_no_excluded_mass([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
         totals = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
         normalized = values / (block.shape[0] * totals.masked_fill(totals == 0, 1))
         return SparseTargetPlan(rows, columns, normalized, block.shape)
@@ -153,20 +153,20 @@ class Matrix(Target):
         check(bool(values.sum() > 0), f"target: must be {expected}, got zeros.", "zero")
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        matrix = self._select_present(block).to(block.x.device, block.compute_dtype)
+        matrix = self._drop_absent_views(block).to(block.x.device, block.compute_dtype)
         shape = tuple(matrix.shape)
         good = shape == block.shape
         check(good, f"target: must have the shape of the layout's pairs, {block.shape}, got {shape}.", "shape")
         if _is_sparse(matrix):
             matrix = matrix.coalesce()
             (rows, columns), values = matrix.indices(), matrix.values()
-            _check_compared([mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks])
+            _check_no_excluded_mass([mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks])
             return SparseTargetPlan(rows, columns, _normalize_mass(values), block.shape)
-        _check_compared([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
+        _check_no_excluded_mass([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTargetPlan(_normalize_mass(matrix))
 
-    def _select_present(self, block: Block) -> Tensor:
-        """Return the matrix without the rows and columns of absent views, unless these are left out already."""
+    def _drop_absent_views(self, block: Block) -> Tensor:
+        """Return the matrix without the rows and columns of absent views, unless they are left out already."""
         selection = block.pattern.selected_indices
         if selection is None or tuple(self.matrix.shape) == block.shape:
             return self.matrix
@@ -256,7 +256,7 @@ class SimilarityMatrix(Target):
         for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):
             within = (indices >= 0) & (indices < total)
             check_values("items", indices, within, f"from 0 to {total - 1}, indices into the matrix")
-        similarities = self._between(*(side.to(self.matrix.device) for side in (rows, columns)))
+        similarities = self._submatrix(*(side.to(self.matrix.device) for side in (rows, columns)))
         similarities = similarities.to(block.x.device, block.compute_dtype)
         good_values = (similarities >= 0) & similarities.isfinite()
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
@@ -264,7 +264,7 @@ class SimilarityMatrix(Target):
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
         return DenseTargetPlan(equalize_row_masses(block.pattern.fill_masked(between, 0)))
 
-    def _between(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def _submatrix(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the dense submatrix of some rows and columns, on the device of the matrix."""
         if not _is_sparse(self.matrix):
             return self.matrix[rows][:, columns]
@@ -283,7 +283,7 @@ class SimilarityMatrix(Target):
         return dense[:, places]
 
 
-def _check_compared(excluded: list[Tensor]) -> None:
+def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
     good = not any(bool(pairs.any()) for pairs in excluded)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 

@@ -1,4 +1,4 @@
-"""Divergences with learned parameters or moving averages: logistic losses and SogCLR's log-denominator.
+"""Divergences with parameters or buffers: logistic losses (SigLIP, NCE) and the moving average of SogCLR.
 
 They are part of the objective as a module: parameters and averages are in its ``state_dict`` and move with it.
 """
@@ -20,12 +20,12 @@ from contraport.objectives.divergences.divergence import (
     log_mean_kernel,
     require_negatives,
 )
-from contraport.objectives.item_averages import ItemAverages, log_moving_average, updates_averages
+from contraport.objectives.item_averages import ItemAverages, log_moving_average, should_update_averages
 from contraport.objectives.plan import BlockResult
 
 
 class Logistic(nn.Module, KernelDivergence):
-    """Binary cross-entropy of each pair as matched, with logit log K_ij + bias, summed over a row (SigLIP).
+    """Logistic loss (SigLIP): binary cross-entropy of each pair as matched or not, with logit log K_ij + bias.
 
     The label of a pair is its share of the row's target mass. It takes one pass over the pairs; its constraint is
     `Free`, as nothing is normalized.
@@ -51,7 +51,7 @@ class Logistic(nn.Module, KernelDivergence):
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row, (N,)."""
-        return _cross_entropy(result, current_processes().with_averaged_gradient(self.bias))
+        return _logistic_cross_entropy(result, current_processes().with_averaged_gradient(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({read_scalar_parameter(self.bias):g})"
@@ -96,12 +96,12 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
         compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
-        return _cross_entropy(result, -self._average(result) - (compared - 1).clamp_min(1).log())
+        return _logistic_cross_entropy(result, -self._update_log_normalizer(result) - (compared - 1).clamp_min(1).log())
 
-    def _average(self, result: BlockResult) -> Tensor:
-        """Return the log-normalizer log Z: the moving average, updated in training mode."""
+    def _update_log_normalizer(self, result: BlockResult) -> Tensor:
+        """Update the moving average of log Z in training mode, and return it."""
         past = self.log_normalizer
-        training = updates_averages(self)
+        training = should_update_averages(self)
         with torch.no_grad():
             present = log_mean_kernel(result)
             updated = past if not training else log_moving_average(past.to(present), present, self.momentum)
@@ -115,7 +115,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
 
 
 class MovingAverageLogSum(ItemAverages, KernelDivergence):
-    """Log-denominator of SogCLR: a moving average, per item, of the mean kernel over its compared pairs.
+    """Log-denominator of SogCLR: log of a moving average, per item, of the mean kernel over its compared pairs.
 
     A batch updates the averages u of its own items, u <- momentum u + (1 - momentum) mean; the first mean of an item
     is its first average. The gradient is that of the batch's mean divided by the average, so that small batches have
@@ -153,8 +153,8 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
 
 
-def _cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
-    """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, (N,), with logits s = log K + bias."""
+def _logistic_cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
+    """Return the cross-entropy a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, (N,), s = log K + bias."""
     geometry, target = result.plan.geometry, result.target
     good = geometry.log_kernel.link is None
     check(good, "kernel: must be a Gibbs kernel of power 1 for a logistic divergence.", "conflict")

@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport._utils.spec_parser import build_from_spec
-from contraport.objectives.part_specs import DIVERGENCES, KERNELS, LAYOUTS, replace_parts
+from contraport.objectives.component_specs import DIVERGENCES, KERNELS, LAYOUTS, replace_components
 
 Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -23,7 +23,7 @@ Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     ],
 )
 def test_equals_the_named_objective(base, parts, expected) -> None:
-    built = replace_parts(base, **parts)
+    built = replace_components(base, **parts)
     if expected is None:
         expected = contraport.Objective(
             contraport.Joint(), contraport.StudentT(5, 2.0), contraport.Simplex(), contraport.Pairs(), contraport.KL()
@@ -53,12 +53,12 @@ def test_every_name_builds_its_part(argument, classes) -> None:
 )
 def test_rejects_parts_that_do_not_fit(parts, code) -> None:
     with raises_usage_error(code):
-        replace_parts(contraport.nt_xent(), **parts)
+        replace_components(contraport.nt_xent(), **parts)
 
 
 def test_rejects_a_sum_of_objectives() -> None:
     with raises_usage_error("kernel.no_parts"):
-        replace_parts(contraport.align_uniform(), kernel="student-t")
+        replace_components(contraport.align_uniform(), kernel="student-t")
 
 
 def test_parts_are_options_of_a_training(tmp_path) -> None:

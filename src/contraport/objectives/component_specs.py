@@ -1,4 +1,4 @@
-"""Layout, kernel, constraint or divergence given as text, such as ``rince:q=0.5``, for the command line."""
+"""Components of an objective given as text on the command line, such as the divergence ``rince:q=0.5``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYOUTS: Mapping[str, type[Layout]] = {
     "core-view": CoreViewPairs,
     "all-view-pairs": AllViewPairs,
 }
-"""Layouts by name."""
+"""Layouts available on the command line, by name."""
 
 KERNELS: Mapping[str, type[Kernel]] = {
     "gibbs": Gibbs,
@@ -39,7 +39,7 @@ KERNELS: Mapping[str, type[Kernel]] = {
     "rational-quadratic": RationalQuadratic,
     "late-interaction": LateInteraction,
 }
-"""Kernels by name."""
+"""Kernels available on the command line, by name."""
 
 DIVERGENCES: Mapping[str, type[Divergence]] = {
     "kl": KL,
@@ -52,10 +52,10 @@ DIVERGENCES: Mapping[str, type[Divergence]] = {
     "fenchel-young": FenchelYoung,
     "target-cost": TargetCost,
 }
-"""Divergences by name."""
+"""Divergences available on the command line, by name."""
 
 
-def replace_parts(
+def replace_components(
     objective: object,
     *,
     layout: str | None = None,
@@ -63,7 +63,7 @@ def replace_parts(
     divergence: str | None = None,
     constraint: str | None = None,
 ) -> Objective:
-    """Return an objective with some of its parts replaced, each given as text; the others stay.
+    """Return an objective with some of its components replaced, each given as text; the others stay.
 
     The temperature stays, unless the kernel gives another. The constraint is taken from the text only if it names one,
     rather than a schedule of constraints.
@@ -72,7 +72,7 @@ def replace_parts(
         UsageError: the loss has no such parts, as a sum of objectives, or the parts do not go together.
 
     >>> import contraport
-    >>> replace_parts(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint="balanced:iterations=3")
+    >>> replace_components(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint="balanced:iterations=3")
     Objective(layout=Cross(), kernel=Gibbs('cosine', 0.1), constraint=Balanced(iterations=3), target=Pairs(), ...
     """
     if not isinstance(objective, Objective):
