@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import contraport
@@ -17,8 +20,10 @@ from contraport.errors import (
     add_hint,
     check_integer,
     hint_on_error,
+    rename_argument,
     unknown_name_error,
 )
+from tests.errors import raises_usage_error
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,39 @@ def test_code_survives_a_worker_process() -> None:
     with ProcessPoolExecutor(1, mp_context=spawn) as pool, pytest.raises(UsageError) as caught:
         pool.submit(check_integer, "epochs", 0).result(timeout=60)
     assert caught.value.code == "epochs.invalid"
+
+
+@pytest.mark.parametrize("code", ["features.not_finite", "features.shape"])
+def test_errors_are_reported_under_the_name_that_the_caller_knows(code: str) -> None:
+    with raises_usage_error(code.replace("features", "rows"), "rows: is wrong"), rename_argument("rows", "features"):
+        raise UsageError("features: is wrong", kind=code.partition(".")[2])
+    with raises_usage_error("device.invalid"), rename_argument("rows", "features"):
+        raise UsageError("device: is wrong")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (contraport.cluster, {"k": 2, "out": "c.csv"}),
+        (contraport.cluster, {"k": 2, "page": "c.html"}),
+        (contraport.neighbors, {"query": 0, "page": "new/c.html"}),
+        (contraport.duplicates, {"page": "c.html"}),
+        (contraport.map, {"out": "map", "perplexity": 2}),
+        (contraport.map, {"out": "empty", "perplexity": 2}),
+        (contraport.inverse_ot, {"out": "cost"}),
+        (contraport.mine, {"data": np.eye(5), "out": "mined.npy"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_rejects_output_in_a_folder_that_is_not_writable(
+    command: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `os.access`: root, who may run the tests, may write to any folder."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: not Path(path).is_relative_to(tmp_path))
+    with raises_usage_error("*.not_writable", tmp_path):
+        command(np.eye(5) if command is not contraport.mine else "rows.npy", **options)
 
 
 def test_innermost_hint_is_kept() -> None:

@@ -253,7 +253,7 @@ def iter_embedded_batches(
         for features, batch in loader_config.iterate_outputs(
             model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
         ):
-            check_finite(features)
+            check_finite(features, first_item=int(batch.ids[0]))
             yield features, batch
 
 
@@ -332,9 +332,8 @@ def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
         check(missing == 0, message, "missing_view")
 
 
-def check_finite(features: Tensor) -> None:
-    """Raise `UsageError` unless every feature is finite."""
+def check_finite(features: Tensor, *, first_item: int = 0) -> None:
+    """Raise `UsageError` unless every feature is finite; `first_item` is the position of the first row."""
     bad = (~features.isfinite().all(dim=1)).nonzero().flatten().tolist()
-    message = f"features: must be finite, got NaN or infinity for {len(bad)} of {len(features)} items, first for item "
-    message += f"{next(iter(bad), None)}. Did the training diverge, or does the data contain NaN?"
-    check(not bad, message, "not_finite")
+    message = f"features: must be finite, got NaN or infinity, first for item {first_item + next(iter(bad), 0)}. "
+    check(not bad, f"{message}Did the training diverge, or does the data contain NaN?", "not_finite")

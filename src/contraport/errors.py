@@ -76,6 +76,24 @@ def add_hint(error: UsageError | FloatingPointError, command: str) -> None:
         error.add_note(f"More: {command}")
 
 
+@contextmanager
+def rename_argument(new: str, *old: str) -> Iterator[None]:
+    """Context manager: report errors of some arguments in the block under the name that the caller knows.
+
+    >>> with rename_argument("rows", "features", "data"):
+    ...     raise UsageError("features: must be finite, got NaN.", kind="not_finite")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: rows: must be finite, got NaN.
+    """
+    try:
+        yield
+    except UsageError as error:
+        if error.argument not in old:
+            raise
+        message, kind = str(error).removeprefix(error.argument), error.code.removeprefix(f"{error.argument}.")
+        raise UsageError(f"{new}{message}", kind=kind) from error
+
+
 class FolderInUseError(UsageError):
     """Error: another process is writing to the same folder."""
 
@@ -277,16 +295,18 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
 
 
 def check_new_folder(argument: str, folder: Path) -> None:
-    """Raise `UsageError` unless a folder is new or empty."""
+    """Raise `UsageError` unless a folder is new or empty, and can be written to."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     check(is_free, f"{argument}: {folder} must be new or an empty folder. Choose another.", "exists")
-    check_parent_folder(argument, folder)
+    check_parent_folder(argument, folder / "file")
 
 
 def check_parent_folder(argument: str, path: Path) -> None:
-    """Raise `UsageError` if the missing folders of a path cannot be created, as one of its parents is a file."""
+    """Raise `UsageError` if a path or its missing folders cannot be created: a parent is a file, or not writable."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     check(nearest.is_dir(), f"{argument}: {nearest} is a file, not a folder.", "not_a_folder")
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    check(writable, f"{argument}: the folder {nearest} cannot be written to. Choose another.", "not_writable")
 
 
 def check_regular_file(argument: str, path: str | Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from contraport._utils.files import atomic_write
-from contraport.errors import UsageError, check, check_regular_file, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, describe_value, unreadable_error
 
 _METADATA_PREFIX = "contraport."
 _TEXT_NAMES = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
@@ -101,6 +101,8 @@ class Features:
 def as_features(values: Any) -> Features:
     """Convert `Features`, an array ``(n, F)`` or the path of a file written by `embed` to `Features`.
 
+    Floats that torch lacks, of more than 64 bits, become float32.
+
     Raises:
         UsageError: the file does not exist, is damaged or has no features.
 
@@ -114,8 +116,10 @@ def as_features(values: Any) -> Features:
     from contraport.data.arrays import as_array  # imported here because it needs torch
 
     array = as_array("features", values)
-    check(array.dtype.kind in "fiu", f"features: must be an array of numbers or a file, got {type(values).__name__}.")
-    return _features_from_array(array if array.dtype.kind == "f" else array.astype(np.float32))
+    good = array.dtype.kind in "fiu" and array.ndim == 2
+    check(good, f"features: must be numbers of shape (n, F) or a file, got {describe_value(array)}.")
+    is_float = array.dtype.kind == "f" and array.dtype.itemsize <= 8
+    return _features_from_array(array if is_float else array.astype(np.float32))
 
 
 def write_features(path: Path, features: Features) -> None:

@@ -53,6 +53,8 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--columns.views a_* b_*", "unexpected_argument", '["a_*", "b_*"]'),
         ("--epochs three", "epochs.invalid", "'three'"),
         ("--epochs 2.5", "epochs.invalid", "'2.5'"),
+        ("--epochs.many 3", "epochs.invalid", "--epochs.many 3"),
+        ("--encoder.bogus mlp", "encoder.unknown", "'bogus'"),
         ("--temperature warm", "temperature", "'warm'"),
         ("--temperature -1", "temperature", "-1.0"),
         ("--temperature=-1", "temperature", "-1.0"),

@@ -205,6 +205,14 @@ def test_rejects_damaged_folder(saved, damage):
     assert re.search("model|encoder", str(caught.value))
 
 
+@pytest.mark.parametrize("files", [[], ["config.yaml"], ["model.safetensors"]], ids=str)
+def test_names_a_folder_without_a_model(files, tmp_path):
+    for file in files:
+        (tmp_path / file).write_text("")
+    with raises_usage_error("model.no_model", tmp_path, "config.json"):
+        Model.from_pretrained(tmp_path)
+
+
 def rename_a_weight(folder):
     weights = load_file(folder / "model.safetensors")
     weights["towers.0.neck.bias"] = weights.pop("towers.0.projector.3.bias")

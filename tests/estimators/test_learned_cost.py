@@ -91,6 +91,8 @@ def test_independent_couplings_need_no_cost():
         ({"coupling": PLAN, "columns": np.ones((30, 2))}, "columns.constant"),
         ({"coupling": PLAN, "columns": np.where(Y > 1, np.inf, Y)}, "columns.not_finite"),
         ({"coupling": "missing.csv"}, "coupling.not_found"),
+        ({"coupling": PLAN, "rows": "missing.npz"}, "rows.not_found"),
+        ({"coupling": PLAN, "columns": np.array([None] * 30)}, "columns.invalid"),
         ({"coupling": PLAN, "ridge": -1}, "ridge.invalid"),
         ({"coupling": PLAN, "components": 0}, "components.invalid"),
     ],
@@ -106,7 +108,11 @@ def test_rejects_files_and_folders_of_another_kind(tmp_path):
         contraport.inverse_ot(tmp_path / "text.csv")
     (tmp_path / "photos").mkdir()
     np.savez(tmp_path / "photos" / "x.npz", x=np.eye(3))
-    with pytest.raises(contraport.UsageError):
+    with raises_usage_error("coupling.no_coupling", tmp_path / "photos"):
+        contraport.inverse_ot(tmp_path / "photos")
+    for name in ("rows", "pairs"):
+        (tmp_path / "photos" / f"{name}.csv").write_text("id,x\n1,2\n")
+    with raises_usage_error("coupling.no_table", "columns"):
         contraport.inverse_ot(tmp_path / "photos")
     with raises_usage_error("coupling.too_large"):
         contraport.inverse_ot(np.zeros((5001, 5000), dtype=np.uint8))

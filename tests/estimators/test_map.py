@@ -94,8 +94,8 @@ def test_trustworthiness_of_parts_and_ties(monkeypatch):
         (np.eye(20), {"view": 0}, "view.conflict"),
         (np.eye(20), {"method": "umap"}, "method.unknown"),
         (np.where(np.eye(20) > 0, np.nan, 1), {}, "source.not_finite"),
-        ("missing.npz", {}, "features.not_found"),
-        ("digitz", {}, "data.unknown"),
+        ("missing.npz", {}, "source.not_found"),
+        ("digitz", {}, "source.unknown"),
         ("digits", {"view": 3}, "view.unknown"),
     ],
 )

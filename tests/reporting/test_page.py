@@ -234,6 +234,7 @@ def test_rejects_invalid_arguments_and_writes_nothing(make_run, tmp_path) -> Non
     for runs, out, argument, value in (
         ([], "new.html", "runs", ""),
         ([run], "page.txt", "out", "'page.txt'"),
+        ([run, run], "new.html", "runs", run.path),
         ([run], "page.html/page.html", "out", existing),
         ([run], "page.html", "out", "overwrite=True"),
         ([tmp_path], "new.html", "run", tmp_path),

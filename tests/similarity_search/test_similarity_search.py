@@ -53,8 +53,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
         assert [near.similarity for near in found] == pytest.approx(alike[query][expected], abs=1e-6)
     assert len(neighbors(features, query=1, top=500)) == 69
     assert neighbors(features[:1], query=0)._repr_html_() == "no other items"
-    assert neighbors(features, query=-1) == neighbors(features, query=69)
-    assert neighbors(features, query=-1).query_name == "train row 69"
+    assert neighbors(features, query="69").query_name == "train row 69"
 
 
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +316,7 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
     ("command", "options", "code", "values"),
     [
         (neighbors, {"query": 70}, "query.out_of_range", [70]),
+        (neighbors, {"query": -1}, "query.out_of_range", [-1]),
         (neighbors, {"query": "nowhere.png"}, "query.unknown", [70, "'nowhere.png'"]),
         (neighbors, {"query": "--5"}, "query.unknown", [70, "'--5'"]),
         (neighbors, {"query": 1, "top": 0}, "top.invalid", [0]),
@@ -330,6 +330,24 @@ def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Pat
 def test_rejects_invalid_options(command: Any, options: dict[str, Any], code: str, values: list[object]) -> None:
     with raises_usage_error(code, *values):
         command(some(), **options)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [(neighbors, {"query": 1}), (duplicates, {}), (cluster, {"k": 2})], ids=lambda value: None
+)
+def test_rejects_features_that_are_not_finite_rows_of_numbers(
+    command: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting(monkeypatch, duplicates, TILE_SIZE=16)
+    for value in (np.nan, np.inf, 1e300):
+        features = some().astype(np.float64)
+        features[40, 2] = value
+        with raises_usage_error("features.not_finite", "first for item 40."):
+            command(features, **options)
+    for wrong in (np.array([None] * 70), np.array(1.0), np.array(["a", "b"]), np.ones((70, 3), bool)):
+        with raises_usage_error("features.invalid", wrong.dtype, wrong.shape):
+            command(wrong, **options)
+    command(some().astype(np.longdouble), **options)
 
 
 def test_an_unknown_query_proposes_the_nearest_name(photos: Path) -> None:
@@ -352,7 +370,7 @@ def test_rejects_files_without_features(tmp_path: Path) -> None:
     np.savez(tmp_path / "y.npz", other=np.ones(3))
     with pytest.raises(UsageError, match=r"y\.npz .*'features'"):
         duplicates(tmp_path / "y.npz")
-    with pytest.raises(UsageError, match="1 of 3 items"):
+    with pytest.raises(UsageError, match="first for item 1"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
     assert nearest_rows.BLOCK_ROWS == 16
 

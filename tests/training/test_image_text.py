@@ -208,9 +208,12 @@ def test_search_rejects_unsuitable_features_and_queries(run: Run, folder: Path, 
     for arguments, code, value in (
         ((items, "a bar"), "features.whole_items", "--view"),
         ((images, tmp_path / "vector.npy"), "query_view.ambiguous", "vector.npy"),
+        ((images, tmp_path / "nowhere"), "query.not_found", "nowhere"),
+        ((images, "nowhere.png"), "query.not_found", "query_view=..."),
     ):
         with raises_usage_error(code, value):
             contraport.search(*arguments)
+    assert contraport.search(images, "nowhere.png", query_view="caption").query_name == "nowhere.png"
     with raises_usage_error("query_view.ambiguous", "query_view='image' or query_view='caption'"):
         contraport.search(images, tmp_path / "vector.npy")
     with raises_usage_error("query.unknown", "image or caption", "--view image", "contraport search"):

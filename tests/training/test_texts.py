@@ -120,6 +120,8 @@ def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
     found = search(file, TEXTS[7], query_view="text", top=5)
     z = run.model().project(run.model().encode((texts_to_tensor([TEXTS[7]]), texts_to_tensor(ANSWERS))))
     cosines = torch.nn.functional.cosine_similarity(z[0], z[1]).detach()
+    with raises_usage_error("query.unknown", "'nowhere.png'"):
+        neighbors(file, query="nowhere.png")
     assert [near.name for near in found] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
 
 

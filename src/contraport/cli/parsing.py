@@ -163,6 +163,7 @@ class _Parser(ArgumentParser):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_VALUE)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
+        message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
             option_type = self.types[match[1]]
             if match[2] is not None and get_origin(option_type) is list:

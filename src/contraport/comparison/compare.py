@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from contraport._utils.files import read_json, write_json, write_text
-from contraport._utils.formatting import format_flags, join_names, pluralize
+from contraport._utils.formatting import format_flags, format_options, join_names, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
 from contraport._version import __version__
@@ -48,11 +48,17 @@ from contraport.comparison.tuning import (
     list_fixed_settings,
     select_best_trial,
 )
+from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_folder, out_of_memory_message, report_write_errors
-from contraport.metrics import Metric, select_metrics_keeping_order
+from contraport.evaluation.loaded_run import build_objective_or_reason
+from contraport.evaluation.notes import build_skipped_metric_notes
+from contraport.evaluation.split_loading import SplitLoader
+from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
+from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.registry import BASELINES
 from contraport.options import to_config_value
-from contraport.training.components import build_components
+from contraport.training.components import Components, build_components
+from contraport.training.config import Settings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.step_timing import measure_training_steps
 
@@ -94,7 +100,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     console = make_console(stderr=True) if options.progress else None
     missing = [cell for cell in _list_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
-    budget.first_job_seconds = _estimate_seconds(grid, missing[0]) if needs_estimate and missing else None
+    budget.first_job_seconds = _check_first_cell(grid, missing[0], estimate=needs_estimate) if missing else None
     if console is not None:
         _print_plan(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
@@ -150,11 +156,12 @@ def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
     """Raise `UsageError` if no metric of the first evaluated cell could be computed."""
     first = next((one for one in results.values() if "values" in one), None)
     if first is not None and not first["values"]:
-        raise UsageError(
-            f"metrics: none could be computed. {' '.join(first['not_measured'])} Name others, such as --metrics "
-            f"recall@1; finished trainings in {grid.output_folder} are reused.",
-            kind="none_computed",
-        )
+        raise _no_metric_error(first["not_measured"], f"; finished trainings in {grid.output_folder} are reused")
+
+
+def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
+    message = f"metrics: none can be computed. {' '.join(reasons)} Name others, such as "
+    return UsageError(f"{message}{format_options(metrics=['recall@1'])}{remark}.", kind="none_computed")
 
 
 def _list_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
@@ -192,20 +199,39 @@ def _check_cell_settings(plan: Iterable[Cell]) -> None:
             raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
-def _estimate_seconds(grid: Grid, cell: Cell) -> float | None:
-    """Estimate the duration of a training in seconds by a dry run; None if its settings are invalid."""
+def _check_first_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
+    """Raise `UsageError` if no metric of a cell can be computed; estimate its seconds by a dry run.
+
+    Returns:
+        The duration of its training; None without `estimate`, or if its settings are invalid.
+    """
+    metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
         settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
-        return (
-            measure_training_steps(settings, components).median_step_seconds
-            * components.steps_per_epoch
-            * settings.epochs
-        )
+        unmet = _find_unmet_requirements(metrics, settings, components)
+        if estimate:
+            steps = components.steps_per_epoch * settings.epochs
+            seconds = measure_training_steps(settings, components).median_step_seconds * steps
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
             raise
         return None  # the training itself reports it
+    if all(unmet.values()):
+        raise _no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, by_name=True))
+    return seconds
+
+
+def _find_unmet_requirements(
+    metrics: Sequence[Metric], settings: Settings, components: Components
+) -> dict[str, Requirement | None]:
+    """Return for each metric the first requirement that the data and the untrained model do not meet, or None."""
+    model, views = components.module.model, components.module.views
+    train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
+    objective = build_objective_or_reason(settings)
+    known = None if isinstance(objective, str) else objective
+    context = EvalContext(model, train, test, views, LoaderConfig(), objective=known)
+    return {metric.key: metric.first_unmet_requirement(context) for metric in metrics}
 
 
 def _print_plan(console: Console, grid: Grid, trials: int, missing: int, seconds: float | None) -> None:

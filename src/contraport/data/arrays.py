@@ -94,9 +94,11 @@ def from_arrays(
 
 
 def _as_object_array(argument: str, values: Any) -> Any:
-    """Convert strings to an array of objects ``(n,)``; return other values unchanged."""
+    """Convert strings to an array of objects ``(n,)``; return other values unchanged, which must be no objects."""
     texts = as_string_list(argument, values)
-    return values if texts is None else np.array(texts, dtype=np.object_)
+    if texts is not None:
+        return np.array(texts, dtype=np.object_)
+    return _as_number_array(argument, values) if isinstance(values, np.ndarray) else values
 
 
 def _is_text_array(array: Any) -> bool:

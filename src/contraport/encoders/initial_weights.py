@@ -25,7 +25,15 @@ from contraport.encoders.factory import Shape, is_user_module_description, list_
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, read_config
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
-from contraport.errors import UsageError, check, check_regular_file, hint_on_error, one_line_reason, unreadable_error
+from contraport.errors import (
+    UsageError,
+    check,
+    check_regular_file,
+    hint_on_error,
+    one_line_reason,
+    rename_argument,
+    unreadable_error,
+)
 
 State: TypeAlias = dict[str, Tensor]
 """Weights of an encoder by name."""
@@ -338,7 +346,8 @@ def _read_model_folder(
     requested = _list_requested(encoder, len(saved))
     # Code that the caller names, too, was already checked as an argument of the caller.
     trust_remote_code = trust_remote_code or requested == saved
-    model = Model.from_pretrained(folder, trust_remote_code=trust_remote_code, encoder=modules if own else None)
+    with rename_argument("init", "model"):
+        model = Model.from_pretrained(folder, trust_remote_code=trust_remote_code, encoder=modules if own else None)
     numbers = [model.view_index(view, f"init: {source}")] if one_view else range(len(saved))
     towers, shapes = [model.tower(number) for number in numbers], model.shapes
     saved = [saved[number] for number in numbers]

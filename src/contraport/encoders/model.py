@@ -434,6 +434,8 @@ def _find_or_download_folder(name: str, download: dict[str, Any]) -> Path:
         inner = folder / "model"
         is_run = not (folder / CONFIG_FILE).exists() and (inner / CONFIG_FILE).exists()
         check(not is_run, f"model: {folder} is a run folder; its model is {inner}.", "run_folder")
+        message = f"model: must be a folder that save_pretrained wrote; {folder} has no {CONFIG_FILE}."
+        check((folder / CONFIG_FILE).exists(), message, "no_model")
         return folder
     message = f"model: must be an existing folder or user/name on the hub, got {name!r}."
     check(_HUB_NAME.fullmatch(name) is not None, message, "not_found")

@@ -15,6 +15,7 @@ from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
 from contraport.data.coupling import CouplingStore
+from contraport.data.formats.coupling_folder import is_coupling_folder
 from contraport.data.sources.load import load_unsplit
 from contraport.embedding import LoaderConfig, extract_raw_inputs
 from contraport.errors import (
@@ -22,6 +23,7 @@ from contraport.errors import (
     check,
     check_existing_file,
     check_new_folder,
+    rename_argument,
     report_write_errors,
     unreadable_error,
 )
@@ -135,11 +137,13 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():
-        dataset = load_unsplit(source)
+        message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
+        check(is_coupling_folder(str(source)), message, "no_coupling")
+        with rename_argument("coupling", "data"):
+            dataset = load_unsplit(source)
         store = dataset.store
-        if not isinstance(store, CouplingStore) or dataset.entity_ids is None:
-            message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
-            raise UsageError(message, kind="no_coupling")
+        assert isinstance(store, CouplingStore)
+        assert dataset.entity_ids is not None
         shape = (len(store.side_stores[0]), len(store.side_stores[1]))
         _check_matrix_size(*shape)
         observed = np.zeros(shape)
@@ -156,7 +160,8 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
         raise UsageError(f"{message}; {len(bad)} in all.")
     for name, items in zip(SIDES, observed.shape, strict=True):
         if (given := getattr(options, name)) is not None:
-            rows = as_features(given).features
+            with rename_argument(name, "features"):
+                rows = as_features(given).features
             check(
                 len(rows) == items, f"{name}: must have {items} items, as the coupling has, got {len(rows)}.", "shape"
             )

@@ -16,9 +16,9 @@ from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
-from contraport.embedding import LoaderConfig, extract_features, extract_raw_inputs
+from contraport.embedding import LoaderConfig, check_finite, extract_features, extract_raw_inputs
 from contraport.encoders import resolve_view
-from contraport.errors import UsageError, check, check_new_folder, report_write_errors
+from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP, MapOptions
 from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.page_samples import Arrays, choose_fixed_subsample, collect_item_data
@@ -89,11 +89,11 @@ def map(values: dict[str, Any]) -> Map:
     if options.out is not None:
         check_new_folder("out", Path(options.out))
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
-    features, dataset = _load_items(options, LoaderConfig(device=device, bars=bars))
-    rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
+    with rename_argument("source", "features", "data"):
+        features, dataset = _load_items(options, LoaderConfig(device=device, bars=bars))
+        rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
+        check_finite(rows)
     check(len(rows) >= MIN_ITEMS, f"source: must have at least {MIN_ITEMS} items, got {len(rows)}.", "too_few")
-    broken = int((~rows.isfinite().all(1)).sum())
-    check(broken == 0, f"source: must be finite, got NaN or infinity in {broken} of {len(rows)} items.", "not_finite")
     check(bool((rows != rows[0]).any()), f"source: all {len(rows)} items are equal.", "constant")
     build, fast_method = (TSNE, "interpolated") if options.method == "tsne" else (SNE, "sparse")
     estimator = build(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,7 +48,7 @@ from contraport.metrics.intervals import (
     percentile_interval,
 )
 from contraport.metrics.probes import check_enough_neighbors
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_different_runs
 
 MetricDraws = Mapping[str, tuple[float, ItemValues]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
@@ -68,11 +67,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     options = EvaluateOptions(**arguments)
     is_single = isinstance(options.run, str | Path | Run)
     paths = [options.run] if isinstance(options.run, str | Path | Run) else options.run
-    check(len(paths) > 0, "run: must name at least one run folder, got none.", "missing")
-    runs = [as_run(run) for run in paths]
-    counts = Counter(run.path.resolve() for run in runs)
-    repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
-    check(not repeated, f"run: names the same run twice: {', '.join(repeated)}.", "repeated")
+    runs = as_different_runs("run", paths)
     evaluated: list[EvaluatedRun] = []
     with ExitStack() as locks:
         for run in runs:

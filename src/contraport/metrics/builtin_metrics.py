@@ -82,9 +82,7 @@ TRAINABLE_WEIGHTS = Requirement(
     lambda context: any(True for _ in context.encoder.parameters()), "there are no weights to train", is_rarely_met=True
 )
 COUPLING = Requirement(attrgetter("is_coupling"), "the items are not pairs between two sets", is_rarely_met=True)
-NEW_ROWS = Requirement(
-    lambda context: context.link_ranking.is_new_row.any(), "each row of the test pairs has training pairs", True
-)
+NEW_ROWS = Requirement(attrgetter("has_new_rows"), "each row of the test pairs has training pairs", True)
 NO_COUPLING = Requirement(
     lambda context: not context.is_coupling, "a row of a coupling has several partners; see the group links"
 )

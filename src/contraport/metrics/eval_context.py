@@ -231,6 +231,12 @@ class EvalContext:
         """True if the items are pairs of a coupling: links between two sets, such as users and products."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
+    @property
+    def has_new_rows(self) -> bool:
+        """True if the row of a test pair of a coupling has no training pair."""
+        train, test = (_require_values(part.entity_ids)[:, 0] for part in (self.train, self.test))
+        return not bool(torch.isin(test, train).all())
+
     @cached_property
     def link_ranking(self) -> LinkRanking:
         """Ranking of all columns of a coupling for each row of the test pairs."""

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from contraport.errors import check
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
 from contraport.plots.figure_setup import SERIES_COLORS
-from contraport.runs import MetricsRow, Run, as_run
+from contraport.runs import MetricsRow, Run, as_different_runs
 
 LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -118,10 +117,9 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
     """Read all runs of a report from their run folders.
 
     Raises:
-        UsageError: there is no run, or a folder is no run or holds a corrupt file.
+        UsageError: there is no run, one is named twice, or a folder is no run or holds a corrupt file.
     """
-    check(len(runs) > 0, "runs: must have at least one run folder, got none.", "missing")
-    opened = [as_run(run) for run in runs]
+    opened = as_different_runs("runs", runs)
     for run in opened:
         run.check_is_run()
     repeated = Counter(run.name for run in opened)

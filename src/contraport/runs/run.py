@@ -6,7 +6,8 @@ import copy
 import json
 import shlex
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -367,6 +368,16 @@ class Run(RunFolder):
 def as_run(folder: str | Path | Run) -> Run:
     """Return the `Run` of a folder; a `Run` is returned unchanged."""
     return folder if isinstance(folder, Run) else Run(folder)
+
+
+def as_different_runs(argument: str, folders: Sequence[str | Path | Run]) -> list[Run]:
+    """Return the `Run` of each run folder; raise `UsageError` if there is none, or one is named twice."""
+    check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
+    runs = [as_run(folder) for folder in folders]
+    counts = Counter(run.path.resolve() for run in runs)
+    repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
+    check(not repeated, f"{argument}: names the same run twice: {', '.join(repeated)}.", "repeated")
+    return runs
 
 
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:

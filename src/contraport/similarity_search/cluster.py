@@ -18,7 +18,12 @@ from contraport.features import Features, as_features
 from contraport.metrics.clustering import kmeans_clusters
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
-from contraport.similarity_search.nearest_rows import find_most_similar, iterate_normalized_blocks, select_evenly_spaced
+from contraport.similarity_search.nearest_rows import (
+    find_most_similar,
+    iterate_normalized_blocks,
+    normalize_rows,
+    select_evenly_spaced,
+)
 from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
 
 MAX_INIT_ITEMS = 20_000
@@ -130,11 +135,11 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
 
 def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
     """Fit k-means, and return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
-    sample = np.array(features[select_evenly_spaced(len(features), MAX_INIT_ITEMS)], dtype=np.float32)
-    initial = torch.from_numpy(kmeans_clusters(torch.from_numpy(sample), count).astype(np.int64))
-    centers = torch.zeros(count, features.shape[1], device=device)
-    for first, rows in iterate_normalized_blocks(sample, device):
-        centers.index_add_(0, initial[first : first + len(rows)].to(device), rows)
+    for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
+        pass
+    sample = normalize_rows(features[select_evenly_spaced(len(features), MAX_INIT_ITEMS)], device)
+    initial = torch.from_numpy(kmeans_clusters(sample, count).astype(np.int64))
+    centers = torch.zeros(count, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=count).clamp(min=1)[:, None].to(device)
     labels = np.full(len(features), -1)
     for _ in range(MAX_ITERATIONS):

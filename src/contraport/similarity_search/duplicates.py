@@ -278,10 +278,10 @@ def _link_all_pairs(features: np.ndarray, threshold: float, device: torch.device
     items = len(features)
     labels, nearest = np.arange(items), _NearestTracker(items)
     for first in range(0, items, TILE_SIZE):
-        rows = normalize_rows(features[first : first + TILE_SIZE], device)
+        rows = normalize_rows(features[first : first + TILE_SIZE], device, first_item=first)
         links = [(labels, np.arange(items))]  # each row with one of its group so far
         for second in range(first, items, TILE_SIZE):
-            cosines = rows @ normalize_rows(features[second : second + TILE_SIZE], device).T
+            cosines = rows @ normalize_rows(features[second : second + TILE_SIZE], device, first_item=second).T
             if second == first:
                 cosines.fill_diagonal_(-torch.inf)
             for starts, dim in (((first, second), 1), ((second, first), 0)):

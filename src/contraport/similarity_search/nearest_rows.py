@@ -53,8 +53,10 @@ _CPU = torch.device("cpu")
 log = logging.getLogger("contraport.similarity_search")
 
 
-def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
+def normalize_rows(features: np.ndarray, device: torch.device, *, first_item: int = 0) -> Tensor:
     """Scale rows of features to unit length, ``(b, F)`` float32; rows of zeros stay zero.
+
+    `first_item` is the position of the first row among all, for errors.
 
     Raises:
         UsageError: a feature is not finite.
@@ -62,8 +64,9 @@ def normalize_rows(features: np.ndarray, device: torch.device) -> Tensor:
     >>> normalize_rows(np.array([[3.0, 4.0]]), torch.device("cpu"))
     tensor([[0.6000, 0.8000]])
     """
-    rows = torch.from_numpy(np.array(features, dtype=np.float32))
-    check_finite(rows)
+    with np.errstate(over="ignore"):  # overflow is reported below
+        rows = torch.from_numpy(np.array(features, dtype=np.float32))
+    check_finite(rows, first_item=first_item)
     return F.normalize(rows.to(device), dim=1)
 
 
@@ -79,7 +82,7 @@ def select_evenly_spaced(items: int, count: int) -> np.ndarray:
 def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """Yield blocks of rows scaled to unit length, each with the index of its first row."""
     for first in range(0, len(features), BLOCK_ROWS):
-        yield first, normalize_rows(features[first : first + BLOCK_ROWS], device)
+        yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
 
 
 def find_most_similar(
@@ -103,7 +106,7 @@ def find_most_similar(
     rows = np.arange(len(features)) if candidates is None else candidates
     for first in range(0, len(rows), BLOCK_ROWS):
         block = rows[first : first + BLOCK_ROWS]
-        best = torch.cat([best, normalize_rows(features[block], query.device) @ query])
+        best = torch.cat([best, normalize_rows(features[block], query.device, first_item=int(block[0])) @ query])
         places = torch.cat([places, torch.from_numpy(block).to(query.device)])
         order = best.argsort(descending=True, stable=True)[:count]
         best, places = best[order], places[order]

@@ -17,7 +17,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
-from contraport.data.image_decoding import ImageFiles, ImageStore, get_decoding_error
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStore, get_decoding_error
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model, kind_from_shape
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
@@ -97,7 +97,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     position = _find_query_position(options.query, features)
     if position is not None:
         card = ItemCard(position, features.item_name(position))
-        query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
+        query = torch.from_numpy(np.array(features.features[position], dtype=np.float32)).to(device)
     else:
         card = ItemCard(Path(str(options.query)), _format_query_title(options.query))
         if options.run is None and features.run is None and not _is_path(options.query):
@@ -165,8 +165,8 @@ def _find_query_position(query: int | str | Path, features: Features) -> int | N
     """Return the position of the item that a query names by position or key; None if it names none."""
     if isinstance(query, int):
         items = len(features)
-        check(-items <= query < items, f"query: must be a position among {items} items, got {query}.", "out_of_range")
-        return query % items
+        check(0 <= query < items, f"query: must be a position from 0 to {items - 1}, got {query}.", "out_of_range")
+        return query
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
         return keys.index(str(query))
@@ -193,6 +193,11 @@ def _is_path(query: object) -> bool:
         return False
 
 
+def _has_file_suffix(query: str) -> bool:
+    """Return whether a query has the suffix of an image or array, and so is no text."""
+    return Path(query).suffix.lower() in {*IMAGE_SUFFIXES, ".npy"}
+
+
 def _format_query_title(query: int | str | Path) -> str:
     """Return a query as text for titles: the base name if it is a file, otherwise the query unchanged."""
     return Path(str(query)).name if _is_path(query) else str(query)
@@ -209,6 +214,7 @@ def _resolve_query_run(options: _Options, features: Features) -> Run:
 
 def _embed_query(options: _Options, features: Features, run: Run, view: str | None, device: torch.device) -> Tensor:
     """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
+    is_chosen = isinstance(options, ItemSearchOptions) and options.query_view is not None
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.select_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
@@ -219,7 +225,7 @@ def _embed_query(options: _Options, features: Features, run: Run, view: str | No
         raise UsageError(f"{message}`contraport search FEATURES TEXT`.", kind="unknown")
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
     check(model.num_features == width, message, "width")
-    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]):
+    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):
         item = from_arrays([query], name="query", argument="query")
     elif _is_path(query):
         item = _load_query_item(Path(query), model)
@@ -273,7 +279,11 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     """Return the view of the query: the option `query_view`, or else the only view of its kind, such as text."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
-    is_file = isinstance(options.query, Path) or (_is_path(options.query) and Path(options.query).is_file())
+    is_file = isinstance(options.query, Path) or _has_file_suffix(options.query)
+    is_file = is_file or (_is_path(options.query) and Path(options.query).is_file())
+    if is_file:
+        hint = f"To search it as a text, add {format_options(query_view=...)}."
+        check(_is_path(options.query), f"query: there is no file {str(options.query)!r}. {hint}", "not_found")
     kind = "text" if not is_file else "image" if Path(options.query).suffix != ".npy" else None
     kinds = dict(zip(model.view_names, map(kind_from_shape, model.shapes), strict=True))
     fitting = [name for name in kinds if kind in (kinds[name], None)]

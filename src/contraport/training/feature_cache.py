@@ -85,7 +85,7 @@ def _compute_features(
             first = 0
             title = f"features, draw {draw + 1}"
             for part, _ in loader_config.iterate_outputs(encode, model, views, components.dataset, title):
-                check_finite(part)
+                check_finite(part, first_item=first)
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()
                 first += len(part)

@@ -1,4 +1,6 @@
+import errno
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -27,6 +29,17 @@ def test_rejects_a_file_of_another_kind(tmp_path):
     (tmp_path / "data.xls").write_text("1,2")
     with raises_usage_error("data.unknown_format"):
         load(tmp_path / "data.xls")
+
+
+def test_names_data_that_may_not_be_read(tmp_path, monkeypatch):
+    """Not by a mode of the folder, which root may read all the same."""
+    monkeypatch.setattr(sys.modules[load.__module__], "find_format", deny)
+    with raises_usage_error("data.unreadable", tmp_path, "Permission denied"):
+        load(tmp_path)
+
+
+def deny(data):
+    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 def test_rejects_an_unknown_split():

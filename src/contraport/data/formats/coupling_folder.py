@@ -20,14 +20,14 @@ def _list_tables(folder: str, part: str) -> list[Path]:
     return [path for suffix in SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 
-def _is_coupling(folder: str) -> bool:
+def is_coupling_folder(folder: str) -> bool:
     """Return whether a folder has a table of pairs, and one of rows or columns; the reader rejects a missing table."""
     if not Path(folder).is_dir() or not _list_tables(folder, "pairs"):
         return False
     return any(_list_tables(folder, part) for part in PARTS[:2])
 
 
-@data_format("a coupling", recognizes=_is_coupling, options=["image_size", "test_fraction"])
+@data_format("a coupling", recognizes=is_coupling_folder, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split of a folder with the tables `rows`, `columns` and `pairs` (`.csv`, `.jsonl` or `.parquet`).
 

@@ -128,8 +128,11 @@ def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Data
         return named
     special = path.exists() and not (path.is_file() or path.is_dir())
     check(not special, f"data: must be a folder or a regular file, got {data!r}, which is neither.", "not_regular")
-    if (found := find_format(data)) is not None:
-        return found.load(data, split, **options)
+    try:
+        if (found := find_format(data)) is not None:
+            return found.load(data, split, **options)
+    except PermissionError as error:
+        raise unreadable_error(f"data: {data}", "data", error) from error
     known = list_file_suffixes()
     message = f"data: must be a folder of images or a file with suffix {', '.join(known)}, got {data!r}."
     check(not path.is_file(), message, "unknown_format")

@@ -20,7 +20,7 @@ from contraport.data.streams import Stream
 from contraport.distributed import use_local_batch
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights, Model
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, rename_argument
 from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule, matryoshka
 from contraport.objectives.component_specs import replace_components
 from contraport.objectives.loss_schedules import (
@@ -184,15 +184,9 @@ def check_objective_accepts(
     views, kwargs = loss.build_trial_call(torch.randn(TRIAL_ITEMS, dimensions), _build_trial_batch(dataset), target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
-    try:
-        with torch.no_grad(), use_local_batch():
-            copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
-    except UsageError as error:
-        if error.argument != "weights":
-            raise
-        # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
-        message = f"sample_weight{str(error).removeprefix('weights')}"
-        raise UsageError(message, kind=error.code.removeprefix("weights.")) from error
+    # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
+    with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
+        copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
 
 
 def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
