@@ -318,7 +318,7 @@ class RingPairPasses(PairPasses):
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        terms = self._to_owner_order(terms)
+        terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
@@ -337,7 +337,7 @@ class RingPairPasses(PairPasses):
     def gradient(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._to_owner_order(terms), self.ring.own.column_input_indices
+        terms, columns = self._terms_in_owner_order(terms), self.ring.own.column_input_indices
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -384,7 +384,7 @@ class RingPairPasses(PairPasses):
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
             yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ONE_PROCESS, (), self.operand_precision)
 
-    def _to_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+    def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport.engine import SimilarityExclusion, normalize
 from contraport.errors import UsageError, check, check_integer, check_positive, is_number
-from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern, check_booleans
+from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern, check_boolean_options
 from contraport.options import accept_deprecated_keywords
 
 __all__ = [
@@ -335,7 +335,7 @@ class Coordinates(LayoutWrapper):
     summed: bool = False
 
     def __post_init__(self) -> None:
-        check_booleans(self, "centered", "summed")
+        check_boolean_options(self, "centered", "summed")
 
     @property
     def traits(self) -> LayoutTraits:

@@ -417,7 +417,7 @@ class Cross(Layout):
     core: bool = False
 
     def __post_init__(self) -> None:
-        check_booleans(self, "symmetric", "stop_gradient", "shared_columns", "decoupled", "core")
+        check_boolean_options(self, "symmetric", "stop_gradient", "shared_columns", "decoupled", "core")
         if self.shared_columns:
             check(not self.symmetric, "shared_columns: requires symmetric=False.", "conflict")
             check(not self.decoupled, "decoupled: cannot be combined with shared_columns.", "conflict")
@@ -471,7 +471,7 @@ class Joint(Layout):
     def __post_init__(self) -> None:
         if self.candidates not in CANDIDATES:
             raise unknown_name_error("candidates", self.candidates, CANDIDATES)
-        check_booleans(self, "together")
+        check_boolean_options(self, "together")
 
     @property
     def traits(self) -> LayoutTraits:
@@ -521,7 +521,7 @@ def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.d
     )
 
 
-def check_booleans(layout: Layout, *names: str) -> None:
+def check_boolean_options(layout: Layout, *names: str) -> None:
     for name in names:
         value = getattr(layout, name)
         check(isinstance(value, bool), f"{name}: must be True or False, got {value!r}.")

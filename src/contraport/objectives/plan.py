@@ -79,14 +79,14 @@ class Plan:
     @property
     def f(self) -> Tensor:
         """Log potential f of each row, (N,), as in log P_ij = log K_ij + f_i + g_j."""
-        return self._zeros(0) if self.row_potential is None else self.row_potential
+        return self._zero_potential(0) if self.row_potential is None else self.row_potential
 
     @property
     def g(self) -> Tensor:
         """Log potential g of each column, (M,), as in log P_ij = log K_ij + f_i + g_j."""
-        return self._zeros(1) if self.column_potential is None else self.column_potential
+        return self._zero_potential(1) if self.column_potential is None else self.column_potential
 
-    def _zeros(self, side: int) -> Tensor:
+    def _zero_potential(self, side: int) -> Tensor:
         return self.geometry.log_kernel.inputs[0].new_zeros(self.shape[side])
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class Plan:
     def _log_marginal(self, side: int) -> Tensor:
         if self.log_marginals is not None:
             return self.log_marginals[side]
-        zeros = self._zeros(side)
+        zeros = self._zero_potential(side)
         return zeros - log_of_size(len(zeros), zeros)
 
     def log_row_mass(self) -> Tensor:

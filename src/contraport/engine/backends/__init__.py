@@ -75,7 +75,7 @@ _exchange: ContextVar[Exchange] = ContextVar("contraport_exchange", default="gat
 
 
 @contextmanager
-def _override(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+def _override_variable(variable: ContextVar[Value], value: Value) -> Iterator[None]:
     token = variable.set(value)
     try:
         yield
@@ -104,7 +104,7 @@ def backend(name: BackendName) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise unknown_name_error("backend", name, BACKENDS)
-    with _override(_forced, name):
+    with _override_variable(_forced, name):
         yield
 
 
@@ -128,7 +128,7 @@ def precision(name: Precision) -> Iterator[None]:
     """
     if name not in PRECISIONS:
         raise unknown_name_error("precision", name, PRECISIONS)
-    with _override(_precision, name):
+    with _override_variable(_precision, name):
         yield
 
 
@@ -156,7 +156,7 @@ def exchange(name: str) -> Iterator[None]:
     """
     if name not in EXCHANGES:
         raise unknown_name_error("exchange", name, EXCHANGES)
-    with _override(_exchange, name):
+    with _override_variable(_exchange, name):
         yield
 
 

@@ -121,7 +121,7 @@ class StreamedPairPasses(PairPasses):
                 sums.append(total * factors[index[axis]])
             return sums
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
-        for tile in self._tiles(exponential=False):
+        for tile in self._iter_tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
                 for rows, columns, kernel in _with_transpose(tile):
                     e = self._exponential_on_tile(
@@ -154,7 +154,7 @@ class StreamedPairPasses(PairPasses):
 
     def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
-        for tile in self._tiles(exponential=False, with_t=True):
+        for tile in self._iter_tiles(exponential=False, with_t=True):
             assert tile.link_input is not None
             for (rows, columns, kernel), t in zip(
                 _with_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
@@ -182,7 +182,7 @@ class StreamedPairPasses(PairPasses):
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
         return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
-    def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
+    def _iter_tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
         for rows, columns in self._own_tile_ranges():
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
@@ -204,7 +204,7 @@ class StreamedPairPasses(PairPasses):
         """Multiply E = e^S, without biases, by a vector on the right, (N,), and on the left, (M,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
-        for tile in self._tiles(exponential=True):
+        for tile in self._iter_tiles(exponential=True):
             for rows, columns, e in _with_transpose(tile):
                 if by_row is not None and right is not None:
                     by_row[rows].addmv_(e, right[columns])
@@ -217,7 +217,7 @@ class StreamedPairPasses(PairPasses):
         n, m = self.geometry.shape
         by_row = None if q is None else _RunningLogSum(q.new_full((n,), -torch.inf))
         by_column = None if p is None else _RunningLogSum(p.new_full((m,), -torch.inf))
-        for tile in self._tiles(exponential=False):
+        for tile in self._iter_tiles(exponential=False):
             for rows, columns, kernel in _with_transpose(tile):
                 if by_row is not None and q is not None:
                     by_row.add(rows, kernel + q[columns])
@@ -231,7 +231,7 @@ class StreamedPairPasses(PairPasses):
     def _tiles_with_weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
         """Yield each tile with its pair weights; in a symmetric problem those of the transposed tile are added."""
         groups = self._group_terms(terms)
-        for tile in self._tiles(exponential=groups[0].shared_exponents is None):
+        for tile in self._iter_tiles(exponential=groups[0].shared_exponents is None):
             parts = [self._group_weight(group, tile) for group in groups]
             weight = parts[0]
             for part in parts[1:]:
