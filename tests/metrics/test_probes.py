@@ -5,6 +5,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from tests.errors import raises_usage_error
 from torch import Tensor
 
+from contraport._utils import vector_search
 from contraport.data.splits import draw_stratified_split
 from contraport.metrics import probes
 from contraport.metrics.probes import (
@@ -66,9 +67,10 @@ def test_penalty_is_relative_to_the_mean_loss() -> None:
     assert twice.coef_ == pytest.approx(model.coef_, abs=0.02)
 
 
-@pytest.mark.parametrize("chunk", [1 << 24, 1_000])
+@pytest.mark.parametrize("chunk", [1 << 13, 40])
 def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(probes, "SIMILARITIES_AT_ONCE", chunk)
+    monkeypatch.setattr(probes, "QUERIES_AT_ONCE", chunk)
+    monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", chunk)
     (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
 
     def weigh(distances: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from sklearn.metrics import ndcg_score
 from tests.errors import raises_usage_error
 
 from contraport import info_nce
+from contraport._utils import vector_search
 from contraport.metrics import retrieval
 from contraport.metrics.retrieval import (
     LinkRanking,
@@ -26,9 +27,11 @@ def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, tor
     return z0, z0 + noise * torch.randn(items, 8, generator=generator)
 
 
-@pytest.mark.parametrize("at_once", [1 << 24, 100])
-def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", at_once)
+@pytest.mark.parametrize("tile", [1_024, 7])
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, tile: int, precision: str) -> None:
+    monkeypatch.setattr(retrieval, "TILE", tile)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     z0, z1 = paired_views()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
     found = retrieval_ranks(z0, z1)
@@ -38,10 +41,10 @@ def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPat
         assert found[:, column].tolist() == places
 
 
-@pytest.mark.parametrize("at_once", [1 << 24, 50])
-def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+@pytest.mark.parametrize("tile", [1_024, 5])
+def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     """Of several captions of an image the best counts, and a repeated image or caption is one candidate."""
-    monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", at_once)
+    monkeypatch.setattr(retrieval, "TILE", tile)
     generator = torch.Generator().manual_seed(1)
     images, captions = torch.randn(12, 4, generator=generator), torch.randn(20, 4, generator=generator)
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
@@ -108,7 +111,7 @@ def test_mutual_information_bound_is_at_most_log_n() -> None:
 
 
 def test_nearest_neighbors_exclude_the_item_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", 100)
+    monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 9)
     z, _ = paired_views()
     found = nearest_neighbors(z, 3)
     cosines = F.cosine_similarity(z[:, None], z, dim=2).fill_diagonal_(-2)

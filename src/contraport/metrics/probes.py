@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from contraport._utils.vector_search import find_largest_products
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
@@ -30,8 +31,8 @@ FEW_LABEL_DRAWS = 5
 
 _BINS = 15
 
-SIMILARITIES_AT_ONCE = 1 << 24
-"""Number of cosines that `knn` holds in memory at a time: 64 MiB."""
+QUERIES_AT_ONCE = 1_024
+"""Number of test items whose votes `knn` holds in memory at a time."""
 
 ItemCorrectness = np.ndarray[tuple[int], np.dtype[np.bool_]]
 """Correctness of the class of each test item, Booleans `(m,)`."""
@@ -270,18 +271,14 @@ def knn_correctness(
     check_positive("temperature", temperature)
     check_enough_neighbors(neighbors, len(train_x))
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
-    keys = F.normalize(train_x.float(), dim=1).T
-    queries = F.normalize(test_x.float(), dim=1)
-    classes = int(train_y.max()) + 1
+    queries, keys = F.normalize(test_x.float(), dim=1), F.normalize(train_x.float(), dim=1)
     hits = []
-    step = max(1, SIMILARITIES_AT_ONCE // len(train_x))
-    for start in range(0, len(queries), step):
-        cosines, nearest = (queries[start : start + step] @ keys).topk(neighbors, dim=1)
+    for block, labels in zip(queries.split(QUERIES_AT_ONCE), test_y.split(QUERIES_AT_ONCE), strict=True):
+        cosines, nearest = find_largest_products(block, keys, neighbors)
         # Minus the largest cosine: the same winner, and no overflow at a low temperature.
         weights = ((cosines - cosines[:, :1]) / temperature).exp()
-        votes = torch.zeros(len(weights), classes, device=weights.device)
-        votes.scatter_add_(1, train_y[nearest], weights)
-        hits.append(votes.argmax(dim=1) == test_y[start : start + step])
+        votes = torch.zeros(len(block), int(train_y.max()) + 1, device=weights.device)
+        hits.append(votes.scatter_add_(1, train_y[nearest], weights).argmax(dim=1) == labels)
     return torch.cat(hits).cpu().numpy()
 
 

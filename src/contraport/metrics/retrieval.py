@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.vector_search import find_largest_products
 from contraport.errors import check
 from contraport.metrics.intervals import ItemValues
 
 COSINES_AT_ONCE = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""
+
+TILE = 1_024
+"""Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
 TIE_TOLERANCE = 4e-6
 """Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
@@ -47,8 +51,10 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
     check(len(views) > 1, f"views: must be at least 2, got {len(views)}.")
     points = [_normalize_views(views[0], view)[1] for view in views]
     ids = torch.arange(len(points[0])).expand(len(points), -1) if content_ids is None else content_ids.T
-    ranks = [_compute_match_ranks(points[v], points[w], ids[v], ids[w]) for v, w in ordered_view_pairs(len(points))]
-    return np.stack(ranks, axis=1)
+    ranks = {}
+    for v, w in combinations(range(len(points)), 2):
+        ranks[v, w], ranks[w, v] = _compute_match_ranks(points[v], points[w], ids[v], ids[w])
+    return torch.stack([ranks[pair] for pair in ordered_view_pairs(len(points))], dim=1).numpy()
 
 
 def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
@@ -85,13 +91,9 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
 def nearest_neighbors(z: Tensor, count: int) -> Tensor:
     """Return the positions of each item's nearest other items in `z` `(n, d)` by cosine, `(n, count)`."""
     z = F.normalize(z.float(), dim=1)
-    nearest, start = [], 0
-    for chunk in z.split(_max_rows_at_once(z)):
-        cosines = chunk @ z.T
-        cosines.diagonal(start).fill_(-torch.inf)  # not the item itself
-        nearest.append(cosines.topk(count, dim=1).indices)
-        start += len(chunk)
-    return torch.cat(nearest)
+    nearest = find_largest_products(z, z, count + 1)[1]
+    is_self = nearest == torch.arange(len(z), device=z.device)[:, None]
+    return nearest.gather(1, is_self.to(torch.uint8).argsort(dim=1, stable=True)[:, :count])
 
 
 def _normalize_views(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,32 +103,66 @@ def _normalize_views(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
     return F.normalize(z0.double(), dim=1), F.normalize(z1.double(), dim=1)
 
 
-def _compute_match_ranks(queries: Tensor, keys: Tensor, query_ids: Tensor, key_ids: Tensor) -> np.ndarray[Any, Any]:
-    """Return the rank of the best match of each item's query among the distinct keys."""
-    first_queries, query = first_occurrences(query_ids)
-    first_keys, key = first_occurrences(key_ids)
-    queries, keys = queries[first_queries.to(queries.device)], keys[first_keys.to(keys.device)]
-    query_of, key_of = query.to(keys.device), key.to(keys.device)
-    ranks, start = [], 0
-    for chunk in queries.split(_max_rows_at_once(keys)):
-        here = (query_of >= start) & (query_of < start + len(chunk))
-        rows, columns = query_of[here] - start, key_of[here]
-        cosines = chunk @ keys.T
-        # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
-        best = cosines.new_full((len(chunk),), -torch.inf).scatter_reduce(0, rows, cosines[rows, columns], "amax")
-        cosines[rows, columns] = -torch.inf
-        ranks.append((cosines >= _tie_threshold(best)[:, None]).sum(dim=1) + 1)
-        start += len(chunk)
-    return torch.cat(ranks).cpu()[query].numpy()
+def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rank of the best match of each item's first view among the distinct second views, and vice versa.
 
-
-def _tie_threshold(cosines: Tensor) -> Tensor:
-    """Return the smallest cosine that counts as equal to each given cosine, up to rounding.
-
-    The tolerance applies to distances, which rounding moves by as much as the vectors. The cosine of nearly equal
-    vectors moves by the square of that: a fixed tolerance of cosines would tie everything in a narrow cone.
+    Both directions compare the same views, so each tile of cosines is computed once.
     """
-    distances = (2 - 2 * cosines).clamp(min=0).sqrt() + TIE_TOLERANCE
+    (first_at, rows), (second_at, columns) = first_occurrences(first_ids), first_occurrences(second_ids)
+    x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
+    rows, columns = rows.to(x.device), columns.to(x.device)
+    matched = x.new_empty(len(rows))
+    for part in torch.arange(len(rows), device=x.device).split(TILE):
+        matched[part] = torch.linalg.vecdot(x[rows[part]], y[columns[part]])
+    row_thresholds = _compute_tie_thresholds(matched, rows, len(x))
+    column_thresholds = _compute_tie_thresholds(matched, columns, len(y))
+    row_ranks, column_ranks = torch.ones_like(x[:, 0]), torch.ones_like(y[:, 0])
+    # Single precision decides most comparisons; where it is reduced further, its rounding errors have no known bound.
+    fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
+    fast_x, fast_y = x.to(fast), y.to(fast)
+    for row in range(0, len(x), TILE):
+        across, here = slice(row, row + TILE), (rows // TILE == row // TILE).nonzero().flatten()
+        for column in range(0, len(y), TILE):
+            down, inside = slice(column, column + TILE), here[columns[here] // TILE == column // TILE]
+            cosines = fast_x[across] @ fast_y[down].T
+            # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
+            cosines[rows[inside] - row, columns[inside] - column] = -torch.inf
+            row_ranks[across] += _count_nearer(cosines, x[across], y[down], row_thresholds[across])
+            column_ranks[down] += _count_nearer(cosines.T, y[down], x[across], column_thresholds[down])
+    return row_ranks[rows].long().cpu(), column_ranks[columns].long().cpu()
+
+
+def _count_nearer(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
+    """Return the number of keys of each query whose cosine, in double precision, reaches its threshold, ``(q,)``.
+
+    Args:
+        cosines: cosines in any precision, ``(q, k)``; minus infinity does not count.
+        queries: unit vectors in double precision, ``(q, d)``.
+        keys: unit vectors in double precision, ``(k, d)``.
+        thresholds: smallest cosine that counts for each query, ``(q,)``.
+    """
+    bound = (queries.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
+    least, most = _count_reached(cosines, thresholds + bound), _count_reached(cosines, thresholds - bound)
+    unclear = (least != most).nonzero().flatten()
+    is_nearer = (queries[unclear] @ keys.T >= thresholds[unclear, None]) & (cosines[unclear] > -torch.inf)
+    least[unclear] = is_nearer.sum(dim=1).to(least)
+    return least
+
+
+def _count_reached(cosines: Tensor, thresholds: Tensor) -> Tensor:
+    # A sum of floats takes a fraction of the time of a sum of Booleans, and is exact in a tile.
+    return torch.ge(cosines, thresholds.to(cosines)[:, None], out=torch.empty_like(cosines)).sum(dim=1)
+
+
+def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
+    """Return the smallest cosine that counts as equal to the best match of each item, up to rounding.
+
+    Match `k`, with cosine ``matched[k]``, is one of item ``at[k]``. The tolerance applies to distances, which rounding
+    moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of that: a fixed tolerance
+    of cosines would tie everything in a narrow cone.
+    """
+    best = matched.new_full((items,), -torch.inf).scatter_reduce(0, at, matched, "amax")
+    distances = (2 - 2 * best).clamp(min=0).sqrt() + TIE_TOLERANCE
     return 1 - distances.square() / 2
 
 

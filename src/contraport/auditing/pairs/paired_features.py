@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.cell_search import CellSearch
+from contraport._utils.vector_search import CellSearch, find_largest_products
 from contraport.auditing.pairs.canonical_maps import CanonicalMaps, fit_canonical_maps
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, extract_features
@@ -42,7 +42,8 @@ NUM_RANK_THRESHOLDS = 64
 TIE_TOLERANCE = 1e-6
 """Similarities that differ by at most this are ties: equal items differ by rounding alone."""
 
-_BLOCK_VALUES = 2**24
+MAX_BLOCK_VALUES = 2**20
+"""Maximum number of values of a block of rows: larger blocks leave the cache of the processor."""
 
 
 class PairIndices(NamedTuple):
@@ -191,9 +192,7 @@ class PairedFeatures:
         if len(queries) * len(items) > MAX_EXACT_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))
             return CellSearch(values, items, generator).find_nearest(queries, number)
-        candidates = values[items]
-        blocks = split_into_row_blocks(queries, len(items))
-        return items[torch.cat([(rows @ candidates.T).topk(number, 1).indices for rows in blocks])]
+        return items[find_largest_products(queries, values[items], number)[1]]
 
     def find_pair_neighbors(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
@@ -219,7 +218,10 @@ class PairedFeatures:
         blocks = zip(
             *(split_into_row_blocks(rows, others.shape[1] * values.shape[1]) for rows in (items, others)), strict=True
         )
-        similarity = torch.cat([torch.einsum("pf,pkf->pk", values[i], values[k]) for i, k in blocks])
+        similarity = torch.cat([
+            torch.einsum("pf,pkf->pk", values[i], values.index_select(0, k.flatten()).unflatten(0, k.shape))
+            for i, k in blocks
+        ])  # fmt: skip
         passed = torch.searchsorted(-thresholds[items], TIE_TOLERANCE - similarity, right=True)
         return -ranks[(passed - 1).clamp(min=0)].log()
 
@@ -267,13 +269,12 @@ class PairedFeatures:
 
 def mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
     """Return the mean similarity of unit vectors, ``(p, d)``, to their `number` nearest among `others`, ``(n, d)``."""
-    blocks = split_into_row_blocks(values, len(others))
-    return torch.cat([(rows @ others.T).topk(number, 1).values.mean(dim=1) for rows in blocks])
+    return find_largest_products(values, others, number)[0].mean(dim=1)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Split a tensor into blocks of rows, small enough that rows times `width` is at most 16 million numbers."""
-    blocks: tuple[Tensor, ...] = values.split(max(1, _BLOCK_VALUES // max(1, width)))
+    """Split a tensor into blocks of rows, small enough that rows times `width` is at most a million numbers."""
+    blocks: tuple[Tensor, ...] = values.split(max(1, MAX_BLOCK_VALUES // max(1, width)))
     return blocks
 
 

@@ -1,9 +1,9 @@
-"""Approximate nearest-neighbor search by cosine, like an inverted file (IVF) but with cells of bounded size.
+"""Nearest-neighbor search by inner products: exact in tiles, or approximate by cells of bounded size.
 
-All rows of a cell are compared with the rows of the nearest cells in one matrix product. The time is bounded by
-O(n c d) for `n` queries of width `d` and `c` compared rows, for any distribution of the rows: cells have a maximum
-size, and equal rows are split among several cells. An inverted file, whose cells have no maximum size, is quadratic
-among equal rows.
+The approximate search is like an inverted file (IVF): all rows of a cell are compared with the rows of the nearest
+cells in one matrix product. The time is bounded by O(n c d) for `n` queries of width `d` and `c` compared rows, for any
+distribution of the rows: cells have a maximum size, and equal rows are split among several cells. An inverted file,
+whose cells have no maximum size, is quadratic among equal rows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,35 @@ SAMPLE_PER_BRANCH = 32
 KMEANS_ITERATIONS = 4
 """Number of iterations of k-means."""
 
-_MAX_BLOCK_VALUES = 2**24
-"""Maximum number of similarities held in memory at a time."""
+MAX_TILE_KEYS = 2**13
+"""Maximum number of keys of a tile of an exact search."""
+
+MAX_TILE_VALUES = 2**21
+"""Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
+
+
+def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest inner products of queries ``(q, d)`` with keys ``(n, d)``, and the positions of these keys.
+
+    The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
+
+    >>> find_largest_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
+    (tensor([[2., 1.]]), tensor([[1, 2]]))
+    """
+    largest = queries.new_full((len(queries), count), -torch.inf)
+    positions = torch.zeros_like(largest, dtype=torch.int64)
+    height = max(1, MAX_TILE_VALUES // min(len(keys), MAX_TILE_KEYS))
+    for first in range(0, len(queries), height):
+        part = slice(first, first + height)
+        block, best, places = queries[part], largest[part], positions[part]
+        for start in range(0, len(keys), MAX_TILE_KEYS):
+            products = block @ keys[start : start + MAX_TILE_KEYS].T
+            # Most tiles have no larger product for most queries, and a maximum takes a fraction of the time of topk.
+            improved = (products.amax(dim=1) > best[:, -1]).nonzero().flatten()
+            values, columns = products[improved].topk(min(count, products.shape[1]), dim=1)
+            best[improved], order = torch.cat([best[improved], values], dim=1).topk(count, dim=1)
+            places[improved] = torch.cat([places[improved], columns + start], dim=1).gather(1, order)
+    return largest, positions
 
 
 class CellSearch:
@@ -62,14 +89,14 @@ class CellSearch:
             queries: unit vectors, ``(q, d)``.
             count: number of rows, at most `MIN_COMPARED_ROWS` and the number of rows searched.
         """
-        blocks = queries.split(max(1, _MAX_BLOCK_VALUES // len(self._cells)))
+        blocks = queries.split(max(1, MAX_TILE_VALUES // len(self._cells)))
         cell_of_query = torch.cat([(block @ self._centers.T).argmax(dim=1) for block in blocks])
         nearest = torch.empty(len(queries), count, dtype=torch.int64, device=queries.device)
         order = cell_of_query.argsort(stable=True)
         sizes = cell_of_query.bincount(minlength=len(self._cells))
         for members, compared in zip(order.split(sizes.tolist()), self._iterate_compared_rows(), strict=True):
-            others = self._values[compared] if len(members) > 0 else None
-            for part in members.split(_MAX_BLOCK_VALUES // len(compared)):
+            others = self._values.index_select(0, compared) if len(members) > 0 else None
+            for part in members.split(MAX_TILE_VALUES // len(compared)):
                 if others is not None:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
@@ -112,5 +139,5 @@ def _cluster_rows(values: Tensor, rows: Tensor, number: int, generator: torch.Ge
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
         # A center without rows is left unchanged.
         centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)
-    blocks = rows.split(max(1, _MAX_BLOCK_VALUES // max(number, values.shape[1])))
+    blocks = rows.split(max(1, MAX_TILE_VALUES // max(number, values.shape[1])))
     return torch.cat([(values[block] @ centers.T).argmax(dim=1) for block in blocks])

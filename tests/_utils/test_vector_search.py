@@ -1,11 +1,13 @@
-"""Nearest neighbors by cells against exact ones, and bounds on what is compared."""
+"""Largest products in tiles against all at once; nearest neighbors by cells against exact ones, and bounds."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
-from contraport._utils.cell_search import MAX_CELL_ROWS, MIN_COMPARED_ROWS, CellSearch
+from contraport._utils import vector_search
+from contraport._utils.vector_search import MAX_CELL_ROWS, MIN_COMPARED_ROWS, CellSearch, find_largest_products
 
 
 def make_search(values: torch.Tensor, rows: torch.Tensor) -> CellSearch:
@@ -44,3 +46,16 @@ def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     assert max(compared) < MIN_COMPARED_ROWS + MAX_CELL_ROWS
     found = search.find_nearest(values[[0, 20_000, 25_000]], 5)
     assert bool((values[found].argmax(2) == torch.arange(3)[:, None]).all())
+
+
+@pytest.mark.parametrize("keys", [5, 64, 1_000])
+@pytest.mark.parametrize("count", [1, 20])
+def test_largest_products_in_tiles_equal_those_at_once(monkeypatch: pytest.MonkeyPatch, keys: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, values = torch.randn(37, 4, generator=generator), torch.randn(300, 4, generator=generator)
+    monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", keys)
+    monkeypatch.setattr(vector_search, "MAX_TILE_VALUES", 400)
+    products, positions = find_largest_products(queries, values, count)
+    expected = (queries @ values.T).topk(count, dim=1)
+    assert torch.equal(positions, expected.indices)
+    assert torch.allclose(products, expected.values, atol=1e-6)
