@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from suites import RUN_AGAIN, Measured, anchor, claim, measured, paragraph, together, verdict_on, words_table
+from suites import Measured, anchor, claim, measured, paragraph, together, verdict_on, words_table
 
 from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, ClaimReference, ObjectiveRecommendation
@@ -49,8 +49,7 @@ def evidence() -> str:
         "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
             "Each recommendation names the claims behind it with their verdicts. The encoders and the data are small "
-            "and the runs short: an undecided claim is no argument against a method. A star marks suites that have "
-            "to be run again, because the audit drew its decoys from the mismatched pairs."
+            "and the runs short: an undecided claim is no argument against a method."
         ),
     ]
     for case in USE_CASES:
@@ -112,7 +111,7 @@ def _with_claims(one: ObjectiveRecommendation, runs: dict[str, list[Measured]]) 
     """Return a recommendation with its claims, grouped by verdict and linked to the page of claims."""
     by_verdict: dict[str, list[str]] = {}
     for item in one.evidence:
-        link = f"[{item.suite} {item.claim_index + 1}](claims.md#{anchor(*item)}){'*' * (item.suite in RUN_AGAIN)}"
+        link = f"[{item.suite} {item.claim_index + 1}](claims.md#{anchor(*item)})"
         by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
     return f"- {one.text} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
 

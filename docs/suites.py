@@ -217,10 +217,6 @@ def _main_table(run: Measured, settings: Sequence[str]) -> list[str]:
     ]
 
 
-RUN_AGAIN = ("halves",)
-"""Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
-
-
 def with_current_options(command: str) -> str:
     """Replace the deprecated options of a recorded `contraport compare` command by the current ones.
 
