@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -106,13 +107,14 @@ def methods() -> str:
         loss = contraport.objective(name)
         difference = largest_difference(name, settings[name] or [{}])
         peer = f", {PEERS[name]}" if name in PEERS else ""
-        cells = [f"[{name}](#{name})", *format_parts(loss), f"{difference:.0e}{peer}"]
+        cells = [f"[{name}](#{name})", *format_parts(loss), f"{10 ** math.ceil(math.log10(difference)):.0e}{peer}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "The last column is the largest relative difference, in values and gradients, from a dense version in double",
-        "precision written from the paper, over all backends and settings of `tests/objectives/test_formulas.py`, on 7",
-        "items; then other libraries and calculations that tests compare the method with.",
+        "The last column is the largest relative difference, rounded up to a power of ten, in values and gradients,",
+        "from a dense version in double precision written from the paper, over all backends and settings of",
+        "`tests/objectives/test_formulas.py`, on 7 items; then other libraries and calculations that tests compare the",
+        "method with.",
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
         "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below;",
