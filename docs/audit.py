@@ -190,8 +190,9 @@ pandas.DataFrame(audit.table())
 
 The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
 number (`--given_views photo caption` or `--given_views 0 2`), or audit [all of them](#three-or-more-views). All pairs
-are scored, except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume`
-continues an audit that was stopped and keeps what its training, or the finished folds of its cross-fit, have scored.
+are scored, except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume
+--out FOLDER` continues an audit that was stopped, with its data and options, and keeps what its training, or the
+finished folds of its cross-fit, have scored. With `--drop` it also writes the cleaned data of one that has ended.
 
 `train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
 several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
@@ -220,7 +221,7 @@ With more views one can say *which* view of an item is wrong. Each pair of views
 pairs then give the probability of each combination of at most three wrong views. `views.csv` has a score for each view
 of each item (below 0: probably wrong) and the names of the flagged ones; `audit.json` has the estimated share of each
 view. `--drop` writes `dropped.npz`, in which flagged views are missing: a training uses the item with its other views.
-Each pair of views has its own folder, with its page of the worst pairs. `--resume` needs the same options as before.
+Each pair of views has its own folder, with its page of the worst pairs.
 
 ```python
 audit = contraport.audit(data={{"ear": ears, "eye": eyes, "hand": hands}}, method="frozen")

@@ -104,6 +104,17 @@ class Option:
         elif not matches_type(value, self.type):
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
+    def check_unchanged(self, value: Any, recorded: Any, file: Path) -> None:
+        """Raise `UsageError` unless a resumed call may have a value although another one is recorded in a file."""
+        if self.may_increase_on_resume:
+            self.validate(value)
+            good = value >= recorded
+            check(good, f"{self.name}: must be at least {recorded}, as in {file}, got {value}.", "decreased")
+        elif self.lifetime == "run":
+            value = self.serialize(value)
+            expected = "left out (the default)" if recorded is None else repr(recorded)
+            check(value == recorded, f"{self.name}: must be {expected}, as in {file}, got {value!r}.", "changed")
+
 
 def has_object_placeholder(value: Any) -> bool:
     """Return whether a value from `config.yaml` is or contains a placeholder ``<name>`` for an object."""
@@ -115,6 +126,33 @@ def has_object_placeholder(value: Any) -> bool:
 def get_display_name(value: Any) -> str:
     """Return a name of a value for messages and file names: a text as it is, else its attribute `name` or its type."""
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
+
+
+def merge_resumed_options(
+    options: Mapping[str, Option], recorded: Mapping[str, Any], given: Mapping[str, Any], file: Path
+) -> dict[str, Any]:
+    """Return the options of a resumed call: those recorded in a file of its folder, overridden by the given ones.
+
+    Raises:
+        UsageError: a recorded option is unknown, a recorded object is not given again, or a given option differs from
+            the recorded one although it holds for the whole run.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Walk:
+    ...     steps: int = option(1, "Number of steps.")
+    ...     shoes: str = option("", "Shoes.", lifetime="machine")
+    >>> recorded = {"steps": 3, "shoes": "old"}
+    >>> merge_resumed_options(get_declared_options(Walk), recorded, {"shoes": "new"}, Path("config.yaml"))
+    {'steps': 3, 'shoes': 'new'}
+    """
+    for name, value in recorded.items():
+        if name not in options:
+            raise unknown_name_error(str(file), name, options)
+        message = f"{name}: {file} names the object {value}; pass it again to resume."
+        check(name in given or not has_object_placeholder(value), message, "object_required")
+    for name in options.keys() & given.keys() & recorded.keys():
+        options[name].check_unchanged(given[name], recorded[name], file)
+    return {**recorded, **given}
 
 
 def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -114,15 +115,20 @@ def test_flags_almost_nothing_in_clean_data() -> None:
     assert len(found.flagged()) <= 0.02 * ITEMS
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
 def test_a_stopped_audit_names_the_call_that_resumes_it(
-    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
 ) -> None:
-    def stop(options: dict[str, Any], *, log_hints: bool) -> None:
+    def stop(options: dict[str, Any], *, owner: str) -> None:
+        if has_begun:
+            options["out"].mkdir()
         raise KeyboardInterrupt("contraport.train(resume=True)")
 
     monkeypatch.setattr(import_module("contraport.auditing.audit"), "train_from_options", stop)
-    with pytest.raises(KeyboardInterrupt, match="resume=True continues the audit in"):
+    with pytest.raises(KeyboardInterrupt) as caught:
         contraport.audit(data=views, out=tmp_path / "audit", **QUICK)
+    assert ("resume=True" in str(caught.value)) == has_begun
+    assert (tmp_path / "audit").exists() == has_begun
 
 
 def test_output_has_a_row_for_each_pair_and_is_not_overwritten(
@@ -178,13 +184,13 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
     assert len(trained) == 6 + 3, "5 of 8 were kept"
     assert (resumed.scores == whole.scores).all()
     assert (resumed.partners == whole.partners).all()
-    with raises_usage_error("resume.other_options", "folds=2", 3):
+    with raises_usage_error("folds.changed", 2, 3):
         contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT | {"folds": 3})
     others = views[0][::-1].copy(), views[1]
-    with raises_usage_error("resume.other_pairs", tmp_path / "part"):
+    with raises_usage_error("data.changed", tmp_path / "part"):
         contraport.audit(data=others, out=tmp_path / "part", resume=True, **CROSSFIT)
     (tmp_path / "part" / "judgements.npz").write_bytes(b"junk")
-    with raises_usage_error("resume.unreadable", "judgements.npz"):
+    with raises_usage_error("resume.corrupt", "judgements.npz"):
         contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
 
 
@@ -208,7 +214,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
 
     monkeypatch.setattr(crossfit, "_train_and_encode", sides)
     monkeypatch.setattr(crossfit, "score_pairs", judged)
-    judgements = crossfit.CrossFitScores(None, {}, (2, 2, items), None)
+    judgements = crossfit.CrossFitScores(None, (2, 2, items))
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
         crossfit.score_by_crossfit(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2)
@@ -226,7 +232,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert rounds[1][0].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0][0].scores, kind="stable")[: items - len(kept)]
     assert sorted(kept) == rounds[0][0].select_trusted_pairs().tolist() == sorted({*range(items)} - {*wrong.tolist()})
-    half = crossfit.CrossFitScores(None, {}, (1, 1, 4), None)
+    half = crossfit.CrossFitScores(None, (1, 1, 4))
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.is_fold_scored((0, 0), torch.tensor([0, 1]))
     assert not half.is_fold_scored((0, 0), torch.tensor([1, 2]))
@@ -388,8 +394,8 @@ TWO_EQUAL_VIEWS = {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}
             [60],
         ),
         ({"statistic": "cosine"}, "statistic.conflict", ["'cosine'", "combined"]),
-        ({"method": "frozen", "resume": True, "out": "x"}, "resume.conflict", []),
-        ({"method": "crossfit", "resume": True}, "resume.conflict", []),
+        ({"resume": True}, "out.missing", []),
+        ({"method": "crossfit", "folds": 201, "epochs": 1}, "folds.too_many", [200, 201]),
         ({"repair": True}, "repair.missing_out", []),
         ({"out": __file__}, "out.exists", [__file__]),
         ({"out": "nowhere", "resume": True}, "out.not_found", ["nowhere"]),
@@ -474,8 +480,10 @@ def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, n
     assert found.is_rate_reliable
     assert f"{len(found.flagged()):,}" in found.advice
     assert "drop=True" in found.advice
-    assert "resume" not in found.advice
-    assert "resume=True" in replace(found, method="online").advice
+    assert "resume=True" in found.advice
+    cleaned = replace(found, clean_files=(Path("a.csv"), Path("b.csv"))).advice
+    assert "a.csv and b.csv" in cleaned
+    assert "drop" not in cleaned
     assert "drop" not in replace(found, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
     unknown = replace(found, scores=found.known_mismatch_scores[np.arange(ITEMS) % len(found.known_mismatch_scores)])
     assert not unknown.is_rate_reliable
@@ -492,7 +500,7 @@ def test_locks_the_output_folder(
     out = tmp_path / "audit"
     with lock_folder(out, "audit"):
         if resume:
-            (out / "judgements.npz").touch()
+            (out / "audit_options.json").write_text('{"options": {}}')
         before = sorted(out.rglob("*"))
         with pytest.raises(FolderInUseError, match=r"contraport audit, process \d+ on"):
             contraport.audit(data=views, method=method, out=out, resume=resume, progress=False)
@@ -505,4 +513,85 @@ def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndar
     out.mkdir()
     (out / "lock.json").write_text(json.dumps({**locks._describe_this_process(), "pid": 2**22 + 1}))
     contraport.audit(data=views, method="frozen", out=out)
-    assert sorted(path.name for path in out.iterdir()) == ["audit.html", "audit.json", "pairs.csv"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "audit.html",
+        "audit.json",
+        "audit_options.json",
+        "pairs.csv",
+    ]
+
+
+@pytest.mark.parametrize("method", ["online", "crossfit", "frozen"])
+def test_resume_takes_the_recorded_options(views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str) -> None:
+    np.savez(tmp_path / "pairs.npz", view0=views[0], view1=views[1])
+    out, options = tmp_path / "audit", {"folds": 2, "rounds": 1, "seed": 3, **QUICK, "epochs": 2}
+    contraport.audit(data=tmp_path / "pairs.npz", method=method, out=out, **options)
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    result = contraport.audit(out=out, resume=True, drop=True, progress=False)
+    assert result.clean_files == (out / "dropped.npz",)
+    assert before.keys() >= {"pairs.csv", "audit.html", "audit_options.json"}
+    for name, content in before.items():
+        assert name == "judgements.npz" or (out / name).read_bytes() == content  # a .zip has the time
+    for change in ({"epochs": 3}, {"method": "crossfit" if method == "online" else "online"}, {"seed": 0}):
+        with raises_usage_error(f"{next(iter(change))}.changed", out):
+            contraport.audit(out=out, resume=True, progress=False, **change)
+    np.savez(tmp_path / "pairs.npz", view0=views[0][::-1], view1=views[1])
+    with raises_usage_error("data.changed", out):
+        contraport.audit(out=out, resume=True, progress=False)
+    assert all(name == "judgements.npz" or (out / name).read_bytes() == before[name] for name in before)
+
+
+def test_resume_needs_objects_again(views: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    contraport.audit(data=views, method="frozen", out=tmp_path / "audit")
+    with raises_usage_error("data.object_required", "audit_options.json"):
+        contraport.audit(out=tmp_path / "audit", resume=True)
+
+
+def test_resume_runs_no_code_that_only_the_folder_names(tmp_path: Path) -> None:
+    record = {"options": {"data": "digits", "encoder": ["their_nets:Net"]}}
+    (tmp_path / "audit_options.json").write_text(json.dumps(record))
+    with raises_usage_error("encoder.untrusted", "their_nets:Net", "encoder"):
+        contraport.audit(out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("name", ["audit.json", "audit_options.json"])
+def test_resume_refuses_a_folder_of_something_else(tmp_path: Path, name: str, number: int) -> None:
+    views = np.random.default_rng(0).normal(size=(number, 60, 3))
+    for file in (name, "pairs.csv", "views.csv"):
+        (tmp_path / file).write_text("[1]")
+    with raises_usage_error("out.not_found", tmp_path):
+        contraport.audit(data=tuple(views), out=tmp_path, resume=True, **QUICK)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        (name, "pairs.csv", "views.csv"), "[1]"
+    )
+
+
+def test_a_corrupt_checkpoint_is_explained_by_options_of_audits(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    options = {"data": views, "out": tmp_path / "audit", **QUICK, "epochs": 2}
+    found, training = contraport.audit(**options), tmp_path / "audit" / "training"
+    (training / "checkpoints" / "last.ckpt").write_bytes(b"junk")
+    with raises_usage_error("run.corrupt", f"delete {training}", "resume=True") as caught:
+        contraport.audit(**options, resume=True)
+    assert "overwrite" not in str(caught.value)
+    shutil.rmtree(training)
+    assert (contraport.audit(**options, resume=True).scores == found.scores).all()
+
+
+@pytest.mark.parametrize("method", ["online", "crossfit"])
+def test_encoders_by_view(views: tuple[np.ndarray, np.ndarray], method: str) -> None:
+    three = {"ear": views[0], "eye": views[1], "hand": views[0] @ np.eye(6, 4)}
+    options = {"data": three, "method": method, "folds": 2, "rounds": 1, **QUICK, "epochs": 1}
+    found = contraport.audit(encoder={"hand": torch.nn.Linear(4, 256), "eye": "mlp"}, **options)
+    default = contraport.audit(**options)
+    is_equal = {
+        pair: np.array_equal(found.pair_audits[pair].scores, audit.scores)
+        for pair, audit in default.pair_audits.items()
+    }
+    assert is_equal == {("ear", "eye"): True, ("ear", "hand"): False, ("eye", "hand"): False}
+    with raises_usage_error("encoder.unknown", "'hnd'", "'hand'"):
+        contraport.audit(encoder={"hnd": "mlp"}, **options)
+    with raises_usage_error("encoder.shape", 3, 2):
+        contraport.audit(encoder=["mlp", "mlp"], **options)

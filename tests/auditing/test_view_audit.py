@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,7 @@ def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.n
     assert float(rows[5]["score_b"]) == pytest.approx(result.scores[5, 1], rel=1e-4)
     assert json.loads((out / "audit.json").read_text())["noise_rates"]["b"] == result.noise_rates[1]
     assert (out / "a-c" / "audit.html").exists()
+    assert str(out / "dropped.npz") in result.advice
     data = load(out / "dropped.npz", test_fraction=0)
     assert data.present is not None
     missing = (~data.present).nonzero().tolist()
@@ -102,8 +104,9 @@ def test_rejects_to_drop_images_before_anything_is_audited(views: dict[str, np.n
 def test_resumes_only_with_the_same_views(views: dict[str, np.ndarray], tmp_path: Path) -> None:
     out, options = tmp_path / "audit", {"epochs": 1, "progress": False}
     contraport.audit(data=views, given_views=("a", "b", "c"), out=out, **options)
-    with raises_usage_error("resume.other_options"):
-        contraport.audit(data=views, out=out, resume=True, **options)
+    with raises_usage_error("given_views.changed", ["a", "b", "c"], ["a", "b", "d"]):
+        contraport.audit(data=views, given_views=("a", "b", "d"), out=out, resume=True, **options)
+    assert contraport.audit(data=views, out=out, resume=True, **options).view_names == ("a", "b", "c")
 
 
 def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarray], tmp_path: Path) -> None:
@@ -112,3 +115,15 @@ def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarr
     with raises_usage_error("data.missing_views"):
         contraport.audit(data=lacking, method="frozen", out=tmp_path / "audit")
     assert not (tmp_path / "audit").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"data": {"d": np.ones((ITEMS, 3))}}, "data.constant_view"), ({"encoder": "nn"}, "encoder.unknown")],
+)
+def test_a_refused_audit_leaves_no_folder(
+    views: dict[str, np.ndarray], tmp_path: Path, change: dict[str, Any], code: str
+) -> None:
+    with raises_usage_error(code):
+        contraport.audit(**change | {"data": views | change.get("data", {})}, out=tmp_path / "new" / "audit", epochs=1)
+    assert list(tmp_path.iterdir()) == []

@@ -122,7 +122,7 @@ CASES: list[tuple[Any, ...]] = [
     ({"seed": -1}, "seed.invalid", -1),
     ({"log_every": 0}, "log_every.invalid", 0),
     ({"keep_every": 0}, "keep_every.invalid", 0),
-    ({"resume": True, "overwrite": True}, "run.not_found"),
+    ({"resume": True, "overwrite": True}, "out.not_found"),
     ({"resume": True, "out": None}, "out.missing"),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -33,9 +33,11 @@ from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.formats import tables
 from contraport.data.split_record import fingerprint_dataset
 from contraport.data.streams import check_no_stream
-from contraport.encoders import resolve_view
-from contraport.errors import UsageError, check, report_write_errors
-from contraport.options import get_declared_options
+from contraport.encoders import check_custom_code_trusted, resolve_view
+from contraport.encoders.model import encoder_to_view_list
+from contraport.errors import UsageError, check, hint_on_error, report_write_errors
+from contraport.options import merge_resumed_options
+from contraport.runs import Run
 from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
 from contraport.training.train import train_from_options
@@ -46,7 +48,7 @@ CROSS_FIT_FILE = "judgements.npz"
 """Scores of the finished folds of a cross-fit, from which a stopped audit resumes."""
 
 OPTIONS_FILE = "audit_options.json"
-"""Views, method and number of items of an audit of several views, which must be the same to resume it."""
+"""Options of the audit and fingerprint of its items, by which a stopped audit resumes."""
 
 PAGE = "audit.html"
 
@@ -70,45 +72,79 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     >>> 0.1 < result.noise_rate < 0.3, int((result.flagged(count=40) < 60).sum()) > 30
     (True, True)
     """
-    options = AuditOptions(**values)
+    options = AuditOptions(**(_with_resumed_audit(values) if values.get("resume") else values))
     full = _load_dataset(options)
     chosen, names = options.given_views, full.view_names
     views = tuple(resolve_view("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
+    check_paired_dataset(dataset, one_view_hint=_one_view_hint(options) if len(views) == 1 else "")
+    if len(views) > 2:
+        _check_view_exports(options, dataset)
     try:
-        return _audit_pair(options, full, views) if len(views) <= 2 else _audit_all_views(options, dataset)
-    except KeyboardInterrupt as interrupt:
-        if options.out is None or options.method == "frozen":
-            raise
-        # The training's own message names `train`, which would not finish the audit.
-        message = f"stopped; the same call with {format_options(resume=True)} continues the audit in {options.out}"
-        raise KeyboardInterrupt(message) from interrupt
-
-
-def _audit_pair(options: AuditOptions, full: Dataset, views: tuple[int, ...]) -> Audit:
-    """Audit two views of a dataset."""
-    dataset = full.select_views(views) if options.given_views else full
-    check_paired_dataset(dataset, one_view_hint=_one_view_hint(options) if len(dataset.shapes) == 1 else "")
-    with _open_output_folder(options) as folder:
-        if options.method == "online":
-            own = {"data": dataset, "out": folder / "training", "audit": True, "device": options.device}
-            own |= {"resume": options.resume, "progress": options.progress} | _training_settings(options, dataset)
-            run = train_from_options(own, log_hints=False)
-            result = audit_from_arrays(dataset.name, run.pair_scores())
-        else:
-            result = _audit_in_rounds(options, dataset, folder)
-        result = replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
-        if options.out is not None:
+        with _open_output_folder(options, dataset) as folder:
+            result = (_audit_pair if len(views) == 2 else _audit_all_views)(options, dataset, folder)
             with report_write_errors("out", folder), console_logging(progress=options.progress):
-                result.save(folder)
-                write_audit_page(result, dataset, folder / PAGE)
                 for form in options.requested_exports:
-                    path = write_clean_data(
-                        result, form, folder, data=options.data, dataset=full, second=views[1], columns=options.columns
-                    )
+                    if isinstance(result, ViewAudit):
+                        path = result.write_without_flagged(dataset, folder)
+                    else:
+                        path = write_clean_data(
+                            result, form, folder, data=options.data, dataset=full, second=views[1],
+                            columns=options.columns,
+                        )  # fmt: skip
                     log.info("%s: wrote %s.", form, path)
-                log.info("page of the worst pairs: %s", folder / PAGE)
+                    result = replace(result, clean_files=(*result.clean_files, path))
+    except KeyboardInterrupt as interrupt:
+        # The training's own message names `train`, which would not finish the audit.
+        message = "stopped"
+        if options.out is not None and (Path(options.out) / OPTIONS_FILE).exists():
+            message += f"; the same call with {format_options(resume=True)} continues the audit in {options.out}"
+        raise KeyboardInterrupt(message) from interrupt
+    return result
+
+
+@hint_on_error("contraport docs troubleshooting resume-is-refused")
+def _with_resumed_audit(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the audit in `out`, overridden by the explicit options."""
+    out = given.get("out")
+    check(out is not None, "out: required with resume, got none.", "missing")
+    file = Path(str(out)) / OPTIONS_FILE
+    record = read_json(file)
+    recorded = record.get("options") if isinstance(record, dict) else None
+    if not isinstance(recorded, dict):
+        raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
+    options = merge_resumed_options(AUDIT.options, recorded, given, file)
+    check_custom_code_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in given)
+    return options
+
+
+def _check_view_exports(options: AuditOptions, dataset: Dataset) -> None:
+    """Raise `UsageError` if an export of cleaned data is requested that three or more views do not have."""
+    unsupported = [form for form in options.requested_exports if form != "drop"]
+    if unsupported:
+        message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
+        raise UsageError(message, kind="views")
+    if options.drop:
+        check_views_can_be_blanked(dataset)
+
+
+def _audit_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit a dataset of two views, and write the result to a folder unless it is temporary."""
+    if options.method == "online":
+        run = Run(folder / "training")
+        own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
+        own |= {"resume": options.resume and run.config_path.exists()} | _training_settings(options, dataset)
+        result = audit_from_arrays(dataset.name, train_from_options(own, owner="audit").pair_scores())
+    else:
+        result = _audit_in_rounds(options, dataset, folder)
+    result = replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
+    if options.out is not None:
+        with report_write_errors("out", folder), console_logging(progress=options.progress):
+            folder.mkdir(exist_ok=True)
+            result.save(folder)
+            write_audit_page(result, dataset, folder / PAGE)
+            log.info("page of the worst pairs: %s", folder / PAGE)
     return result
 
 
@@ -119,40 +155,27 @@ def _one_view_hint(options: AuditOptions) -> str:
     return f" {tables.suggest_views(data, options.columns)}"
 
 
-def _audit_all_views(options: AuditOptions, dataset: Dataset) -> ViewAudit:
+def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
     """Audit each pair of views, each in its own folder, and combine the scores."""
-    unsupported = [form for form in options.requested_exports if form != "drop"]
-    if unsupported:
-        message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
-        raise UsageError(message, kind="views")
-    if options.drop:
-        check_views_can_be_blanked(dataset)
     audits, names = {}, dataset.view_names
-    lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
-    message = f"data: must have all views of every item for an audit, got {lacking} items that lack a view."
-    check(lacking == 0, message, "missing_views")
-    with _open_output_folder(options) as folder:
-        record = {"views": list(names), "method": options.method, "items": len(dataset)}
-        saved = read_json(folder / OPTIONS_FILE)
-        message = f"resume: the audit in {folder} is of {saved}, got {record}. Repeat its options, or use a new folder."
-        check(saved in (None, record), message, "other_options")
-        if options.out is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / OPTIONS_FILE, record)
-        for pair in combinations(range(len(names)), 2):
-            first, second = (names[view] for view in pair)
-            log.info("audit of %s and %s", first, second)
-            out = None if options.out is None else folder / f"{first}-{second}"
-            resume = options.resume and out is not None and out.exists()
-            own = replace(options, data=dataset, given_views=pair, out=out, resume=resume, drop=False)
-            audits[first, second] = _audit_pair(own, dataset, pair)
-        result = ViewAudit.from_pair_audits(dataset, audits)
-        if options.out is not None:
-            with report_write_errors("out", folder):
-                result.save(folder)
-                if options.drop:
-                    result.write_without_flagged(dataset, folder)
+    for pair in combinations(range(len(names)), 2):
+        first, second = (names[view] for view in pair)
+        log.info("audit of %s and %s", first, second)
+        own = options.replace_unchecked(encoder=_select_encoders(options.encoder, dataset, pair))
+        audits[first, second] = _audit_pair(own, dataset.select_views(pair), folder / f"{first}-{second}")
+    result = ViewAudit.from_pair_audits(dataset, audits)
+    if options.out is not None:
+        with report_write_errors("out", folder):
+            result.save(folder)
     return result
+
+
+def _select_encoders(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
+    """Return the option `encoder` for some views of a dataset; one encoder for all views stays as it is."""
+    if not isinstance(encoder, Mapping | list | tuple):
+        return encoder
+    each = encoder_to_view_list(encoder, dataset.view_names, dataset.shapes)
+    return {dataset.view_names[view]: each[view] for view in views}
 
 
 def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
@@ -166,12 +189,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
             device = "cuda" if torch.cuda.is_available() else "cpu"
         settings = Settings(data=dataset, device=device, **_training_settings(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_FILE
-        # What must be unchanged for an audit to resume.
-        declared = get_declared_options(AuditOptions).items()
-        fixed = {name: getattr(options, name) for name, option in declared if option.lifetime == "run"}
-        fixed |= {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
-        shape = options.rounds, options.repeats, len(dataset)
-        saved = CrossFitScores(path, fixed, shape, fingerprint_dataset(dataset))
+        saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     assert paired is not None
@@ -197,29 +215,43 @@ def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any
 
 
 @contextmanager
-def _open_output_folder(options: AuditOptions) -> Iterator[Path]:
-    """Lock the output folder and yield its path; without the option `out`, yield a temporary folder."""
+def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
+    """Lock the output folder, record the options in it and yield its path; without `out`, yield a temporary folder.
+
+    A folder to which nothing else was written has no audit to resume: the record is removed.
+    """
     if options.out is None:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
         return
     path = Path(options.out)
-    _check_output_folder(path, resume=options.resume)
+    record = path / OPTIONS_FILE
+    lasting = {name: one for name, one in AUDIT.options.items() if one.lifetime != "call"}
+    recorded = {name: one.serialize(getattr(options, name)) for name, one in lasting.items()}
+    if not options.resume:
+        _check_is_empty(path)
     with lock_folder(path, "audit"):
-        _check_output_folder(path, resume=options.resume)  # another audit may have filled it meanwhile
-        yield path
+        if not options.resume:
+            _check_is_empty(path)  # another audit may have filled it meanwhile
+        saved, fingerprint = read_json(record) or {}, fingerprint_dataset(dataset)
+        message = f"data: must be the items of the audit in {path}."
+        check(not options.resume or saved.get("items") == fingerprint, message, "changed")
+        with report_write_errors("out", path):
+            write_json(record, {"options": recorded, "items": fingerprint})
+        try:
+            yield path
+        finally:
+            if {*path.iterdir()} == {record, path / LOCK_FILE}:
+                record.unlink()
 
 
-def _check_output_folder(path: Path, *, resume: bool) -> None:
-    """Raise `UsageError` unless an audit may start in an empty folder, or resume in one that has an audit.
-
-    Lock files and the leftovers of interrupted writes do not count as contents.
-    """
+def _check_is_empty(path: Path) -> None:
+    """Raise `UsageError` unless a folder is new or empty; a lock and leftovers of killed processes do not count."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
-    used = path.exists() and not {path / LOCK_FILE, *find_leftover_files(path)}.issuperset(path.iterdir())
-    message = f"out: {path} is not empty. Choose a new folder, or pass {format_options(resume=True)}."
-    check(resume or not used, message, "exists")
-    check(not resume or used, f"out: {path} has no audit to resume.", "not_found")
+    is_empty = not path.exists() or {path / LOCK_FILE, *find_leftover_files(path)}.issuperset(path.iterdir())
+    resume = format_options(resume=True)
+    message = f"out: {path} is not empty. Choose a new folder, or continue the audit in it with {resume}."
+    check(is_empty, message, "exists")
 
 
 def _load_dataset(options: AuditOptions) -> Dataset:

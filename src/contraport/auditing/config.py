@@ -20,6 +20,8 @@ from contraport.options import (
     option_metadata,
 )
 from contraport.runs.config import num_workers_option, progress_option, seed_option, training_device_option
+from contraport.training.config.data_options import serialize_data
+from contraport.training.config.network_options import Encoder, encoder_option
 
 STATISTIC_NAMES = (
     "combined",
@@ -56,6 +58,7 @@ class AuditOptions(BaseOptions):
         metadata=option_metadata(
             "Data of two views, as in `contraport train`; in Python also a Dataset or two arrays. The data's own test "
             "split is not audited.",
+            serialize=serialize_data,
             group="the pairs",
             is_cli_flag=True,
         ),
@@ -99,9 +102,7 @@ class AuditOptions(BaseOptions):
         "and from the neighbors; the scores of a crossfit are averaged over rounds.",
         check=int_in_range(1),
     )
-    encoder: Sequence[str] | str | None = option(
-        None, "Encoder of the views, as in `contraport train`; default: by the kind of each view.", group="training"
-    )
+    encoder: Encoder = encoder_option("training")
     objective: str = option("info-nce", "Training objective (see `contraport list objectives`).")
     temperature: float = option(0.2, "Temperature of the objective.", check=check_positive)
     projection: int = option(0, "Width of the projection that the objective compares; 0: none.", check=int_in_range(0))
@@ -137,7 +138,12 @@ class AuditOptions(BaseOptions):
         "`weights.npy` alone.",
         lifetime="call",
     )
-    resume: bool = option(False, "Continue an audit that was stopped.", lifetime="call")
+    resume: bool = option(
+        False,
+        "Continue the audit in `out`, with its data and options; they need not be repeated. One that has ended writes "
+        "its results again, and the requested data.",
+        lifetime="call",
+    )
     progress: bool = progress_option("Show progress on standard error.")
 
     def __post_init__(self) -> None:
@@ -145,11 +151,6 @@ class AuditOptions(BaseOptions):
         if self.requested_exports:
             name = self.requested_exports[0]
             check(self.out is not None, f"{name}: requires out, the folder to write the data to.", "missing_out")
-        check(
-            not self.resume or (self.method != "frozen" and self.out is not None),
-            "resume: requires out and a method that trains, online or crossfit.",
-            "conflict",
-        )
         check(
             self.method != "online" or self.statistic in (None, "combined"),
             f"statistic: an online audit uses 'combined', got {self.statistic!r}; use method='crossfit' for others.",

@@ -6,10 +6,9 @@ scored without training.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ from contraport.auditing.pairs.paired_features import (
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
-from contraport.errors import check, report_write_errors, unreadable_error
+from contraport.errors import UsageError, check, one_line_reason, report_write_errors
 from contraport.seeding import derive_torch_seed, numpy_generator
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components import build_objective, build_training_module
@@ -88,24 +87,19 @@ class CrossFitScores:
 
     Args:
         path: the file; None: nothing is saved.
-        options: options of the audit, as plain values.
         shape: numbers of rounds, repeats and pairs.
-        fingerprint: fingerprint of the pairs, by `contraport.data.split_record.fingerprint`.
 
     Attributes:
         scores_by_round: scores of pairs and of their mismatches, float32 ``(rounds, repeats, 2, n)``; NaN in unfinished
             folds.
 
     Raises:
-        UsageError: the file is damaged, or that of an audit with other options or pairs.
+        UsageError: the file is damaged.
     """
 
-    def __init__(
-        self, path: Path | None, options: Mapping[str, Any], shape: tuple[int, int, int], fingerprint: str | None
-    ) -> None:
+    def __init__(self, path: Path | None, shape: tuple[int, int, int]) -> None:
         rounds, repeats, pairs = shape
-        self._path, self._options = path, json.dumps(options, sort_keys=True, default=str)
-        self._fingerprint = str(fingerprint)
+        self._path = path
         self.scores_by_round = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
         if path is not None and path.exists():
             self._load(path)
@@ -119,29 +113,15 @@ class CrossFitScores:
         self.scores_by_round[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
-                write_arrays(
-                    self._path,
-                    {
-                        "scores": self.scores_by_round,
-                        "asked": np.array(self._options),
-                        "mark": np.array(self._fingerprint),
-                    },
-                )
+                write_arrays(self._path, {"scores": self.scores_by_round})
 
     def _load(self, path: Path) -> None:
         try:
             with np.load(path, allow_pickle=False) as file:
-                saved, scores, fingerprint = json.loads(str(file["asked"])), file["scores"], str(file["mark"])
+                self.scores_by_round = file["scores"].astype(np.float32).reshape(self.scores_by_round.shape)
         except Exception as error:  # parsers raise errors of any class on damaged files
-            raise unreadable_error(f"resume: {path}", "the scores of a cross-fit", error) from error
-        own = json.loads(self._options)
-        changed = [f"{name}={saved.get(name)!r}, got {own[name]!r}" for name in own if saved.get(name) != own[name]]
-        message = f"resume: the audit in {path.parent} was run with {'; '.join(changed)}. Use a new folder."
-        check(not changed, message, "other_options")
-        is_alike = scores.shape == self.scores_by_round.shape and scores.dtype == np.float32
-        message = f"resume: the audit in {path.parent} is of other pairs. Use a new folder."
-        check(is_alike and fingerprint == self._fingerprint, message, "other_pairs")
-        self.scores_by_round = scores
+            message = f"resume: {path} is corrupt: {one_line_reason(error)}; delete it to score all pairs again."
+            raise UsageError(message, kind="corrupt") from error
 
 
 def score_by_crossfit(
@@ -155,6 +135,8 @@ def score_by_crossfit(
     """
     rounds, repeats = saved.scores_by_round.shape[:2]
     groups = draw_exchange_groups(dataset, seed=settings.seed)
+    message = f"folds: must be at most {len(groups)}, half of the different pairs, got {folds}."
+    check(folds <= len(groups), message, "too_many")
     partners = rotate_partners(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_csv, write_json
-from contraport._utils.formatting import format_options, pluralize
+from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION,
@@ -58,6 +58,7 @@ class Audit:
         keys: names of the pairs in the source, such as file paths; None if they have no names.
         partner_confidences: estimated probability that each better partner is the right one, ``(n,)``; 0 without a
             better partner; None in run folders written before confidences were.
+        clean_files: files with the cleaned data that the audit wrote.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
@@ -80,6 +81,7 @@ class Audit:
     source_rows: NDArray[np.int64] | None = None
     keys: Sequence[str] | None = None
     partner_confidences: NDArray[np.floating] | None = None
+    clean_files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         low, high = self.noise_interval
@@ -182,8 +184,8 @@ class Audit:
     def advice(self) -> str:
         """Recommendation of the next step, in a sentence."""
         if not self.is_rate_reliable:
-            return "Look at the worst pairs before any is removed: the share of wrong pairs is unknown."
-        return advise_on_flagged(len(self.flagged()), "pair", self.method)
+            return "Look at the worst pairs before you train without any: the share of wrong pairs is unknown."
+        return advise_on_flagged(len(self.flagged()), "pair", self.clean_files)
 
     @property
     def worst_title(self) -> str:
@@ -238,15 +240,16 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
     )
 
 
-def advise_on_flagged(count: int, noun: str, method: str) -> str:
-    """Write which data to train on, in a sentence, if an audit by `method` flagged `count` pairs or views."""
+def advise_on_flagged(count: int, noun: str, clean_files: Sequence[Path]) -> str:
+    """Write which data to train on, in a sentence, if an audit flagged `count` pairs or views."""
     if count == 0:
         return f"Train on all {noun}s: none looks wrong."
+    if clean_files:
+        return f"Train with the cleaned data: {join_names([*map(str, clean_files)])}."
     audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
-    folder = "a new folder" if method == "frozen" else f"{resume} if it was written to a folder"
     return (
         f"Train with {audit}, or write the data without the {pluralize(count, f'flagged {noun}')}: repeat this audit "
-        f"with {drop}, and {folder}."
+        f"with {drop}, and {resume} if it was written to a folder."
     )
 
 

@@ -43,6 +43,7 @@ class ViewAudit:
         pair_audits: audit of each pair of views, by their names.
         source_rows: row of each item in the source, int64 ``(n,)``.
         keys: names of the items in the source; None if they have no names.
+        clean_files: files with the cleaned data that the audit wrote.
     """
 
     data_name: str
@@ -52,6 +53,7 @@ class ViewAudit:
     pair_audits: Mapping[tuple[str, str], Audit]
     source_rows: NDArray[np.int64]
     keys: Sequence[str] | None = None
+    clean_files: tuple[Path, ...] = ()
 
     @classmethod
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
@@ -131,7 +133,7 @@ class ViewAudit:
     @property
     def advice(self) -> str:
         """Recommendation of the next step, in a sentence."""
-        return advise_on_flagged(len(self.flagged()), "view", next(iter(self.pair_audits.values())).method)
+        return advise_on_flagged(len(self.flagged()), "view", self.clean_files)
 
     @property
     def worst_title(self) -> str:

@@ -119,14 +119,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         good = not shared or len(set(self.shapes)) == 1
         check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
-        if encoder is None or isinstance(encoder, Mapping):
-            chosen = mapping_to_view_list("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
-            encoder = [
-                chosen[k] if chosen[k] is not None else default_encoder_name(inputs[k]) for k in range(len(inputs))
-            ]
-        elif isinstance(encoder, str | nn.Module):
-            encoder = [encoder] * len(inputs)
-        self.encoder_sources = _resolve_sources(list(_check_per_tower("encoder", encoder, inputs)), encoder_folders)
+        encoders = encoder_to_view_list(encoder, self.view_names[: len(inputs)], inputs)
+        self.encoder_sources = _resolve_sources(encoders, encoder_folders)
         means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
         stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
         statistics = _check_per_tower("mean", means, inputs), _check_per_tower("std", stds, inputs)
@@ -146,7 +140,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.dims: int | None = None
         self.num_features = sum(self.representation_sizes)
         self.config: dict[str, Any] = {
-            "encoder": encoder_to_config(list(encoder)),
+            "encoder": encoder_to_config(encoders),
             "shapes": [list(shape) for shape in self.shapes],
             "projection": projection,
             "mean": [self.tower(number).mean.flatten().tolist() for number in range(len(inputs))],
@@ -406,6 +400,19 @@ def _validate_view_names(names: Sequence[str] | None, views: int) -> tuple[str, 
     good = len(names) == views == len(set(names)) and all(isinstance(name, str) and name for name in names)
     check(good, f"view_names: must be {views} different names, got {list(names)}.")
     return tuple(names)
+
+
+def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
+    """Return the encoder of each view, a name or a module, that an option `encoder` or its default selects.
+
+    >>> encoder_to_view_list({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
+    ['resnet18', 'small-tcn']
+    """
+    if encoder is None or isinstance(encoder, Mapping):
+        chosen = mapping_to_view_list("encoder", encoder or {}, names, shapes)
+        return [default_encoder_name(shape) if one is None else one for one, shape in zip(chosen, shapes, strict=True)]
+    several = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else encoder
+    return [*_check_per_tower("encoder", several, shapes)]
 
 
 def _check_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:

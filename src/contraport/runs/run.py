@@ -74,14 +74,16 @@ class Run(RunFolder):
         path: the run folder.
         encoder: the encoder module that was passed to `contraport.train`, or one per view, if it was not a named
             encoder; the folder stores no code. Runs returned by `contraport.train` have it.
+        owner: command that the training is a part of, such as "audit", which resumes it; empty for none.
 
     >>> Run("runs/demo/nt-xent").name
     'nt-xent'
     """
 
-    def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
+    def __init__(self, path: str | Path, encoder: Encoders = None, *, owner: str = "") -> None:
         super().__init__(path)
         self.encoder = encoder
+        self.owner = owner
         self._cached_config: _CachedConfig | None = None
 
     def __repr__(self) -> str:
@@ -109,6 +111,8 @@ class Run(RunFolder):
         """
         from contraport.encoders.factory import list_custom_code_encoders
 
+        if self.owner:
+            return f"repeat the {self.owner} with {format_options(resume=True)}"
         config: dict[str, Any] = {}
         with suppress(UsageError):  # this text is part of a message about another file
             config = self.config()

@@ -182,20 +182,20 @@ class RunFolder:
         check(empty or overwrite, message, "exists")
         check(empty or self.config_path.is_file(), message, "not_a_run")
 
-    def check_is_run(self) -> None:
+    def check_is_run(self, argument: str = "run") -> None:
         """Raise `UsageError` unless the path is a run folder whose entries are regular files and folders."""
         if self.path.is_file():
-            raise UsageError(f"run: must be a run folder, got the file {self.path}.", kind="not_a_folder")
-        check(self.path.is_dir(), f"run: there is no folder {str(self.path)!r}.", "not_found")
-        check(self.config_path.is_file(), f"run: {self.path} is not a run folder: no config.yaml.", "not_a_run")
+            raise UsageError(f"{argument}: must be a run folder, got the file {self.path}.", kind="not_a_folder")
+        check(self.path.is_dir(), f"{argument}: there is no folder {str(self.path)!r}.", "not_found")
+        check(self.config_path.is_file(), f"{argument}: {self.path} is not a run folder: no config.yaml.", "not_a_run")
         for path in self.path.rglob("*"):
             if path.is_dir():
                 of_model = path.parent == self.model_path and _ENCODER_FOLDER.fullmatch(path.name)
                 if not of_model and path.parent in (self.checkpoints, self.model_path):
-                    raise UsageError(f"run: {path} must be a file, got a folder.", kind="not_a_file")
+                    raise UsageError(f"{argument}: {path} must be a file, got a folder.", kind="not_a_file")
             elif not path.is_file():
                 with suppress(OSError):  # a running training may have deleted it by now; a link may be dangling
-                    check_regular_file("run", path)
+                    check_regular_file(argument, path)
 
 
 def default_path(data: str, method: str) -> Path:

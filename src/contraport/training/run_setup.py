@@ -15,8 +15,8 @@ from contraport.catalog import apply_recipe
 from contraport.data.split_record import SplitRecord
 from contraport.distributed import is_main_process
 from contraport.encoders import check_custom_code_trusted
-from contraport.errors import check, hint_on_error, unknown_name_error
-from contraport.options import has_object_placeholder
+from contraport.errors import check, hint_on_error
+from contraport.options import merge_resumed_options
 from contraport.runs import Run
 from contraport.training.callbacks.checkpoints import read_position
 from contraport.training.config import RECORDED_OPTIONS, Settings
@@ -43,29 +43,11 @@ def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
     run = Run(str(out))
-    config = run.config()
-    for name, value in config.items():
-        if name not in RECORDED_OPTIONS:
-            raise unknown_name_error(f"{out}/config.yaml", name, RECORDED_OPTIONS)
-        message = f"{name}: the run in {out} was given the object {value}; pass it again to resume."
-        check(name in options or not has_object_placeholder(value), message, "object_required")
+    run.check_is_run("out")
+    merged = merge_resumed_options(RECORDED_OPTIONS, run.config(), options, run.config_path)
     trust = options.get("trust_remote_code", False) or "encoder" in options
     check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
-    for name in RECORDED_OPTIONS.keys() & options.keys() & config.keys():
-        _check_unchanged(name, options[name], config[name], out)
-    return {**config, **options}
-
-
-def _check_unchanged(name: str, value: Any, recorded: Any, out: object) -> None:
-    option = RECORDED_OPTIONS[name]
-    if option.may_increase_on_resume:
-        option.validate(value)
-        check(value >= recorded, f"{name}: must be at least {recorded}, as in the run {out}, got {value}.", "decreased")
-    elif option.lifetime == "run":
-        value = option.serialize(value)
-        expected = "left out (the default)" if recorded is None else repr(recorded)
-        message = f"{name}: must be {expected}, as in the resumed run {out}, got {value!r}."
-        check(value == recorded, message, "changed")
+    return merged
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")

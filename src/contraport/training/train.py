@@ -78,10 +78,10 @@ def train(options: dict[str, Any]) -> Run:
     return train_from_options(options)
 
 
-def train_from_options(options: dict[str, Any], *, log_hints: bool = True) -> Run:
+def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
     """Train from the explicit options of `train`, and return the run.
 
-    Without `log_hints`, no other options and no next command are suggested; an audit trains only to score pairs.
+    As a part of another command, the `owner`, it suggests neither other options nor a next command.
     """
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
@@ -100,7 +100,7 @@ def train_from_options(options: dict[str, Any], *, log_hints: bool = True) -> Ru
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
-            run = Run(path, settings.user_encoder_modules)
+            run = Run(path, settings.user_encoder_modules, owner=owner)
             if settings.dry_run:
                 _dry_run(settings, components, run, options)
                 return run
@@ -119,7 +119,7 @@ def train_from_options(options: dict[str, Any], *, log_hints: bool = True) -> Ru
                     )
                 if components.mismatched_partners is not None and is_main_process():
                     run.save_mismatched_partners(components.mismatched_partners.numpy())
-            _fit(settings, components, run, broadcast_object(progress), online_eval, options if log_hints else None)
+            _fit(settings, components, run, broadcast_object(progress), online_eval, None if owner else options)
     return run
 
 

@@ -235,7 +235,8 @@ def format_checkpoint_remedy(run: Run) -> str:
     """Format the remedy for an unusable last checkpoint, which ends an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
-    return f"; {other}restart with {format_options(overwrite=True)}."
+    anew = f"delete {run.path} and resume: {run.resume_command}" if run.owner else ""
+    return f"; {other}{anew or f'restart with {format_options(overwrite=True)}'}."
 
 
 def read_position(run: Run) -> Position:

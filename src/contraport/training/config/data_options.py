@@ -27,7 +27,7 @@ from contraport.options import (
 from contraport.runs.config import num_workers_option
 
 
-def _serialize_data(data: Any) -> Any:
+def serialize_data(data: Any) -> Any:
     """Return the value of `data` for `config.yaml`: a name or path as it is, an object as ``<name>``."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
@@ -81,7 +81,7 @@ class DataSettings(BaseOptions):
             "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tar files; or a URL of "
             "one of these. In Python also a Dataset (contraport, torch or Hugging Face), a data frame, arrays, or a "
             "list of texts, paths or images.",
-            serialize=_serialize_data,
+            serialize=serialize_data,
             group="data and recipe",
             is_cli_flag=True,
         ),

@@ -19,6 +19,8 @@ from contraport.options import (
     option,
 )
 
+Encoder = Sequence[str | Any] | dict[str, Any] | str | Any | None
+
 _REQUIRES_WEIGHTS = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
 
 
@@ -75,19 +77,24 @@ def _build_type_check(kind: Any) -> OptionCheck:
     return validate
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkSettings(BaseOptions):
-    """Options of the encoders, the projection head, and the output of the trained model."""
-
-    encoder: Sequence[str | Any] | dict[str, Any] | str | Any | None = option(
+def encoder_option(group: str) -> Encoder:
+    """Declare the option `encoder` of a command that trains."""
+    return option(
         None,
         "Encoder: a name (see `contraport list encoders`), a timm name, for texts a transformers name or folder, or "
         "your own code as `module:attribute`; in Python also a module, which is copied. For several views a list, or "
         "encoders by view name or kind, such as --encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn "
         "for images, mlp for vectors, small-tcn for time series, small-text for texts.",
         serialize=_serialize_encoder,
-        group="networks",
+        group=group,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings(BaseOptions):
+    """Options of the encoders, the projection head, and the output of the trained model."""
+
+    encoder: Encoder = encoder_option("networks")
     pretrained: bool | dict[str, Any] = option(
         False,
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
