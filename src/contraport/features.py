@@ -223,8 +223,8 @@ def read_features(path: str | Path) -> Features:
         UsageError: the file does not exist, is damaged or has no features.
     """
     file = Path(path)
-    found = bool(file.suffix) or file.exists()
-    check(found, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
+    is_file_name = bool(file.suffix) or file.exists()
+    check(is_file_name, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
     check(file.suffix in _FORMATS, f"features: must end in {', '.join(_FORMATS)}, got {str(path)!r}.", "suffix")
     if not file.exists() and (shards := _find_shards(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])
@@ -311,14 +311,14 @@ def _read_npz(path: Path) -> Features:
 
 
 def _write_npy(path: Path, features: Features) -> None:
-    beside = items_table_path(path)
+    table_path = items_table_path(path)
     with (
-        atomic_write(beside) as table,
+        atomic_write(table_path) as table,
         atomic_write(path) as temporary,
     ):  # on exit the inner file is moved into place first
         np.save(temporary, features.features, allow_pickle=False)
         _write_table(table, [_item_columns(features)], _collect_metadata(features))
-        beside.unlink(missing_ok=True)  # the old table must not describe the new features
+        table_path.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
 def _read_npy(path: Path) -> Features:
@@ -344,8 +344,8 @@ def _write_parquet(path: Path, features: Features) -> None:
 def _read_parquet(path: Path) -> Features:
     table = _read_table(path)
     names = [name for name in table.schema.names if name[:1] == "f" and name[1:].isdecimal()]
-    found = table.schema.names[:5]
-    check(len(names) > 0, f"features: {path} has no columns f0, f1 and so on, only {found}.", "no_features")
+    first_names = table.schema.names[:5]
+    check(len(names) > 0, f"features: {path} has no columns f0, f1 and so on, only {first_names}.", "no_features")
     names.sort(key=lambda name: int(name[1:]))
     array = np.stack([table[name].to_numpy() for name in names], axis=1).astype(np.float32)
     return _features_from_table(array, table)

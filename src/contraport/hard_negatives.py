@@ -96,7 +96,7 @@ def mine_hard_negatives(
     least = pair_scores.new_full((len(queries),), torch.inf).scatter_reduce(
         0, query_of[is_trusted], pair_scores[is_trusted], "amin"
     )
-    places, scores = _search_negatives(
+    columns_found, scores = _search_negatives(
         anchors[queries.to(anchors.device)],
         candidates[columns.to(anchors.device)],
         rule,
@@ -104,8 +104,8 @@ def mine_hard_negatives(
         least_positive=least,
         seed=seed,
     )
-    found = torch.where(scores.isnan(), -1, columns[places])
-    positions, scores = found[query_of], scores[query_of]
+    items_found = torch.where(scores.isnan(), -1, columns[columns_found])
+    positions, scores = items_found[query_of], scores[query_of]
     positions[~is_trusted] = -1
     return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
 
@@ -129,30 +129,31 @@ def _search_negatives(
     total = len(columns)
     most_positives = int((excluded // total).bincount().max())
     last = rule.resolve_range_max(most_positives)
-    places, scores = [], []
+    positions, scores = [], []
     for first in range(0, len(queries), max(1, BLOCK_ENTRIES // total)):
         block = queries[first : first + max(1, BLOCK_ENTRIES // total)]
         # More than the rule considers: positives are among the most similar, and are removed afterwards.
-        found, near = (part.cpu() for part in (block @ columns.T).topk(min(last + most_positives, total), dim=1))
+        nearest = (block @ columns.T).topk(min(last + most_positives, total), dim=1)
+        similarity, column = (part.cpu() for part in nearest)
         rows = torch.arange(first, first + len(block))[:, None]
-        removed = torch.isin(rows * total + near, excluded)
+        removed = torch.isin(rows * total + column, excluded)
         positive = least_positive[rows]
         if rule.absolute_margin is not None:
-            removed |= found + rule.absolute_margin > positive
+            removed |= similarity + rule.absolute_margin > positive
         if rule.relative_margin is not None:
-            removed |= found > positive - positive.abs() * rule.relative_margin
+            removed |= similarity > positive - positive.abs() * rule.relative_margin
         if rule.max_score is not None:
-            removed |= found > rule.max_score
+            removed |= similarity > rule.max_score
         if rule.min_score is not None:
-            removed |= found < rule.min_score
+            removed |= similarity < rule.min_score
         # Ranks count the candidates that are left: a stable sort moves removed ones to the end.
         order = removed.long().argsort(dim=1, stable=True)[:, rule.range_min : last]
-        found, near = found.masked_fill(removed, torch.nan).gather(1, order), near.gather(1, order)
+        similarity, column = similarity.masked_fill(removed, torch.nan).gather(1, order), column.gather(1, order)
         if rule.sampling == "random":
-            draws = torch.rand(found.shape, generator=torch_generator("negatives.sample", seed, first))
-            drawn = draws.masked_fill(found.isnan(), 2).argsort(dim=1)[:, : rule.k].sort(dim=1).values
-            found, near = found.gather(1, drawn), near.gather(1, drawn)
-        missing = max(0, rule.k - found.shape[1])
-        scores.append(F.pad(found[:, : rule.k], (0, missing), value=torch.nan))
-        places.append(F.pad(near[:, : rule.k], (0, missing)))
-    return torch.cat(places), torch.cat(scores)
+            draws = torch.rand(similarity.shape, generator=torch_generator("negatives.sample", seed, first))
+            drawn = draws.masked_fill(similarity.isnan(), 2).argsort(dim=1)[:, : rule.k].sort(dim=1).values
+            similarity, column = similarity.gather(1, drawn), column.gather(1, drawn)
+        missing = max(0, rule.k - similarity.shape[1])
+        scores.append(F.pad(similarity[:, : rule.k], (0, missing), value=torch.nan))
+        positions.append(F.pad(column[:, : rule.k], (0, missing)))
+    return torch.cat(positions), torch.cat(scores)

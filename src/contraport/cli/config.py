@@ -21,7 +21,7 @@ from contraport.runs.config import progress_option, seed_option
 LISTS = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 
 
-def _check_list(name: str, value: Any) -> None:
+def _check_list_name(name: str, value: Any) -> None:
     one_of(*LISTS)(name, "metrics" if value == "measures" else value)  # the deprecated name
 
 
@@ -31,7 +31,7 @@ class ListOptions(BaseOptions):
 
     what: str = field(
         kw_only=False,
-        metadata=option_metadata("Recipes, objectives, encoders, data, metrics or suites.", check=_check_list),
+        metadata=option_metadata("Recipes, objectives, encoders, data, metrics or suites.", check=_check_list_name),
     )
 
 

@@ -93,9 +93,9 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
         print(f"{name}: {value}")
     for extra, packages in diagnosis.extra_versions.items():
         missing = [name for name, number in packages.items() if number is None]
-        there = ", ".join(f"{name} {number}" for name, number in packages.items() if number is not None)
-        lack = f"; not installed: {', '.join(missing)}" if missing else ""
-        print(f"extra {extra}: {there or 'nothing'}{lack}")
+        installed = ", ".join(f"{name} {number}" for name, number in packages.items() if number is not None)
+        missing_text = f"; not installed: {', '.join(missing)}" if missing else ""
+        print(f"extra {extra}: {installed or 'nothing'}{missing_text}")
     for one in diagnosis.checks:
         print(f"{'failed' if one.failure else 'passed'}: {one.name}, {one.seconds:.1f} s", one.failure or "", sep="  ")
 

@@ -342,9 +342,9 @@ def _restrict_type(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin in (Union, UnionType):
-        return Union[tuple(_restrict_type(part) for part in parts if _is_writable(part))]  # noqa: UP007
+        return Union[tuple(_restrict_type(part) for part in parts if _fits_command_line(part))]  # noqa: UP007
     return list[_restrict_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
 
 
-def _is_writable(hint: Any) -> bool:
+def _fits_command_line(hint: Any) -> bool:
     return hint in (*_SCALARS, NoneType) or get_origin(hint) in (dict, list, Sequence, Literal)

@@ -159,8 +159,8 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
 
 def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
-        found = describe_items_of_shape(shape)
-        message = f"encoder: {name!r} takes texts, got {found}. Set it with --encoder.text or --init.text."
+        got = describe_items_of_shape(shape)
+        message = f"encoder: {name!r} takes texts, got {got}. Set it with --encoder.text or --init.text."
         check(not is_transformers_folder(Path(name)), message, "shape")
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])

@@ -97,10 +97,10 @@ def _strip_prefix(state: State, own: State, source: str) -> State:
     """Remove the common prefix of an encoder's weights in a file, such as ``backbone.``."""
     first = next(iter(own), "")
     prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
-    whole = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))
-    message = f"init: {source} has several networks of this architecture: {', '.join(whole)}; must have one."
-    check(len(whole) < 2, message, "ambiguous")
-    prefix = whole[0] if whole else min(prefixes, key=len, default="")
+    complete = sorted(prefix for prefix in prefixes if all(prefix + key in state for key in own))
+    message = f"init: {source} has several networks of this architecture: {', '.join(complete)}; must have one."
+    check(len(complete) < 2, message, "ambiguous")
+    prefix = complete[0] if complete else min(prefixes, key=len, default="")
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 

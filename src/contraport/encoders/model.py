@@ -152,7 +152,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             "view_names": list(self.view_names),
         }
         if dims is not None:
-            self._truncate(dims)
+            self._truncate_in_place(dims)
         self._hub_mixin_config = self.config
 
     @property
@@ -172,10 +172,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         torch.Size([5, 16])
         """
         truncated = copy.copy(self)
-        truncated._truncate(dims)
+        truncated._truncate_in_place(dims)
         return truncated
 
-    def _truncate(self, dims: int) -> None:
+    def _truncate_in_place(self, dims: int) -> None:
         most, part = min(self.representation_sizes), self.representation_part
         good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")

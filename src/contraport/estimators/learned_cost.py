@@ -99,8 +99,8 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
-        _prepare_features(side, features[side], kept, options.components)
-        for side, kept in zip(SIDES, positions, strict=True)
+        _prepare_features(side, features[side], indices, options.components)
+        for side, indices in zip(SIDES, positions, strict=True)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
@@ -113,7 +113,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     affinity: np.ndarray = next(iter(estimator.module_.parameters())).detach().numpy()
     strengths = np.linalg.svd(affinity, compute_uv=False)
     product = np.outer(observed.sum(1), observed.sum(0))
-    held = observed > 0
+    positive = observed > 0
     result = LearnedCost(
         estimator.cost_,
         estimator.coupling_,
@@ -121,7 +121,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
         positions[0],
         positions[1],
         estimator.kl_divergence_,
-        float((observed[held] * np.log(observed[held] / product[held])).sum()),
+        float((observed[positive] * np.log(observed[positive] / product[positive])).sum()),
         strengths / (strengths.sum() or 1.0),
         estimator.n_iter_,
         None if options.out is None else Path(options.out),
@@ -159,9 +159,9 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
         message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
         raise UsageError(f"{message}; {len(bad)} in all.")
     for name, items in zip(SIDES, observed.shape, strict=True):
-        if (given := getattr(options, name)) is not None:
+        if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):
-                rows = as_features(given).features
+                rows = as_features(source).features
             check(
                 len(rows) == items, f"{name}: must have {items} items, as the coupling has, got {len(rows)}.", "shape"
             )
@@ -193,11 +193,11 @@ def _check_matrix_size(rows: int, columns: int) -> None:
     check(rows * columns <= MAX_CELLS, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _prepare_features(argument: str, rows: np.ndarray | None, kept: np.ndarray, components: int) -> np.ndarray:
+def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
     """Return the features to fit, ``(n, p)``: one-hot without `rows`; else standardized, at most `components`."""
     if rows is None:
-        return np.eye(len(kept))
-    features = np.asarray(rows[kept], dtype=np.float64)
+        return np.eye(len(indices))
+    features = np.asarray(rows[indices], dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
     deviations = features.std(0)

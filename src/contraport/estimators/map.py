@@ -198,8 +198,8 @@ def _write_files(folder: Path, result: Map, features: Features, dataset: Dataset
     mapped = replace(features, features=result.points, run=None, view=None)
     write_features(folder / "map.npz", mapped)
     rows = (
-        (int(row), features.item_name(place), features.class_name_at(place) or "", *map_point)
-        for place, (row, map_point) in enumerate(zip(features.source_rows, result.points.tolist(), strict=True))
+        (int(row), features.item_name(position), features.class_name_at(position) or "", *map_point)
+        for position, (row, map_point) in enumerate(zip(features.source_rows, result.points.tolist(), strict=True))
     )
     write_csv(folder / "map.csv", ["position", "name", "class", "x", "y"], rows)
     class_names = None

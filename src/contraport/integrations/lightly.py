@@ -78,6 +78,6 @@ class MemoryBankLoss(nn.Module):
     @torch.no_grad()
     def _enqueue(self, key: Tensor) -> None:
         keys = F.normalize(gather(key.detach()).to(self.bank), dim=1)[-len(self.bank) :]
-        places = torch.arange(len(keys), device=keys.device) + self.written
-        self.bank[places % len(self.bank)] = keys
+        slots = torch.arange(len(keys), device=keys.device) + self.written
+        self.bank[slots % len(self.bank)] = keys
         self.written += len(keys)

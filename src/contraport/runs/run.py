@@ -507,12 +507,12 @@ def _file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _save_model_files(model: Model, place: Path) -> None:
+def _save_model_files(model: Model, target: Path) -> None:
     """Write the files of a model; each file is replaced atomically."""
     from safetensors import SafetensorError
 
     try:
-        with atomic_write_folder(place) as folder:
+        with atomic_write_folder(target) as folder:
             model.save_pretrained(folder)
     except SafetensorError as error:
         raise OSError(str(error)) from error

@@ -206,6 +206,6 @@ def default_path(data: str, method: str) -> Path:
     >>> default_path("shards/train-{000..009}.tar", "gca-uot").as_posix()
     'runs/train-000-009-gca-uot'
     """
-    place = Path(os.path.abspath(data))  # absolute, since "." has an empty name
-    name = _INVALID_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
+    path = Path(os.path.abspath(data))  # absolute, since "." has an empty name
+    name = _INVALID_IN_NAMES.sub("-", path.name if path.is_dir() else path.stem).strip("-.")
     return Path("runs", f"{name or 'data'}-{method}")

@@ -131,7 +131,7 @@ class Loop:
             while self.completed_epochs < self.epochs and not self.should_stop:
                 order.set_epoch(self.completed_epochs)
                 for batch in self._iterate_timed_batches():
-                    self._train_on(batch.to(self.device))
+                    self._train_on_batch(batch.to(self.device))
                 # Counted before the callbacks: a checkpoint of after_epoch must resume in the next epoch.
                 self.completed_epochs, self.completed_batches = self.completed_epochs + 1, 0
                 for callback in self.callbacks:
@@ -143,7 +143,7 @@ class Loop:
                 callback.on_exception(self, error)
             raise
 
-    def _train_on(self, batch: Batch) -> None:
+    def _train_on_batch(self, batch: Batch) -> None:
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradient_sync_context(completes_step):

@@ -60,8 +60,8 @@ def create_optimizer(
     if encoder_lr_scale == 1 and layer_decay is None:
         uniform: Optimizer = create_optimizer_v2(module, opt=optimizer, lr=rate, weight_decay=weight_decay)
         return uniform
-    theirs = {id(weights) for encoder in encoders for weights in encoder.parameters()}
-    rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in theirs]
+    encoder_ids = {id(weights) for encoder in encoders for weights in encoder.parameters()}
+    rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in encoder_ids]
     groups = _split_by_decay(rest, rate, weight_decay)  # first: the logged learning rate is that of the first group
     for encoder in encoders:
         if layer_decay is None:
@@ -123,12 +123,12 @@ def check_supports_layer_decay(encoder: nn.Module) -> None:
 
 def _split_by_decay(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
     """Split the trainable weights into two parameter groups: without weight decay (biases, norms) and with it."""
-    learning = [(name, weights) for name, weights in named if weights.requires_grad]
-    plain = [weights for name, weights in learning if weights.ndim <= 1 or name.endswith(".bias")]
-    fading = [weights for name, weights in learning if not (weights.ndim <= 1 or name.endswith(".bias"))]
+    trainable = [(name, weights) for name, weights in named if weights.requires_grad]
+    undecayed = [weights for name, weights in trainable if weights.ndim <= 1 or name.endswith(".bias")]
+    decayed = [weights for name, weights in trainable if not (weights.ndim <= 1 or name.endswith(".bias"))]
     return [
-        {"params": plain, "lr": lr, "weight_decay": 0.0},
-        {"params": fading, "lr": lr, "weight_decay": weight_decay},
+        {"params": undecayed, "lr": lr, "weight_decay": 0.0},
+        {"params": decayed, "lr": lr, "weight_decay": weight_decay},
     ]
 
 

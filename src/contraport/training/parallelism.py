@@ -74,9 +74,9 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
         return module
-    how: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
-    how[_BUFFER_SYNC_ARGUMENT] = False  # no broadcast: all processes compute equal buffers (statistics, queue, bank)
-    return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **how)
+    options: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
+    options[_BUFFER_SYNC_ARGUMENT] = False  # all processes compute equal buffers (statistics, queue, bank)
+    return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **options)
 
 
 def may_have_unused_parameters(module: TrainingModule) -> bool:

@@ -121,7 +121,7 @@ def rollback_on_failure(run: Run) -> Iterator[None]:
 def _delete_leftover_files(run: Run) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
-        for half in find_leftover_files(folder):
-            half.unlink()
-    for half in run.path.glob(".model-*"):
-        shutil.rmtree(half)
+        for leftover in find_leftover_files(folder):
+            leftover.unlink()
+    for leftover in run.path.glob(".model-*"):
+        shutil.rmtree(leftover)

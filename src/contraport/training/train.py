@@ -93,8 +93,8 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
             settings = simplify_freeze_setting(settings, dataset)
-            settings, notes = _reduce_batch_size(settings, dataset, chosen="batch_size" in options)
-            settings = with_epochs_from_steps(settings, dataset, chosen="epochs" in options)
+            settings, notes = _reduce_batch_size(settings, dataset, is_explicit="batch_size" in options)
+            settings = with_epochs_from_steps(settings, dataset, is_explicit="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
             online_eval = build_eval_context_factory(settings, components, dataset)
@@ -109,7 +109,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
             record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
         with propagate_errors():
             _check_equal_across_processes(dataset, record)
-        with _locked(run), rollback_on_failure(run):
+        with _lock_run(run), rollback_on_failure(run):
             with propagate_errors():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()
@@ -124,7 +124,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
 
 
 @contextmanager
-def _locked(run: Run) -> Iterator[None]:
+def _lock_run(run: Run) -> Iterator[None]:
     with ExitStack() as lock:
         with propagate_errors():
             if is_main_process():
@@ -142,21 +142,21 @@ def _check_equal_across_processes(dataset: Dataset, record: SplitRecord | None) 
     check(first == own, message, "differs_between_processes")
 
 
-def _reduce_batch_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
+def _reduce_batch_size(settings: Settings, dataset: Dataset, *, is_explicit: bool) -> tuple[Settings, tuple[str, ...]]:
     """Reduce the default batch size for few items; return the settings and notes for the log."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
-    check(chosen or items >= 2, f"data: must have at least 2 items to train on, got {items}.", "few_items")
+    check(is_explicit or items >= 2, f"data: must have at least 2 items to train on, got {items}.", "few_items")
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
-        if chosen or settings.resume:
+        if is_explicit or settings.resume:
             dropped = max(0, items - size)
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
             return settings, (note,)
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
         return settings.replace_unchecked(batch_size=most), (note,)
     smaller = suggest_small_batch_size(items, size)
-    if chosen or settings.resume or smaller == size or items < 2:
+    if is_explicit or settings.resume or smaller == size or items < 2:
         return settings, ()
     return settings.replace_unchecked(batch_size=smaller), (
         f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s",

@@ -134,12 +134,12 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        loop.should_stop = self._stops and self._epochs_without_improvement(loop) >= self._patience(loop)
-        if self._stops and 1 + self._patience(loop) >= loop.epochs:
+        loop.should_stop = self._stops and self._epochs_without_improvement(loop) >= self._get_patience(loop)
+        if self._stops and 1 + self._get_patience(loop) >= loop.epochs:
             log.warning(
                 "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
                 "--early_stopping %s:patience=2",
-                pluralize(self._patience(loop), "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
+                pluralize(self._get_patience(loop), "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
@@ -151,7 +151,7 @@ class EarlyStopping(Callback):
         value = broadcast_object(self._pop_watched_value())
         if value is not None and self._is_better(value):
             self._best, self._best_epoch = value, loop.completed_epochs
-        if self._best is None or self._epochs_without_improvement(loop) != self._patience(loop):
+        if self._best is None or self._epochs_without_improvement(loop) != self._get_patience(loop):
             return
         if self._stops:
             loop.should_stop = True
@@ -163,7 +163,7 @@ class EarlyStopping(Callback):
         elif loop.completed_epochs < loop.epochs:
             log.info(
                 "loss: flat since epoch %d, for %s; --early_stopping ends such a training",
-                self._best_epoch, pluralize(self._patience(loop), "epoch"),
+                self._best_epoch, pluralize(self._get_patience(loop), "epoch"),
             )  # fmt: skip
 
     def _pop_watched_value(self) -> float | None:
@@ -182,5 +182,5 @@ class EarlyStopping(Callback):
     def _epochs_without_improvement(self, loop: Loop) -> int:
         return loop.completed_epochs - self._best_epoch
 
-    def _patience(self, loop: Loop) -> int:
+    def _get_patience(self, loop: Loop) -> int:
         return self._rule.patience or max(MIN_PATIENCE, int(PATIENCE_SHARE * loop.epochs))

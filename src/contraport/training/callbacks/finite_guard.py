@@ -54,13 +54,13 @@ class FiniteGuard(Callback):
         losses, self._losses = self._losses, []
         numbers = _StepValues(tuple(losses), loop.grad_norm).to_tensor().tolist()
         if not all(map(math.isfinite, numbers)):
-            self._fail(loop, numbers[:-1], numbers[-1])
+            self._raise_not_finite(loop, numbers[:-1], numbers[-1])
         if numbers[-1] == 0 and not self._has_warned:
             self._has_warned = True
             message = "step %d: the gradient is zero, so the weights do not change; the embeddings may all be zero"
             _log.warning(message, loop.step + 1)
 
-    def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
             "Lower lr or raise temperature.",
@@ -128,7 +128,7 @@ class FailedStepRecorder(FiniteGuard):
         if steps and not bool(torch.cat([step.to_tensor() for step in steps]).isfinite().all()):
             raise NonFiniteEarlierStep
 
-    def _fail(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = _gather_batch(self._batches[part])

@@ -77,11 +77,11 @@ class MLflow(Logger):
     def __init__(self, run: Run, session_id: str | None, step: int) -> None:
         from mlflow.tracking import MlflowClient
 
-        server, place = os.environ.get("MLFLOW_TRACKING_URI"), None
+        server, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
         if server is None:
             folder = (run.loggers_path / "mlflow").absolute()
             folder.mkdir(exist_ok=True)  # recent MLflow versions require a database
-            server, place = f"sqlite:///{folder / 'mlflow.db'}", folder.as_uri()
+            server, artifacts = f"sqlite:///{folder / 'mlflow.db'}", folder.as_uri()
         self._client = MlflowClient(server)
         if session_id is not None:
             self.session_id = session_id
@@ -91,7 +91,9 @@ class MLflow(Logger):
         project = self._client.get_experiment_by_name(_PROJECT)
         is_usable = project is not None and project.lifecycle_stage != "deleted"
         number = (
-            project.experiment_id if is_usable else self._client.create_experiment(_PROJECT, artifact_location=place)
+            project.experiment_id
+            if is_usable
+            else self._client.create_experiment(_PROJECT, artifact_location=artifacts)
         )
         self.session_id = self._client.create_run(number, run_name=run.name).info.run_id
 

@@ -40,12 +40,12 @@ class NegativeMiner(Callback):
     def __init__(self, spec: MinedNegativesSpec, dataset: Dataset, *, seed: int, loader_config: LoaderConfig) -> None:
         self._spec, self._dataset, self._seed = spec, dataset, seed
         self._loader_config = loader_config
-        stored = len(dataset.shapes)
-        tables = stored if stored > 1 else 1
+        num_views = len(dataset.shapes)
+        tables = num_views if num_views > 1 else 1
         items = np.arange(len(dataset))[:, None]
         if spec.file is not None:
-            read = read_negative_positions("negatives", spec.file, len(dataset))
-            self._positions = np.tile(np.where(read < 0, items, read), tables)
+            negatives = read_negative_positions("negatives", spec.file, len(dataset))
+            self._positions = np.tile(np.where(negatives < 0, items, negatives), tables)
         else:
             message = f"negatives: k: must be below {len(items)}, the number of training items, got {spec.rule.k}."
             check(spec.rule.k < len(items), message, "too_many")
@@ -93,7 +93,7 @@ class NegativeMiner(Callback):
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, plain=True)
         ids = dataset.content_ids
-        tables, found = [], 0
+        tables, num_found = [], 0
         for view in range(self.layout.num_tables):
             anchor = 0 if self.layout.num_tables == 1 else int(view == 0)
             numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
@@ -101,12 +101,12 @@ class NegativeMiner(Callback):
                 embedded[anchor], embedded[view], self._spec.rule,
                 anchor_ids=numbers[0], candidate_ids=numbers[1], seed=self._seed + epoch,
             )  # fmt: skip
-            found += int((mined.positions >= 0).sum())
+            num_found += int((mined.positions >= 0).sum())
             own = torch.arange(len(dataset))[:, None]
             tables.append(torch.where(mined.positions < 0, own, mined.positions))
         positions = torch.cat(tables, dim=1)
-        log.info("Epoch %d: mined %.1f negatives of each item and view.", epoch, found / len(dataset) / len(tables))
-        if found == 0:
+        log.info("Epoch %d: mined %.1f negatives of each item and view.", epoch, num_found / len(dataset) / len(tables))
+        if num_found == 0:
             log.warning(
                 "negatives: the margins and limits exclude all items, so that this epoch has no mined negatives; "
                 "start=N mines from epoch N on, relative_margin=0 excludes fewer items"

@@ -43,22 +43,22 @@ DEFAULT_DRAWS = 4
 """Default number of cached random views per item and view."""
 
 
-def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, chosen: bool) -> Settings:
+def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, is_explicit: bool) -> Settings:
     """Return settings in which `steps` is converted to `epochs`.
 
     For a stream, `steps` stays and is the length of an epoch.
 
-    `chosen` is whether `epochs` was given.
+    `is_explicit` is whether the user gave `epochs`.
 
     Raises:
         UsageError: a stream without steps, or both steps and epochs for other data.
     """
     if isinstance(dataset, Stream):
         check(settings.steps is not None, "steps: required for a stream, whose length is unknown.", "missing")
-        return settings if chosen or settings.resume else replace(settings, epochs=1)
+        return settings if is_explicit or settings.resume else replace(settings, epochs=1)
     if settings.steps is None:
         return settings
-    check(not chosen, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
+    check(not is_explicit, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
     by_epochs = replace(settings, steps=None)
     return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, count_steps_per_epoch(by_epochs, dataset))))
 

@@ -78,11 +78,11 @@ def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights |
     """
     if initial_weights is None:
         return settings
-    encoder, theirs = settings.encoder, initial_weights.encoder_names
-    if isinstance(theirs, Mapping):
-        theirs = {view: name for view, name in theirs.items() if name is not None}
-        encoder = theirs | dict(encoder) if isinstance(encoder, Mapping) else encoder
-    encoder = theirs or None if encoder is None else encoder
+    encoder, names = settings.encoder, initial_weights.encoder_names
+    if isinstance(names, Mapping):
+        names = {view: name for view, name in names.items() if name is not None}
+        encoder = names | dict(encoder) if isinstance(encoder, Mapping) else encoder
+    encoder = names or None if encoder is None else encoder
     return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.image_size)
 
 

@@ -77,38 +77,38 @@ def build_objective(settings: Settings) -> nn.Module | None:
     """Build the objective from the settings; None for predictive learning."""
     if settings.predict is not None:
         return None
-    chosen, temperature = settings.objective, settings.temperature
-    own = dict(settings.objective_settings or {})
-    if chosen is None:
+    objective, temperature = settings.objective, settings.temperature
+    objective_settings = dict(settings.objective_settings or {})
+    if objective is None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka(settings.matryoshka)
-    if isinstance(chosen, nn.Module):
+    if isinstance(objective, nn.Module):
         for name in ("temperature", "objective_settings", "layout", "kernel", "divergence"):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
-            return chosen
-        message = f"matryoshka: requires an objective of contraport, got a {type(chosen).__name__}."
-        check(isinstance(chosen, Loss), message, "module")
-        return matryoshka(cast(Loss, chosen), list(dims), list(dims.values()))
-    if chosen == "cmc-nce" and settings.negatives == "in-batch":
+            return objective
+        message = f"matryoshka: requires an objective of contraport, got a {type(objective).__name__}."
+        check(isinstance(objective, Loss), message, "module")
+        return matryoshka(cast(Loss, objective), list(dims), list(dims.values()))
+    if objective == "cmc-nce" and settings.negatives == "in-batch":
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
-    objective = _build_named_objective(chosen, temperature, own)
+    objective = _build_named_objective(objective, temperature, objective_settings)
     parts = {name: getattr(settings, name) for name in ("layout", "kernel", "divergence")}
     if any(parts.values()):
         objective = replace_components(objective, **parts, constraint=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
 
 
-def _build_named_objective(chosen: str, temperature: float | str | None, own: dict[str, Any]) -> Loss:
+def _build_named_objective(name: str, temperature: float | str | None, objective_settings: dict[str, Any]) -> Loss:
     """Build an objective of the catalog with its settings, at the initial temperature."""
     if temperature is None:
-        return named_objective(chosen, **own)
-    check("temperature" not in own, "temperature: given twice, also in objective_settings.", "duplicate")
+        return named_objective(name, **objective_settings)
+    check("temperature" not in objective_settings, "temperature: given twice, also in objective_settings.", "duplicate")
     start = (
         temperature if is_learned_temperature(temperature) else parse_temperature_schedule(temperature, steps=1).start
     )
-    return named_objective(chosen, temperature=start, **own)
+    return named_objective(name, temperature=start, **objective_settings)
 
 
 def build_loss_schedules(
@@ -307,8 +307,8 @@ def _build_step_loss(
         message = f"audit: not supported for more than two views, of which it drops some: {reason}."
         check(dataset.present is not None, message, "missing_views")
         assert dataset.present is not None
-        lacking = int((~dataset.present.all(1)).sum())
-        raise UsageError(f"data: {lacking} of {len(dataset)} items lack a view; {reason}.", kind="missing_views")
+        incomplete = int((~dataset.present.all(1)).sum())
+        raise UsageError(f"data: {incomplete} of {len(dataset)} items lack a view; {reason}.", kind="missing_views")
     return loss
 
 

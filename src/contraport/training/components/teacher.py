@@ -120,8 +120,8 @@ def reduce_features(features: Tensor, width: int) -> Tensor:
         return F.pad(unit, (0, width - unit.shape[1]))
     # Not centered: the truncated singular value decomposition is the best approximation of the inner products.
     values, vectors = torch.linalg.eigh(unit.double().T @ unit.double())
-    kept = values[-width:].sum() / values.sum()
-    log.info("The teacher's %d features are reduced to %d, with %.1f%% of the square.", len(values), width, 100 * kept)
+    share = values[-width:].sum() / values.sum()
+    log.info("The teacher's %d features are reduced to %d, with %.1f%% of the square.", len(values), width, 100 * share)
     reduced: Tensor = unit @ vectors[:, -width:].float()
     return reduced
 

@@ -260,12 +260,12 @@ class NetworkSettings(BaseOptions):
     def _check_lora(self) -> None:
         if self.lora is None:
             return
-        held = any(
+        is_frozen = any(
             _value_for_view(self.freeze, view) and _value_for_view(self.lora, view)
             for view in _named_views(self.freeze, self.lora)
         )
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
-        check(not held and self.freeze_epochs == 0, message, "conflict")
+        check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
         message = f"lora: requires an encoder with weights, got {self.encoder!r}."
         check(not self._has_no_trainable_encoder, message, "no_weights")
         check(self.has_initial_weights, f"lora: {_REQUIRES_WEIGHTS}", "untrained")

@@ -67,9 +67,9 @@ def embed_in_chunks(
     pieces = [
         checkpoint(embed, [view[chunk] for view in views], use_reentrant=False, context_fn=contexts) for chunk in chunks
     ]
-    places = torch.arange(len(views[0]), device=views[0].device)
-    back = torch.cat([places[chunk] for chunk in chunks]).argsort()  # undoes the dealing
-    return tuple(torch.cat(pad_vector_sets(parts))[back] for parts in zip(*pieces, strict=True))
+    positions = torch.arange(len(views[0]), device=views[0].device)
+    inverse = torch.cat([positions[chunk] for chunk in chunks]).argsort()  # undoes the dealing
+    return tuple(torch.cat(pad_vector_sets(parts))[inverse] for parts in zip(*pieces, strict=True))
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def wrap_for_missing_views(embed: EmbedFunction) -> EmbedFunction:
         distributed.current_processes().all_reduce_(counts)
         present = present & (counts >= MIN_ITEMS_PER_VIEW)
         rows = [column.nonzero()[:, 0] for column in present.T]
-        outputs = embed([view[places] for view, places in zip(views, rows, strict=True)])
+        outputs = embed([view[positions] for view, positions in zip(views, rows, strict=True)])
         whole = [
             output.new_zeros(len(present), *output.shape[1:]).index_copy(0, rows[number % len(views)], output)
             for number, output in enumerate(outputs)

@@ -83,8 +83,8 @@ class Queue(EmbeddingMemory):
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
         size = len(self.embeddings)
-        places = torch.arange(int(self.written), int(self.written) + len(keys), device=keys.device)[-size:] % size
-        self.embeddings[places], self.ids[places] = keys[-size:], ids[-size:]
+        slots = torch.arange(int(self.written), int(self.written) + len(keys), device=keys.device)[-size:] % size
+        self.embeddings[slots], self.ids[slots] = keys[-size:], ids[-size:]
         self.written += len(keys)
 
 
@@ -118,5 +118,5 @@ class ItemBank(EmbeddingMemory):
         return self.embeddings[ids, view], ExtraNegatives(self.embeddings[drawn, view], drawn)
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
-        mixed = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], BANK_MOMENTUM)
-        self.embeddings[ids] = F.normalize(mixed, dim=2)
+        averages = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], BANK_MOMENTUM)
+        self.embeddings[ids] = F.normalize(averages, dim=2)

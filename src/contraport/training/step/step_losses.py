@@ -380,10 +380,10 @@ class DistillationLoss(ObjectiveLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch = embedded.batch
         own = select_batch_rows(self._features, batch)
-        whole = gather(own)
+        gathered = gather(own)
         size = len(self.queue)
-        classes = torch.cat([whole, self.queue[: int(self.written)]])[:size]
-        self._staged.append(whole)
+        classes = torch.cat([gathered, self.queue[: int(self.written)]])[:size]
+        self._staged.append(gathered)
         assert self._contraport_objective is not None
         target = (own @ classes.T / self._contraport_objective.temperature).softmax(1)
         losses = [

@@ -208,8 +208,8 @@ def _read_training_features(argument: str, file: str) -> np.ndarray:
     if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
         message = f"{argument}: {file} must have the features and splits of contraport embed, got {sorted(arrays)}."
         raise UsageError(message, kind="no_features")
-    chosen: np.ndarray = features[splits == "train"]
-    return chosen
+    train_features: np.ndarray = features[splits == "train"]
+    return train_features
 
 
 def read_pairwise_matrix(file: str, items: int) -> Tensor:
@@ -253,9 +253,9 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
     check(has_entries, f"target: {file} must have an entry other than zero.", "all_zero")
     if Path(file).suffix != ".npz":
         return torch.from_numpy(values)
-    places = torch.from_numpy(np.stack([np.asarray(place, dtype=np.int64) for place in entries.coords]))
+    indices = torch.from_numpy(np.stack([np.asarray(axis, dtype=np.int64) for axis in entries.coords]))
     return torch.sparse_coo_tensor(
-        places, torch.from_numpy(values.astype(np.float32)), shape, check_invariants=True
+        indices, torch.from_numpy(values.astype(np.float32)), shape, check_invariants=True
     ).coalesce()
 
 

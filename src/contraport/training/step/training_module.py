@@ -47,15 +47,15 @@ class MinedBatchLayout(NamedTuple):
             name: value[::period] for name, value in batch._asdict().items() if isinstance(value, Tensor)
         }
         items = batch._replace(views=tuple(view[::period] for view in batch.views), **first)
-        chosen = [
+        columns_by_table = [
             [0, *range(1 + start, 1 + start + self.num_negatives)] for start in range(0, period - 1, self.num_negatives)
         ]
         views = tuple(
-            values.unflatten(0, (-1, period))[:, chosen[view % self.num_tables]].flatten(0, 1)
+            values.unflatten(0, (-1, period))[:, columns_by_table[view % self.num_tables]].flatten(0, 1)
             for view, values in enumerate(batch.views)
         )
         by_item = batch.ids.unflatten(0, (-1, period))
-        return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in chosen)
+        return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in columns_by_table)
 
     def split_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
         """Move the embeddings of mined negatives from the rows to the field `negatives`; return the embedded items."""
