@@ -184,7 +184,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of the view with a name, an index, or a kind that only one view has, such as "image"."""
+        """Return the index of a view given by name, index, or kind, such as "image", if only one view has it."""
         return resolve_view(argument, view, self.view_names, self.shapes)
 
     def select_view(self, view: object) -> Model:

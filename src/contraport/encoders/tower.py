@@ -19,7 +19,7 @@ KINDS = {0: "text", 1: "vector", 2: "series", 3: "image"}
 
 
 def kind_from_shape(shape: Shape) -> str:
-    """Return the kind of item of a shape: text, vector, series or image.
+    """Return the kind of items of a shape: text, vector, series or image.
 
     >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
     ('image', 'series', 'vector')
@@ -30,7 +30,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of the view with a name, an index, or a kind that only one view has, such as "image".
+    """Return the index of a view given by name, index, or kind, such as "image", if only one view has it.
 
     `others` are further valid values, for messages.
 
@@ -57,7 +57,7 @@ def resolve_view(
 def mapping_to_view_list(
     argument: str, values: Mapping[str, Any], names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[Any]:
-    """Convert a mapping from views to values into a list with one entry per view, None where there is none.
+    """Convert a mapping from views to values into a list with one value per view, None for views without a value.
 
     Raises:
         UsageError: a key matches no view, or two keys match the same view.

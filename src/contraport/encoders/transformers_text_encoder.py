@@ -372,7 +372,7 @@ def _read_json_or_empty(file: Path | None, kind: type) -> Any:
 
 @contextmanager
 def _silence_transformers(transformers: Any) -> Iterator[None]:
-    """Context that silences the log and progress bars of transformers."""
+    """Context manager that silences the log and progress bars of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -49,7 +49,7 @@ _Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 class _TransformMixin:
-    """Base class with the method `transform` of `ContrastiveEncoder`.
+    """Mixin with the method `transform` of `ContrastiveEncoder`, which scikit-learn must not wrap.
 
     It is in a base class because scikit-learn wraps a `transform` that a class itself defines, to build a frame with
     the feature names of all views. The given views are only known in the call.
@@ -365,7 +365,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return {name: X[name] for name in self._names if name in X}
 
     def _build_training_module(self, dataset: Dataset) -> None:
-        """Build the training module and the optimizer of a first fit."""
+        """Build the training module and the optimizer, before the first epoch."""
         options = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
         options.pop("random_state", None)
         if options.pop("opt") != "deprecated":
