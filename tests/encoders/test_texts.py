@@ -19,8 +19,8 @@ from contraport.encoders.networks import (
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
 
-def hashes(text):
-    words, word_mask, ngrams, ngram_mask = NgramHasher()(texts_to_tensor([text, "padding " * 9]))
+def hashes(text, sizes=NGRAM_SIZES):
+    words, word_mask, ngrams, ngram_mask = NgramHasher(sizes)(texts_to_tensor([text, "padding " * 9]))
     return words[0][word_mask[0]].tolist(), ngrams[0][ngram_mask[0]].tolist()
 
 
@@ -87,7 +87,7 @@ def test_numeric_encoders_reject_texts(name):
         build_encoder(name, ())
 
 
-@pytest.mark.parametrize("name", ["small-text", "weighted-ngrams"])
+@pytest.mark.parametrize("name", ["small-text", "weighted-ngrams", "short-ngrams"])
 def test_text_encoder_rejects_images(name):
     with raises_usage_error("encoder.shape", name, (3, 8, 8)):
         build_encoder(name, (3, 8, 8))
@@ -106,6 +106,18 @@ def test_weighted_ngrams_start_at_the_raw_counts_and_weigh_each_hash():
             expected[number % encoder.num_features] += weights[number]
         assert torch.allclose(features.double(), expected / expected.norm(), atol=1e-6)
     assert encoder.forward_features(texts_to_tensor(["a red bag"])).shape == (1, 3, encoder.num_features)
+
+
+@torch.no_grad()
+def test_short_ngrams_count_words_and_ngrams_of_two_to_four_bytes():
+    encoder = build_encoder("short-ngrams", ()).eval()
+    words, pieces = hashes("ann lee", (2, 3, 4))
+    assert len(pieces) == sum(len(" ann lee ") - size + 1 for size in (2, 3, 4))
+    counts = torch.bincount(torch.tensor([*words, *pieces]) % encoder.num_features, minlength=encoder.num_features)
+    features = encoder(texts_to_tensor(["ann lee", "stefan meier", "stephan maier"]))
+    torch.testing.assert_close(features[0], torch.nn.functional.normalize(counts.float(), dim=0))
+    longer = WeightedNgrams(()).eval()(texts_to_tensor(["stefan meier", "stephan maier"]))
+    assert features[1] @ features[2] > 1.5 * longer[0] @ longer[1]
 
 
 @torch.no_grad()

@@ -71,6 +71,11 @@ ENCODERS = {
             "counts",
             "contraport.encoders.networks:WeightedNgrams",
         ),
+        EncoderEntry(
+            "short-ngrams",
+            "weighted-ngrams of 2 to 4 bytes, for names and records with typing errors",
+            "contraport.encoders.networks:ShortNgrams",
+        ),
     )
 }
 """All encoders of this package, by name."""

@@ -6,7 +6,7 @@ The text encoder works on hashed words and byte n-grams and needs no vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -272,6 +272,9 @@ TEXT_FEATURES = 2 * EMBEDDING_WIDTH
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
 
+SHORT_NGRAM_SIZES = (2, 3, 4)
+"""Lengths of the n-grams of names and records. A typing error destroys fewer of them, and words alone say little."""
+
 BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
 DROPOUT = 0.1
 LOG_WEIGHT_SCALE = 30.0
@@ -285,9 +288,9 @@ _SPACE = 32
 class NgramHasher(nn.Module):
     """Hashes the words and byte n-grams of texts to integers below `BUCKETS`.
 
-    ASCII letters are lowercased, white space becomes a blank, and one blank is added at both ends. N-grams of 3 to 6
-    bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit integers, whose
-    overflow is the same on every device.
+    ASCII letters are lowercased, white space becomes a blank, and one blank is added at both ends. N-grams of
+    `sizes` bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit
+    integers, whose overflow is the same on every device.
 
     Shape: texts uint8 ``(b, bytes)`` to hashes of the words ``(b, W)`` with a mask, and of the n-grams ``(b, P)`` with
     a mask.
@@ -296,8 +299,9 @@ class NgramHasher(nn.Module):
     powers: Tensor
     inverses: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sequence[int] = NGRAM_SIZES) -> None:
         super().__init__()
+        self.sizes = sizes
         inverse = pow(_HASH_BASE % 2**64, -1, 2**64)
         for name, base in (("powers", _HASH_BASE % 2**64), ("inverses", inverse)):
             factors = torch.full((MAX_TEXT_BYTES + 2,), base - 2**64 if base >= 2**63 else base, dtype=torch.int64)
@@ -320,7 +324,7 @@ class NgramHasher(nn.Module):
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))
         ngrams, ngram_masks = [], []
-        for size in NGRAM_SIZES:
+        for size in self.sizes:
             count = max(codes.shape[1] - size + 1, 0)
             windows = sums[:, size : size + count] - sums[:, :count]
             ngrams.append(torch.remainder(windows * inverses[:count] + size, BUCKETS))
@@ -440,15 +444,14 @@ class WeightedNgrams(nn.Module):
     """
 
     num_features = 2_048
+    name = "weighted-ngrams"
+    ngram_sizes: tuple[int, ...] = NGRAM_SIZES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(
-            is_text_shape(shape),
-            f"encoder: 'weighted-ngrams' takes texts, got {describe_items_of_shape(shape)}.",
-            "shape",
-        )
-        self.hasher = NgramHasher()
+        message = f"encoder: {self.name!r} takes texts, got {describe_items_of_shape(shape)}."
+        check(is_text_shape(shape), message, "shape")
+        self.hasher = NgramHasher(self.ngram_sizes)
         self.log_weights = nn.Embedding(BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)
 
@@ -466,3 +469,11 @@ class WeightedNgrams(nn.Module):
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
         return apply_without_padding(self, split_words(texts))
+
+
+class ShortNgrams(WeightedNgrams):
+    """`WeightedNgrams` of 2 to 4 bytes: for names, addresses and other records with typing errors."""
+
+    num_features = 4_096
+    name = "short-ngrams"
+    ngram_sizes = SHORT_NGRAM_SIZES

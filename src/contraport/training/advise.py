@@ -168,7 +168,7 @@ def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion
     """Return further options worth comparing, suggested by the texts, labels, pairs and domains of the data."""
     alternatives: list[Suggestion] = []
     if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
-        text = "starts at the counts of words and learns their weights, for pairs that share words."
+        text = "starts at the counts of words and learns their weights; for names and records, short-ngrams."
         alternatives.append(Suggestion("--encoder weighted-ngrams", text))
     if dataset.labels is not None and not use_labels:
         text = f"trains on the labels ({pluralize(len(dataset.class_names or ()), 'class', 'classes')})."
