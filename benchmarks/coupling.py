@@ -29,6 +29,7 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,12 +196,13 @@ def draw_packages(packages: dict[str, dict[str, Any]], number: int, seed: int) -
         _, first, same = np.unique(part, axis=0, return_index=True, return_inverse=True)
         pairs[:, side] = first[same.ravel()][pairs[:, side]]
     pairs = np.unique(pairs, axis=0)
+    kept, pairs[:, 1] = np.unique(pairs[:, 1], return_inverse=True)
     # New rows are whole sources, whose packages have nearly the same words and dependencies.
     _, source = np.unique([packages[name]["source"] for name in rows], return_inverse=True)
     new = (random.random(source.max() + 1) < NEW_ROWS)[source]
     is_test = (random.random(len(pairs)) < HELD_OUT) | new[pairs[:, 0]]
-    words = texts[: len(rows)], texts[len(rows) :]
-    return check_disjoint(Case(vectors[: len(rows)], vectors[len(rows) :], pairs[~is_test], pairs[is_test], words))
+    words = texts[: len(rows)], texts[len(rows) + kept]
+    return check_disjoint(Case(vectors[: len(rows)], vectors[len(rows) + kept], pairs[~is_test], pairs[is_test], words))
 
 
 def fit_lightfm(case: Case, seed: int, *, has_words: bool, loss: str, factors: int, epochs: int) -> np.ndarray:
@@ -289,7 +291,7 @@ def popularity_at_levels(case: Case, rows: torch.Tensor, columns: torch.Tensor, 
         found.append((recall(ranking, 10), ranking.popularity_ratio(10)))
     levels = {}
     for level in LEVELS:
-        for (low, at_low), (high, at_high) in zip(found, found[1:], strict=False):
+        for (low, at_low), (high, at_high) in pairwise(found):
             if low < level <= high:
                 levels[str(level)] = at_low + (at_high - at_low) * (level - low) / (high - low)
                 break

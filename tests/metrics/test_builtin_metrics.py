@@ -104,6 +104,17 @@ def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> Non
     assert np.array_equal(context.link_ranking.ranked_columns, expected.ranked_columns)
 
 
+def test_columns_without_a_pair_are_not_ranked() -> None:
+    def coupled_with_even_columns(items: int, split: str, seed: int = 0) -> Dataset:
+        data = coupled(items, split)
+        return data.subset((data.entity_ids[:, 1] % 2 == 0).nonzero()[:, 0])
+
+    ranking = context_of(model_of(coupled(6, "train")).eval(), coupled_with_even_columns).link_ranking
+    assert ranking.ranked_columns.shape[1] == len(ranking.popularity) == 10
+    assert ranking.popularity.sum() == 30
+    assert ranking.recall(10).all()
+
+
 def number(result: np.ndarray | MetricResult | float) -> float:
     finding = MetricResult(result) if isinstance(result, np.ndarray) else result
     if isinstance(finding, float):

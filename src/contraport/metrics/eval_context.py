@@ -239,10 +239,11 @@ class EvalContext:
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
-        """Ranking of all columns of a coupling for each row of the test pairs."""
-        train_pairs, test_pairs = _require_values(self.train.entity_ids), _require_values(self.test.entity_ids)
-        rows, columns = (self._embed_entities(view) for view in range(2))
-        return rank_links(rows, columns, train_pairs, test_pairs)
+        """Ranking of all columns of a coupling that are in a pair, for each row of the test pairs."""
+        splits = [_require_values(part.entity_ids) for part in (self.train, self.test)]
+        used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
+        pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
+        return rank_links(self._embed_entities(0), self._embed_entities(1)[used], *pairs.split(list(map(len, splits))))
 
     def _embed_entities(self, view: int) -> Tensor:
         """Return the embeddings of a coupling's rows (or columns) that occur in a training or test pair, `(R, d)`.
