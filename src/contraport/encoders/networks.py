@@ -272,9 +272,6 @@ TEXT_FEATURES = 2 * EMBEDDING_WIDTH
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
 
-SHORT_NGRAM_SIZES = (2, 3, 4)
-"""Lengths of the n-grams of names and records. A typing error destroys fewer of them, and words alone say little."""
-
 BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
 DROPOUT = 0.1
 LOG_WEIGHT_SCALE = 30.0
@@ -472,8 +469,8 @@ class WeightedNgrams(nn.Module):
 
 
 class ShortNgrams(WeightedNgrams):
-    """`WeightedNgrams` of 2 to 4 bytes: for names, addresses and other records with typing errors."""
+    """`WeightedNgrams` of 2 to 4 bytes, of which a typing error destroys fewer: for names, addresses and records."""
 
     num_features = 4_096
     name = "short-ngrams"
-    ngram_sizes = SHORT_NGRAM_SIZES
+    ngram_sizes = (2, 3, 4)
