@@ -39,6 +39,31 @@ def test_what_is_no_number_is_seen_in_the_value(case, backend, bad):
         assert not build(name, **settings)(z0, z1, **needed(name)).isfinite()
 
 
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_negatives_that_are_not_finite_are_seen_in_the_value(case):
+    name, settings = case
+    try:
+        value = build(name, **settings)(*views(), **needed(name), negatives=torch.full((3, 5), math.nan))
+    except cp.UsageError as error:
+        assert error.code.startswith("negatives.")
+    else:
+        assert not value.isfinite()
+
+
+def test_rejects_dtypes_devices_and_reductions_that_no_value_has():
+    z0, z1 = (z.float() for z in views())
+    with raises_usage_error("z0.type", "float8_e4m3fn"):
+        cp.nt_xent()(*(z.to(torch.float8_e4m3fn) for z in (z0, z1)))
+    for name in ("ids", "weights", "labels", "features"):
+        values = torch.ones(7, 3) if name == "features" else torch.ones(7, dtype=torch.long)
+        with raises_usage_error(f"{name}.device", "meta"):
+            cp.nt_xent()(z0, z1, **{name: values.to("meta")})
+    with raises_usage_error("reduction.unknown", "None"):
+        cp.nt_xent()(z0, z1, reduction=None)
+    with raises_usage_error("z0.single_item", "coordinates"):
+        cp.barlow_twins()(z0[:, :1], z1[:, :1])
+
+
 @pytest.mark.parametrize("mean", [0.0, 0.1, 1e3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_coordinate_that_does_not_vary_correlates_with_none(mean, dtype):

@@ -285,7 +285,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
             form = "(n, t, d), with the same n and d" if sets else "(n, d), the same"
             expected = f"{'(k, t, d)' if sets else '(k, d)'}, with the d of z0" if shared else f"{form} for all views"
             raise UsageError(f"z{k}: must have shape {expected}, got {[tuple(v.shape) for v in views]}.", kind="shape")
-        if not view.is_floating_point() or view.device != views[0].device:
+        if not view.is_floating_point() or view.dtype.itemsize < 2 or view.device != views[0].device:
             _check_floating(f"z{k}", view, views[0])
         if view.numel() == 0:
             got = tuple(view.shape)
@@ -320,6 +320,8 @@ def to_numeric_tensor(name: str, value: object) -> Tensor:
 def _read_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
     numbers = to_numeric_tensor(name, value)
     check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
+    has_values = numbers.device.type != "meta" or device.type == "meta"
+    check(has_values, f"{name}: must have values, got a tensor on the device meta.", "device")
     if name == "ids":
         _check_integers(name, numbers)
     features = name == "features"
@@ -352,7 +354,8 @@ def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _check_floating(name: str, value: Tensor, first: Tensor) -> None:
-    if not value.is_floating_point():
-        raise UsageError(f"{name}: must be floating-point embeddings, got {value.dtype}.", kind="type")
+    if not value.is_floating_point() or value.dtype.itemsize < 2:
+        message = f"{name}: must be floating-point embeddings of at least 16 bits, got {value.dtype}."
+        raise UsageError(message, kind="type")
     if value.device != first.device:
         raise UsageError(f"{name}: is on {value.device}, but z0 is on {first.device}.", kind="device")

@@ -55,7 +55,7 @@ class ItemAverages(nn.Module):
             keys: position in the flattened buffer, (k,); keys may repeat.
             values: log of what is averaged, (k,); minus infinity is left out.
         """
-        groups, size, present = labels_to_groups(keys), len(keys), values > -torch.inf
+        groups, size, present = labels_to_groups(keys), len(keys), values != -torch.inf
         # Values that are left out form a group of their own, behind those of the keys.
         means, counts = log_mean_exp_by_group(
             torch.where(present, groups, size), torch.where(present, values, 0), torch.ones_like(values), size + 1

@@ -200,7 +200,7 @@ class Objective(Loss):
         The divergence is 0 if nothing is left to compare, as no item has two views.
         """
         reduction = options.pop("reduction", "mean")
-        problem = self._build_problem(views, options, reduction)
+        problem = self._build_problem(views, options, str(reduction))  # a caller's None is not that of an inspection
         totals: dict[str, Tensor] = {}
         log_masses: list[Tensor | float | None] = []
         patterns: list[PairPattern] = []

@@ -60,7 +60,8 @@ def require_negatives(result: BlockResult) -> None:
     """Raise `UsageError` if there are no negatives: a single item, and no additional ones."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
-    check(good, "z0: must have at least 2 items, as this objective needs negatives, got 1.", "single_item")
+    message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "
+    check(good, f"{message}negatives, got 1.", "single_item")
 
 
 def replace_zeros_by_one(mass: Tensor) -> Tensor:

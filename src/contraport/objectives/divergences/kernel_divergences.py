@@ -200,7 +200,7 @@ class DebiasedContrastive(KernelDivergence):
         mean = weighted - total
         # In logarithms: mean - tau K+ is positive where the excess is, and is then e^mean (1 - e^-excess).
         excess = mean - positive - math.log(self.prior) if self.prior else torch.full_like(mean, torch.inf)
-        left = excess > 0
+        left = ~(excess <= 0)  # also where it is NaN, which the value must show
         corrected = mean + torch.log(-torch.expm1(-torch.where(left, excess, 1))) - math.log1p(-self.prior)
         minimum = torch.as_tensor(-1 / geometry.log_kernel.temperature, dtype=mean.dtype, device=mean.device)
         others = log_number + torch.where(left, torch.maximum(corrected, minimum), minimum)
