@@ -7,6 +7,7 @@ import torch
 from tests.errors import raises_usage_error
 from tests.objectives.comparing import BACKENDS, build, needed, views
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 import contraport as cp
 from contraport.catalog import OBJECTIVES
@@ -50,6 +51,19 @@ def test_negatives_that_are_not_finite_are_seen_in_the_value(case):
         assert not value.isfinite()
 
 
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_inference_tensors_have_the_same_value(case):
+    """In inference mode, and afterwards in training, where only the second view is one."""
+    name, settings = case
+    expected = build(name, **settings)(*views(), **needed(name))
+    loss = build(name, **settings)
+    with torch.inference_mode():
+        z0, z1 = views()
+        options = needed(name)
+        assert_close(loss(z0, z1, **options), expected)
+    assert_close(build(name, **settings)(views()[0].requires_grad_(), z1, **options).detach(), expected)
+
+
 def test_rejects_dtypes_devices_and_reductions_that_no_value_has():
     z0, z1 = (z.float() for z in views())
     with raises_usage_error("z0.type", "float8_e4m3fn"):
@@ -77,13 +91,13 @@ def test_a_coordinate_that_does_not_vary_correlates_with_none(mean, dtype):
     a[:, 1], b[:, 2] = 0, 0
     c = (a / a.norm(dim=0).clamp_min(1e-9)).T @ (b / b.norm(dim=0).clamp_min(1e-9))
     expected = (1 - c.diagonal()).square().sum() + (c - c.diag().diag()).square().sum()
-    torch.testing.assert_close(loss.detach(), expected, rtol=1e-4, atol=1e-5)
+    assert_close(loss.detach(), expected, rtol=1e-4, atol=1e-5)
     assert (z0.grad[:, 1] == 0).all()
 
 
 def test_identical_rows_have_one_value_whatever_the_rounding():
     losses = [cp.barlow_twins()(row.expand(6, 4), row.expand(6, 4)) for row in torch.randn(20, 1, 4)]
-    torch.testing.assert_close(torch.stack(losses), torch.full((20,), 4.0))
+    assert_close(torch.stack(losses), torch.full((20,), 4.0))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +145,7 @@ def test_noise_is_what_a_row_is_compared_with():
 
     diagonal = torch.eye(6, dtype=torch.bool)
     loss = cp.cmc_nce(0.5).double()
-    torch.testing.assert_close(
+    assert_close(
         loss(z0, z1, ids=ids), expected(z0 @ z1.T / 0.5, (ids[:, None] != ids) | diagonal, diagonal)
     )
     scores = torch.cat([z0 @ z1.T, z0 @ own.reshape(18, 4).T], 1) / 0.5
@@ -139,13 +153,13 @@ def test_noise_is_what_a_row_is_compared_with():
     allowed = torch.cat([torch.ones(6, 6, dtype=torch.bool), mine], 1)
     positive = torch.cat([diagonal, torch.zeros(6, 18, dtype=torch.bool)], 1)
     loss = cp.cmc_nce(0.5).double()
-    torch.testing.assert_close(loss(z0, z1, negatives=own), expected(scores, allowed, positive))
+    assert_close(loss(z0, z1, negatives=own), expected(scores, allowed, positive))
     z = torch.cat([z0, z1])
     joint = cp.Objective(
         cp.Joint(), cp.Gibbs("negative-cosine", 0.5), cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation()
     ).double()
     eye = torch.eye(12, dtype=torch.bool)
-    torch.testing.assert_close(joint(z0, z1), expected(z @ z.T / 0.5, ~eye, eye.roll(6, 1)))
+    assert_close(joint(z0, z1), expected(z @ z.T / 0.5, ~eye, eye.roll(6, 1)))
 
 
 @pytest.mark.parametrize("settings", SETTINGS["alpha-cl"][1:3], ids=str)
@@ -153,7 +167,7 @@ def test_thresholds_are_found_for_several_batches_at_once(settings):
     loss = cp.alpha_cl(**settings)
     z0, z1 = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     each = torch.stack([loss(*pair) for pair in zip(z0, z1, strict=True)])
-    torch.testing.assert_close(torch.func.vmap(loss)(z0, z1), each)
+    assert_close(torch.func.vmap(loss)(z0, z1), each)
 
 
 @pytest.mark.parametrize("name", ["x-clr", "guided"])
