@@ -43,12 +43,12 @@ def test_what_is_no_number_is_seen_in_the_value(case, backend, bad):
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_negatives_that_are_not_finite_are_seen_in_the_value(case):
     name, settings = case
-    try:
-        value = build(name, **settings)(*views(), **needed(name), negatives=torch.full((3, 5), math.nan))
-    except cp.UsageError as error:
-        assert error.code.startswith("negatives.")
+    loss, options = build(name, **settings), needed(name) | {"negatives": torch.full((3, 5), math.nan)}
+    if name in ("byol", "align-uniform", "dhel", "mv-dhel", "kcl", "cosent", "angle", "barlow-twins", "vic-reg"):
+        with raises_usage_error("negatives.conflict"):
+            loss(*views(), **options)
     else:
-        assert not value.isfinite()
+        assert not loss(*views(), **options).isfinite()
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
@@ -62,6 +62,31 @@ def test_inference_tensors_have_the_same_value(case):
         options = needed(name)
         assert_close(loss(z0, z1, **options), expected)
     assert_close(build(name, **settings)(views()[0].requires_grad_(), z1, **options).detach(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "code"),
+    [
+        ("alpha-cl", {"detach": "false"}, "detach.invalid"),
+        ("iot-quadratic", {"closed_form": 0}, "closed_form.invalid"),
+        ("iot-quadratic", {"constraint": "columns"}, "constraint.unknown"),
+        ("rince", {"layout": ["joint"]}, "layout.unknown"),
+        ("info-nce", {"target": []}, "target.*"),
+        ("gca-uot", {"marginal_divergence": "l2"}, "marginal_divergence.unknown"),
+        ("x-clr", {"teacher_temperature": -1}, "teacher_temperature.invalid"),
+        ("pairwise", {"preset": "sigmoid_pairs", "c": math.nan}, "c.invalid"),
+        ("nt-xent", {"temperature": torch.ones((), device="meta")}, "temperature.shape"),
+    ],
+)
+def test_rejects_settings_under_their_own_names(name, settings, code):
+    with raises_usage_error(code):
+        cp.objective(name, **settings)
+
+
+def test_rejects_a_parameter_in_place_of_the_temperature():
+    for loss in (cp.nt_xent(), cp.gca_uot("learn"), cp.align_uniform()):
+        with raises_usage_error("temperature.invalid", "learn"):
+            loss.temperature = torch.nn.Parameter(torch.tensor(0.5))
 
 
 def test_rejects_dtypes_devices_and_reductions_that_no_value_has():
@@ -145,9 +170,7 @@ def test_noise_is_what_a_row_is_compared_with():
 
     diagonal = torch.eye(6, dtype=torch.bool)
     loss = cp.cmc_nce(0.5).double()
-    assert_close(
-        loss(z0, z1, ids=ids), expected(z0 @ z1.T / 0.5, (ids[:, None] != ids) | diagonal, diagonal)
-    )
+    assert_close(loss(z0, z1, ids=ids), expected(z0 @ z1.T / 0.5, (ids[:, None] != ids) | diagonal, diagonal))
     scores = torch.cat([z0 @ z1.T, z0 @ own.reshape(18, 4).T], 1) / 0.5
     mine = torch.arange(6).repeat_interleave(3) == torch.arange(6)[:, None]
     allowed = torch.cat([torch.ones(6, 6, dtype=torch.bool), mine], 1)

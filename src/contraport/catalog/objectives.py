@@ -22,6 +22,7 @@ from contraport.errors import (
     check_nonnegative,
     check_positive,
     is_number,
+    rename_argument,
     unknown_name_error,
 )
 from contraport.schedules import is_learned_temperature, parse_learned_temperature
@@ -91,6 +92,9 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
         @functools.wraps(make)
         def build(*args: P.args, **settings: P.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
+            for option, value in call.arguments.items():
+                good = isinstance(value, bool) or not isinstance(signature.parameters[option].default, bool)
+                check(good, f"{option}: must be True or False, got {value!r}.")
             if isinstance(call.arguments.get("temperature"), str):
                 call.arguments["temperature"] = _build_learned_temperature(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)
@@ -176,9 +180,9 @@ def _build_learned_temperature(text: str, signature: inspect.Signature) -> float
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         raise unknown_name_error(option, name, choices)
-    return choices[str(name)]
+    return choices[name]
 
 
 def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
@@ -213,8 +217,8 @@ def info_nce(
     >>> info_nce(temperature=1.0)(torch.eye(2), torch.eye(2))
     tensor(0.3133)
     """
-    layout = cp.Cross(symmetric, shared_columns=shared_columns)
-    return cp.Objective(layout, cp.Gibbs("cosine", temperature), cp.Rows(), target or cp.Pairs(), cp.KL())
+    layout, target = cp.Cross(symmetric, shared_columns=shared_columns), cp.Pairs() if target is None else target
+    return cp.Objective(layout, cp.Gibbs("cosine", temperature), cp.Rows(), target, cp.KL())
 
 
 @register_objective(
@@ -361,9 +365,11 @@ def gca_uot(
     check_nonnegative("rince_weight", rince_weight)
     check_nonnegative("entropy_weight", entropy_weight)
     row_weight, column_weight = _parse_marginal_weights(marginal_weight)
-    weights: dict[Divergence, float] = {
-        cp.MarginalPenalty(marginal_divergence, "rows"): row_weight,
-        cp.MarginalPenalty(marginal_divergence, "columns"): column_weight,
+    with rename_argument("marginal_divergence", "divergence"):
+        rows, columns = (cp.MarginalPenalty(marginal_divergence, side) for side in ("rows", "columns"))
+    weights = {
+        rows: row_weight,
+        columns: column_weight,
         cp.PlanEntropy(): entropy_weight,
         cp.Rince(q, lam): rince_weight,
     }
@@ -456,8 +462,9 @@ def iot_quadratic(
     7.9078
     """
     pairs = _select_layout(layout, symmetric=False)
-    allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(over=constraint)
-    divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
+    with rename_argument("constraint", "over"):
+        allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(over=constraint)
+        divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), divergence)
 
 
@@ -515,6 +522,7 @@ def pairwise(
     check(custom or (phi is None and psi is None), "phi: must be given together with psi, got one of them.", "missing")
     check(not (custom and preset is not None), "preset: cannot be combined with phi and psi.", "conflict")
     check_nonnegative("epsilon", epsilon)
+    check_positive("c", c)
     has_temperature = False
     if phi is not None and psi is not None:
         divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
@@ -918,7 +926,8 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     >>> bool(x_clr(temperature=1.0, teacher_temperature=1.0)(z, z, features=z).abs() < 1e-6)  # equal to the teacher's
     True
     """
-    target = cp.SoftNeighbors(kernel=cp.Gibbs("cosine", teacher_temperature))
+    with rename_argument("teacher_temperature", "temperature"):
+        target = cp.SoftNeighbors(kernel=cp.Gibbs("cosine", teacher_temperature))
     return cp.Objective(cp.Joint(), cp.Gibbs("cosine", temperature), cp.Rows(), target, cp.KL())
 
 

@@ -274,7 +274,7 @@ def _as_number(temperature: TemperatureLike) -> float:
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
         return INITIAL_TEMPERATURE
     if isinstance(temperature, Tensor):
-        valid = temperature.numel() == 1 and temperature.is_floating_point()
+        valid = temperature.numel() == 1 and temperature.is_floating_point() and not temperature.is_meta
         got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
         check(valid, f"temperature: must be a number or a floating point tensor of one element, got {got}.", "shape")
         temperature = temperature.item()

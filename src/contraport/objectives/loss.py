@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport._utils.html_repr import format_html_mapping
 from contraport._utils.lazy_imports import import_object
-from contraport.errors import UsageError, add_hint
+from contraport.errors import UsageError, add_hint, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import report_failure
@@ -111,6 +111,12 @@ class Loss(nn.Module, ABC):
     @temperature.setter
     @abstractmethod
     def temperature(self, value: float) -> None: ...
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Register a parameter, as torch does on assignment; raise `UsageError` if it is to replace the temperature."""
+        message = "temperature: must be a number, got a parameter; build the loss with temperature='learn' or with it."
+        check(name != "temperature", message)
+        super().register_parameter(name, param)
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
