@@ -145,7 +145,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
     return path.with_name(f"{path.stem}.{number:05d}-of-{total:05d}{path.suffix}")
 
 
-def find_conflicting_files(path: Path, total: int | None = None) -> list[Path]:
+def find_files_conflicting_with_shards(path: Path, total: int | None = None) -> list[Path]:
     """Find existing files that conflict with new shards: `read_features` would read them instead, or mix them in.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from contraport.errors import check, check_integer, check_positive, unknown_name_error
 
-SHAPES: dict[str, Callable[[float], float]] = {
+RAMP_FUNCTIONS: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
@@ -47,15 +47,15 @@ class RampSchedule:
 
     def __post_init__(self) -> None:
         check_integer("steps", self.steps)
-        if self.shape not in SHAPES:
-            raise unknown_name_error("shape", self.shape, SHAPES)
+        if self.shape not in RAMP_FUNCTIONS:
+            raise unknown_name_error("shape", self.shape, RAMP_FUNCTIONS)
         if self.geometric:
             check_positive("start", self.start)
             check_positive("end", self.end)
 
     def value(self, step: int) -> float:
         """Return the value of the schedule at a step, counted from 0."""
-        progress = SHAPES[self.shape](min(step / self.steps, 1.0))
+        progress = RAMP_FUNCTIONS[self.shape](min(step / self.steps, 1.0))
         if self.geometric:
             return float(self.start ** (1 - progress) * self.end**progress)
         return self.start + (self.end - self.start) * progress
@@ -81,8 +81,8 @@ def parse_schedule_parts(argument: str, text: float | str) -> tuple[float, float
         "format",
     )
     shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
-    if shape not in SHAPES:
-        raise unknown_name_error(f"{argument}: shape", shape, SHAPES)
+    if shape not in RAMP_FUNCTIONS:
+        raise unknown_name_error(f"{argument}: shape", shape, RAMP_FUNCTIONS)
     return numbers[0], numbers[-1], shape
 
 

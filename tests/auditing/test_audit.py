@@ -169,7 +169,7 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = contraport.audit(data=views, out=tmp_path / "whole", **CROSSFIT)
-    trained, train_fold = [], crossfit._train_and_encode
+    trained, train_fold = [], crossfit._train_and_encode_all_pairs
 
     def stopping(*given: Any) -> Any:
         trained.append(len(trained))
@@ -177,7 +177,7 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
             raise KeyboardInterrupt
         return train_fold(*given)
 
-    monkeypatch.setattr(crossfit, "_train_and_encode", stopping)
+    monkeypatch.setattr(crossfit, "_train_and_encode_all_pairs", stopping)
     with pytest.raises(KeyboardInterrupt):
         contraport.audit(data=views, out=tmp_path / "part", **CROSSFIT)
     resumed = contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
@@ -212,7 +212,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
         ordered_view_pairs.append({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
         return torch.from_numpy(random.normal(size=len(first))).float()
 
-    monkeypatch.setattr(crossfit, "_train_and_encode", sides)
+    monkeypatch.setattr(crossfit, "_train_and_encode_all_pairs", sides)
     monkeypatch.setattr(crossfit, "score_pairs", judged)
     judgements = crossfit.CrossFitScores(None, (2, 2, items))
     dataset = from_arrays((np.eye(items), np.eye(items)))

@@ -111,9 +111,9 @@ HOPPER_SHARED_MEMORY = 227 << 10
         pytest.param("weighted_products_kernel", "fp16", "tf32", 128, marks=pytest.mark.slow),
         ("weighted_products_kernel", "fp32", "tf32", 128),
         pytest.param("weighted_products_kernel", "fp32", "ieee", 32, marks=pytest.mark.slow),
-        ("weights_kernel", "bf16", "tf32", 768),
-        pytest.param("weights_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
-        pytest.param("weights_kernel", "fp32", "ieee", 128, marks=pytest.mark.slow),
+        ("pair_weights_kernel", "bf16", "tf32", 768),
+        pytest.param("pair_weights_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
+        pytest.param("pair_weights_kernel", "fp32", "ieee", 128, marks=pytest.mark.slow),
     ],
 )
 def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch):

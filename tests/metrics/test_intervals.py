@@ -16,7 +16,7 @@ from contraport.metrics.intervals import (
     percentile_interval,
     root_bootstrap_mean,
 )
-from contraport.metrics.probes import r_squared, squared_calibration_error_per_item
+from contraport.metrics.probes import bootstrap_r_squared, squared_calibration_error_per_item
 
 RANDOM = np.random.default_rng(0)
 HITS = RANDOM.random(400) < 0.8
@@ -116,7 +116,7 @@ def test_intervals_are_determined_by_the_seed() -> None:
     assert first == second != third
 
 
-@pytest.mark.parametrize("statistic", [bootstrap_mean, bootstrap_median, root_bootstrap_mean, r_squared])
+@pytest.mark.parametrize("statistic", [bootstrap_mean, bootstrap_median, root_bootstrap_mean, bootstrap_r_squared])
 def test_counts_equal_repeated_items(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
     items = pairs[:, 0] if statistic in (bootstrap_mean, root_bootstrap_mean) else pairs
@@ -128,9 +128,11 @@ def test_counts_equal_repeated_items(statistic) -> None:
 def test_r_squared_does_not_depend_on_the_offset_of_the_numbers() -> None:
     """Such as seconds since 1970: far from zero, with a small variance."""
     pairs = RANDOM.normal(size=(50, 2)) @ [[1.0, 0.9], [0.0, 0.3]]
-    near, far = (bootstrap_interval(MetricResult(pairs + shift, r_squared), resamples=50) for shift in (0.0, 1e7))
+    near, far = (
+        bootstrap_interval(MetricResult(pairs + shift, bootstrap_r_squared), resamples=50) for shift in (0.0, 1e7)
+    )
     assert far == pytest.approx(near, rel=1e-6)
-    assert np.isnan(r_squared(np.array([[0.0, 7.0], [1.0, 7.0]]), np.ones((1, 2)))).all()
+    assert np.isnan(bootstrap_r_squared(np.array([[0.0, 7.0], [1.0, 7.0]]), np.ones((1, 2)))).all()
 
 
 def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
@@ -142,9 +144,9 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
         bootstrap_mean_in_unit_interval,
         root_bootstrap_mean,
         bootstrap_median,
-        r_squared,
+        bootstrap_r_squared,
     ):
-        finding = MetricResult(items if statistic is r_squared else items[:, 0], statistic)
+        finding = MetricResult(items if statistic is bootstrap_r_squared else items[:, 0], statistic)
         assert finding.is_mean_of_items == (finding.value == pytest.approx(finding.item_values.mean())), statistic
 
 

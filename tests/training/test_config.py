@@ -17,7 +17,7 @@ from contraport.catalog import RECIPES
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
 from contraport.runs import Run
-from contraport.schedules import SHAPES
+from contraport.schedules import RAMP_FUNCTIONS
 from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_ERRORS
@@ -53,7 +53,7 @@ def test_each_default_is_one_of_its_values() -> None:
 def test_names_are_those_that_the_parts_know() -> None:
     for name, known in (
         ("augment", AUGMENTS),
-        ("lr_scheduler", SHAPES),
+        ("lr_scheduler", RAMP_FUNCTIONS),
         ("predict", RECONSTRUCTION_ERRORS),
         ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):

@@ -150,7 +150,7 @@ def score_by_crossfit(
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
                 if saved.is_fold_scored(place, part) and not is_last:
                     continue
-                paired = _train_and_encode(dataset, run_settings, trusted[~torch.isin(trusted, part)])
+                paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
                 saved.store_fold_scores(
                     place, part, scores, score_pairs(paired, PairIndices(part, partners[part]), statistic)
@@ -159,7 +159,7 @@ def score_by_crossfit(
         yield result, paired
 
 
-def _train_and_encode(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
+def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
     """Train an encoder on the pairs `trained_on`, and return its features of all pairs."""
     fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(

@@ -17,10 +17,10 @@ SCALED_NOISE = ("scaled-noise", "noise")
 ISOTROPIC_NOISE = "isotropic-noise"
 """Name of the noise of equal deviation in all features, in units of their mean standard deviation."""
 
-MAX_STRENGTHS = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
+AUGMENT_MAX_STRENGTH = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
 """Largest strength of each augmentation that accepts a strength."""
 
-AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTHS)
+AUGMENTS = ("none", *AUGMENT_STRENGTHS, *AUGMENT_MAX_STRENGTH)
 """Names of all augmentations."""
 
 CORRUPTIONS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
@@ -182,13 +182,13 @@ def parse_augment(text: object) -> AugmentSpec:
     >>> parse_augment("strong"), parse_augment("mixup:0.3")
     (AugmentSpec(name='strong', strength=None), AugmentSpec(name='mixup', strength=0.3))
     """
-    valid = {name: ("strength",) if name in MAX_STRENGTHS else () for name in AUGMENTS}
-    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTHS, "strength"))
+    valid = {name: ("strength",) if name in AUGMENT_MAX_STRENGTH else () for name in AUGMENTS}
+    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(AUGMENT_MAX_STRENGTH, "strength"))
     strength = settings.get("strength")
     if strength is None:
         check(":" not in str(text), f"augment: must be a name, noise:0.2 or mixup:0.5, got {text!r}.", "no_strength")
         return AugmentSpec(name)
-    limit = MAX_STRENGTHS[name]
+    limit = AUGMENT_MAX_STRENGTH[name]
     expected = "a positive number" if limit == math.inf else f"a number in (0, {limit:g}]"
     in_range = not isinstance(strength, str) and 0 < strength <= limit and strength < math.inf
     check(in_range, f"augment: the strength of {name} must be {expected}, got {text!r}.")

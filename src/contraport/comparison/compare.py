@@ -209,7 +209,7 @@ def _check_first_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | None
     try:
         settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
-        unmet = _find_unmet_requirements(metrics, settings, components)
+        unmet = _find_unmet_metric_requirements(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
             seconds = measure_training_steps(settings, components).median_step_seconds * steps
@@ -222,7 +222,7 @@ def _check_first_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | None
     return seconds
 
 
-def _find_unmet_requirements(
+def _find_unmet_metric_requirements(
     metrics: Sequence[Metric], settings: Settings, components: Components
 ) -> dict[str, Requirement | None]:
     """Return for each metric the first requirement that the data and the untrained model do not meet, or None."""

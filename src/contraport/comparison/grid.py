@@ -151,7 +151,9 @@ class Grid:
         representation do not show what training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
-        kinds = {row.name: _untrained_settings(self.build_cell(row, self.columns[0], 0).options) for row in ordered}
+        kinds = {
+            row.name: _untrained_encoder_options(self.build_cell(row, self.columns[0], 0).options) for row in ordered
+        }
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
         for name, kind in kinds.items():
@@ -179,7 +181,7 @@ class Grid:
         return Path("runs", "compare") if suite is None else default_path(str(suite), "compare")
 
 
-def _untrained_settings(options: OptionMap) -> dict[str, Any]:
+def _untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     """Return the options that determine the untrained encoder and its metrics."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_setup import resolve_settings

@@ -254,7 +254,7 @@ def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
     >>> factorize("labels", ["dog", "cat", "dog"])
     (array([1, 0, 1]), ('cat', 'dog'))
     """
-    array = _as_string_array(argument, values)
+    array = _as_categorical_array(argument, values)
     message = f"{argument}: must be one integer or string per item, got {array.dtype} of shape {array.shape}"
     good = array.ndim == 1 and array.dtype.kind in "iubU"
     check(good, f"{message}; targets of a regression are given as numbers.", "not_categorical")
@@ -262,7 +262,7 @@ def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
     return codes.astype(np.int64), tuple(map(str, names))
 
 
-def _as_string_array(argument: str, values: Any) -> np.ndarray:
+def _as_categorical_array(argument: str, values: Any) -> np.ndarray:
     """Convert values to an array; strings that another library stores as objects become an array of strings."""
     if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
         return _as_number_array(argument, values)

@@ -199,7 +199,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
     """Build an encoder by importing and calling ``module:attribute``."""
     module_name, _, attribute = name.partition(":")
     check(bool(module_name), f"encoder: must be {OWN}, got {name!r}.")
-    _check_not_stdlib(module_name, name)
+    _check_encoder_not_stdlib(module_name, name)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # third-party code may raise anything
@@ -211,7 +211,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
     factory = getattr(module, attribute)
     # Checked again after the import, as a module may re-export a function of the standard library.
     for part in (module.__name__, factory.__module__ if inspect.isroutine(factory) or inspect.isclass(factory) else ""):
-        _check_not_stdlib(part or "", name)
+        _check_encoder_not_stdlib(part or "", name)
     check(callable(factory), f"encoder: {name!r} must be callable, got {type(factory).__name__}.", "not_callable")
     try:
         encoder = factory(shape)
@@ -224,7 +224,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
     return encoder  # type: ignore[no-any-return]
 
 
-def _check_not_stdlib(module: str, name: str) -> None:
+def _check_encoder_not_stdlib(module: str, name: str) -> None:
     """Raise `UsageError` if an encoder is a function of Python's standard library, such as ``os:system``."""
     message = f"encoder: {name!r} belongs to Python's standard library; name your own {OWN}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")

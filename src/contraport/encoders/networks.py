@@ -24,8 +24,8 @@ CNN_LARGEST_SIDES = (16, 8, 4, 4)
 CNN_FEATURES = CNN_WIDTHS[-1]
 GRADIENT_CELLS = 7
 GRADIENT_DIRECTIONS = 9
-BLOCK_NORM_FLOOR = 0.02
-"""Constant added to the norm of a block, in standard deviations of the images, so that faint edges count little."""
+BLOCK_NORM_EPSILON = 0.02
+"""Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
 
 HUE_WEIGHT = 0.5
 """Factor on the hue features relative to the edge features."""
@@ -182,7 +182,7 @@ def _edge_features(images: Tensor) -> Tensor:
     dx, dy = dx.gather(1, steepest), dy.gather(1, steepest)
     # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
     cells = _direction_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
-    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + BLOCK_NORM_FLOOR**2).sqrt()
+    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + BLOCK_NORM_EPSILON**2).sqrt()
     end = GRADIENT_CELLS - 1
     corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)

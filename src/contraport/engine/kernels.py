@@ -72,12 +72,13 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
-        temperature = InitialTemperature(_as_number(temperature)) if isinstance(temperature, str) else temperature
+        if isinstance(temperature, str):
+            temperature = InitialTemperature(_parse_temperature(temperature))
         if isinstance(cost, str) and cost not in _COSTS:
             raise unknown_name_error("cost", cost, _COSTS)
         check(isinstance(cost, str) or callable(cost), f"cost: must be a name or a callable, got {cost!r}.")
         self.cost = cost
-        self._value = _as_number(temperature)
+        self._value = _parse_temperature(temperature)
         # In a tuple: a module would register a bare parameter as its own.
         self._external: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
@@ -267,7 +268,7 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
             state[prefix + name] = value.reshape(1)
 
 
-def _as_number(temperature: TemperatureLike) -> float:
+def _parse_temperature(temperature: TemperatureLike) -> float:
     """Return a temperature argument as a number, or raise `UsageError` unless it is one positive number."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"

@@ -181,20 +181,20 @@ class SetMatching(NamedTuple):
     is_mean: bool = True
 
     @property
-    def penalties(self) -> tuple[float, float]:
+    def temperature_to_price_ratios(self) -> tuple[float, float]:
         """Ratios tau / rho_x and tau / rho_y of temperature and mass price: 0 fixes the masses, infinity frees them."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
         """Return the dual objective's term of each vector of a row, at its potentials f; of the shape of f."""
-        penalty, _ = self.penalties
-        return f if penalty == 0 else (1 / penalty + 1) * -torch.expm1(-penalty * f)
+        ratio, _ = self.temperature_to_price_ratios
+        return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
         """Return the dual objective's term of each vector of a column, at potentials g, after a step on the rows."""
-        _, penalty = self.penalties
-        return g if penalty == 0 else -torch.expm1(-penalty * g) / penalty
+        _, ratio = self.temperature_to_price_ratios
+        return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
 
 
 def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
@@ -432,12 +432,12 @@ class _CosineTile:
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient in the kernel.
         """
-        matching, (row_penalty, column_penalty) = self.matching, self.matching.penalties
+        matching, (row_ratio, column_ratio) = self.matching, self.matching.temperature_to_price_ratios
         seed = (seed * self.scale)[:, None]  # minus tau from the value, and 1 / tau from the kernel, cancel
-        d_f = seed * self.a * torch.exp(-row_penalty * self.row_potentials[-1]) / matching.row_damping
+        d_f = seed * self.a * torch.exp(-row_ratio * self.row_potentials[-1]) / matching.row_damping
         d_g = None
         if self.column_sums:
-            d_g = seed[:, 0, :, None] * self.b * self.scalings[-1] ** -column_penalty
+            d_g = seed[:, 0, :, None] * self.b * self.scalings[-1] ** -column_ratio
         weights = torch.zeros_like(self.kernel)
         for k in reversed(range(matching.iterations + 1)):
             d_sum = d_f * matching.row_damping / self.row_sums[k]

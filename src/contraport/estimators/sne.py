@@ -131,7 +131,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
                 self._minimize(build, lambda: self._encode_training_data(data), optimizer)
-                embedding = self._embed_with_encoder(data)
+                embedding = self._encode_in_blocks(data)
         self.embedding_ = embedding.detach().cpu().numpy()
         with torch.no_grad():
             self.kl_divergence_ = build(1.0)(embedding).item()
@@ -150,7 +150,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self)
-        return self._embed_with_encoder(self._as_data_tensor(X, reset=False).float()).cpu().numpy()
+        return self._encode_in_blocks(self._as_data_tensor(X, reset=False).float()).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -161,7 +161,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _n_features_out(self) -> int:
         return int(self.embedding_.shape[1])
 
-    def _embed_with_encoder(self, data: Tensor) -> Tensor:
+    def _encode_in_blocks(self, data: Tensor) -> Tensor:
         with evaluation_mode(self.encoder_):
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 

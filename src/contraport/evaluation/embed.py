@@ -34,7 +34,7 @@ from contraport.features import (
     SUPPORTED_SUFFIXES,
     FeatureFileBuffer,
     Features,
-    find_conflicting_files,
+    find_files_conflicting_with_shards,
     open_feature_buffer,
     read_features,
     remove_feature_file,
@@ -81,7 +81,7 @@ def _write_embedding(options: EmbedOptions, out: Path) -> Path:
         "conflict",
     )
     has_shards = processes > 1 or options.shard_items is not None
-    older = find_conflicting_files(out, processes if processes > 1 else None) if has_shards else []
+    older = find_files_conflicting_with_shards(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
     run = as_run(options.run)

@@ -172,7 +172,7 @@ def regression(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
     train, test = context.regression_targets
     predictions = probes.ridge_predictions_and_targets(context.train_x, train, context.test_x, test)
-    return intervals.MetricResult(predictions, probes.r_squared)
+    return intervals.MetricResult(predictions, probes.bootstrap_r_squared)
 
 
 @share_metric("Domain probe", group="domains", requires=(DOMAINS, SHARED_DOMAINS), better="neither")

@@ -224,14 +224,14 @@ def ridge_predictions_and_targets(
     return np.stack([ridge.predict(test_x.cpu().numpy()), test_y.cpu().numpy()], axis=1)
 
 
-def r_squared(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def bootstrap_r_squared(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return R^2 (coefficient of determination) of predictions and true values `(m, 2)` on each bootstrap resample.
 
     Resamples are item counts `(b, m)`.
 
     It is NaN where all counted truths are equal.
 
-    >>> r_squared(np.array([[1.0, 1.0], [2.0, 3.0]]), np.ones((1, 2))).tolist()
+    >>> bootstrap_r_squared(np.array([[1.0, 1.0], [2.0, 3.0]]), np.ones((1, 2))).tolist()
     [0.5]
     """
     predicted, true = items.T

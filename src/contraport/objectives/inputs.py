@@ -184,7 +184,7 @@ def read_inputs(
     check_views(views, sets=sets)
     n, device, attributes = views[0].shape[0], views[0].device, {}
     for name, value in values.items():
-        attributes[name] = _read_attribute(name, value, n, device)
+        attributes[name] = _parse_attribute(name, value, n, device)
     views = _to_common_dtype(views)
     if present is None:
         return CallInputs(views, attributes)
@@ -226,7 +226,7 @@ def _align_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any],
         check(_is_pair_of_arrays(value), f"{name}: must be {expected}.", "pair")
         sides = enumerate(zip(value, (n, m), strict=True))
         attributes[name] = torch.cat(
-            [_read_attribute(name, side, size, z0.device, f" of z{v}") for v, (side, size) in sides]
+            [_parse_attribute(name, side, size, z0.device, f" of z{v}") for v, (side, size) in sides]
         )
     padded = torch.cat([z0, z0.new_zeros(m, *z0.shape[1:])]), torch.cat([z1.new_zeros(n, *z1.shape[1:]), z1])
     first = torch.arange(n + m, device=z0.device) < n
@@ -317,7 +317,7 @@ def to_numeric_tensor(name: str, value: object) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def _read_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
+def _parse_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
     numbers = to_numeric_tensor(name, value)
     check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
     has_values = numbers.device.type != "meta" or device.type == "meta"

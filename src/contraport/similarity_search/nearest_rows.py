@@ -33,7 +33,7 @@ BLOCK_ROWS = 16_384
 COSINE_ROUNDING = 1e-6
 """Rounding error of a cosine in float32: equal features may have a cosine this much below 1."""
 
-MIN_ROWS_FOR_INDEX = 1_000_000
+MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000
 """Number of rows beyond which an index is suggested."""
 
 INDEX_TRAINING_ROWS = 100_000
@@ -145,7 +145,7 @@ class FeatureIndex:
 
 def log_index_recommendation(features: np.ndarray) -> None:
     """Log a recommendation to use an index if there are more than a million rows."""
-    if len(features) > MIN_ROWS_FOR_INDEX:
+    if len(features) > MIN_ROWS_TO_SUGGEST_INDEX:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
 

@@ -94,9 +94,9 @@ def compare_collapse(
         "alpha-cl direct": alpha_cl(0.5, "direct"),
         "direct-clr": direct_clr(0.5, features // 4),
     }
-    representations = {"untrained": _train_encoder(x, nt_xent(), features, masked, 0, seed)}
+    representations = {"untrained": _train_and_encode(x, nt_xent(), features, masked, 0, seed)}
     for name, objective in objectives.items():
-        representations[name] = _train_encoder(x, objective, features, masked, iterations, seed)
+        representations[name] = _train_and_encode(x, objective, features, masked, iterations, seed)
     singular_values = {name: centered_singular_values(h) for name, h in representations.items()}
     return CollapseComparison(
         {name: values / values[0] for name, values in singular_values.items()},
@@ -118,7 +118,7 @@ class _ResidualEncoder(nn.Module):
 
 
 @torch.random.fork_rng(devices=[])
-def _train_encoder(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
+def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
     """Train an encoder on masked views and return the representation of the unmasked items, (n, F)."""
     seed_torch_generators(derive_torch_seed("theory.collapse", seed))
     encoder = _ResidualEncoder(x.shape[1], features)

@@ -135,7 +135,7 @@ def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str,
     return {name: _shard_like(value, like.get(name)) for name, value in values.items()}
 
 
-def shard_optimizer_state(optimizer: Optimizer) -> None:
+def shard_loaded_optimizer_state(optimizer: Optimizer) -> None:
     """Shard the full tensors of a loaded optimizer state like their parameters, in place."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():

@@ -102,7 +102,7 @@ def drop_metrics_after(run: Run, position: Position) -> None:
 
 
 @contextmanager
-def rollback_on_failure(run: Run) -> Iterator[None]:
+def restore_replaced_run_on_failure(run: Run) -> Iterator[None]:
     """Context manager that restores the replaced run if the new one fails before its first checkpoint.
 
     After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.

@@ -48,7 +48,7 @@ from contraport.training.online_metrics import EvalContextFactory, build_eval_co
 from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
 from contraport.training.resumable_fit import fit
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.run_setup import create_or_resume_run, resolve_settings, rollback_on_failure
+from contraport.training.run_setup import create_or_resume_run, resolve_settings, restore_replaced_run_on_failure
 from contraport.training.step_timing import choose_thread_count, limit_threads, measure_training_steps
 
 log = logging.getLogger("contraport.training")
@@ -109,7 +109,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
             record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
         with propagate_errors():
             _check_equal_across_processes(dataset, record)
-        with _lock_run(run), rollback_on_failure(run):
+        with _lock_run(run), restore_replaced_run_on_failure(run):
             with propagate_errors():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()

@@ -18,7 +18,7 @@ from contraport.training.step.step_losses import (
     AllViewsLoss,
     CrossViewReconstructionLoss,
     EmbeddedBatch,
-    ObjectiveLoss,
+    ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
 )
@@ -126,7 +126,7 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
 
 
 @pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsLoss])
-def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveLoss]) -> None:
+def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
     given = embedded(4)
     turns = [(v, w) for v, w in given.view_pairs() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
     assert len(turns) == (6 if comparison is QueryKeyLoss else 3)

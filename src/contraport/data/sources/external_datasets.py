@@ -260,12 +260,12 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         fields = _get_view_fields(item)
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
         check(len(fields) > 0, message, "no_view")
-        views = [_parse_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
+        views = [_parse_item_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
         key = str(item[_KEY]) if _KEY in item else None
     else:
         parts = _flatten(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
-        views = [_as_view_batch(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
+        views = [_as_batch_of_one(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
     return ParsedItem(tuple(_resize_view(view, image_size) for view in views), label, key)
 
 
@@ -315,9 +315,9 @@ def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
-def _parse_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
+def _parse_item_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
     if not _is_text(name, value):
-        return _as_view_batch(_decode_part(value, where), where, image_size)
+        return _as_batch_of_one(_decode_part(value, where), where, image_size)
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError as error:
@@ -357,7 +357,7 @@ def _decode_part(part: Any, where: str) -> Any:
         raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}", kind="unreadable") from error
 
 
-def _as_view_batch(value: Any, where: str, image_size: int | None) -> Tensor:
+def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
     """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:

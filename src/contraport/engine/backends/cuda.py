@@ -335,7 +335,7 @@ def _products_by_workspace(
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
-    blocks = _launch_shape("weights_kernel", x)
+    blocks = _launch_shape("pair_weights_kernel", x)
     height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
@@ -346,7 +346,7 @@ def _products_by_workspace(
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
         part = inputs.take_rows(rows)
         for tensors, form in weights.take_rows(rows).iter_launch_args():
-            _launch("weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
+            _launch("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_float32(w, right)
         if needs_grad[1]:
@@ -409,7 +409,7 @@ _LAUNCH_SHAPES: dict[str, dict[int, list[_LaunchShape]]] = {
         512: [_LaunchShape(128, 64, 8, 3), _LaunchShape(128, 64, 8, 2)],
         0: [_LaunchShape(128, 64, 8, 3)],
     },
-    "weights_kernel": {0: [_LaunchShape(128, 64, 8, 3)]},
+    "pair_weights_kernel": {0: [_LaunchShape(128, 64, 8, 3)]},
 }
 
 

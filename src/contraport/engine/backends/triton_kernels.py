@@ -109,7 +109,7 @@ def weighted_products_kernel(
 
 
 @triton.jit
-def weights_kernel(
+def pair_weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, row_factors, column_factors, near, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,

@@ -32,7 +32,7 @@ from contraport.distributed import any_process, is_main_process, propagate_error
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import Run, read_run_file
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.parallelism import gather_state, shard_optimizer_state, shard_state
+from contraport.training.parallelism import gather_state, shard_loaded_optimizer_state, shard_state
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -178,7 +178,7 @@ def restore_last_checkpoint(loop: Loop, run: Run) -> None:
         loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
         loop.optimizer.load_state_dict(state["optimizer"])
         _reshape_scalar_states(loop.optimizer)  # before sharding, which compares shapes
-        shard_optimizer_state(loop.optimizer)
+        shard_loaded_optimizer_state(loop.optimizer)
         # Restores only the counters: the function of the step is that of the settings, so that a training resumed with
         # more epochs follows the longer schedule.
         loop.schedule.load_state_dict(state["schedule"])

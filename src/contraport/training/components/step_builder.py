@@ -47,7 +47,7 @@ from contraport.training.step.step_losses import (
     AllViewsLoss,
     CrossViewReconstructionLoss,
     DistillationLoss,
-    ObjectiveLoss,
+    ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
     StepLoss,
@@ -160,7 +160,7 @@ def check_sample_weights(
 
 
 def check_objective_accepts(
-    loss: ObjectiveLoss,
+    loss: ObjectiveStepLoss,
     dataset: Dataset,
     dimensions: int,
     plan_weights: PlanWeightsSchedule | None,
@@ -319,7 +319,7 @@ def _build_objective_loss(
     views: Views,
     objective: nn.Module,
     plan_weights: PlanWeightsSchedule | None,
-) -> ObjectiveLoss:
+) -> ObjectiveStepLoss:
     sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
@@ -330,7 +330,7 @@ def _build_objective_loss(
     check(largest == sizes[0], message, "range")
     memory = _build_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
     target = resolve_target_option(settings, dataset, objective, number)
-    loss: ObjectiveLoss
+    loss: ObjectiveStepLoss
     if settings.prototypes is not None:
         if settings.prototypes == TEACHER_PROTOTYPES:
             teacher = reduce_features(_build_teacher_features(settings, dataset, number), sizes[0])

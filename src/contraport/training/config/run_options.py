@@ -10,7 +10,7 @@ from contraport._utils.lazy_imports import import_object
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option, subset_of
 from contraport.runs.config import progress_option, seed_option, training_device_option
-from contraport.schedules import SHAPES
+from contraport.schedules import RAMP_FUNCTIONS
 
 
 def _check_online_metrics(name: str, value: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class OptimizationSettings(BaseOptions):
     lr_scheduler: str = option(
         "cosine",
         "Learning rate schedule after warmup: cosine, linear or constant.",
-        check=one_of(*SHAPES),
+        check=one_of(*RAMP_FUNCTIONS),
         deprecated_name="sched",
     )
     warmup_epochs: float | None = option(

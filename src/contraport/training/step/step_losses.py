@@ -106,7 +106,7 @@ class StepLoss(nn.Module, ABC):
         """Update the state of the loss after an optimizer step."""
 
 
-class ObjectiveLoss(StepLoss):
+class ObjectiveStepLoss(StepLoss):
     """Base class of losses that call an objective with the keyword arguments that it accepts.
 
     Args:
@@ -207,7 +207,7 @@ class ObjectiveLoss(StepLoss):
         )
 
 
-class AllViewsLoss(ObjectiveLoss):
+class AllViewsLoss(ObjectiveStepLoss):
     """Loss of all views at once; an objective of two views is averaged over all unordered pairs of views."""
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
@@ -234,7 +234,7 @@ class AllViewsLoss(ObjectiveLoss):
         return (z,) * self.views if self._takes_all_views else pair, kwargs
 
 
-class QueryKeyLoss(ObjectiveLoss):
+class QueryKeyLoss(ObjectiveStepLoss):
     """Loss of the queries of one view against the keys of another, averaged over all ordered pairs of views.
 
     Args:
@@ -242,7 +242,7 @@ class QueryKeyLoss(ObjectiveLoss):
             that are the item of a row are excluded for this row.
         memory: embeddings of earlier batches.
         mined: whether batches have mined negatives of each item.
-        kwargs: see `ObjectiveLoss`.
+        kwargs: see `ObjectiveStepLoss`.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ def _make_one_directional(layout: Layout) -> Layout:
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
 
 
-class PrototypeLoss(ObjectiveLoss):
+class PrototypeLoss(ObjectiveStepLoss):
     """Loss of each view against learned prototypes; the target is the prototype assignment of another view.
 
     Kernel, plan and divergence are those of the objective. Keys are assigned by a balanced plan, so that no prototype
@@ -352,7 +352,7 @@ class PrototypeLoss(ObjectiveLoss):
         self.prototypes.copy_(F.normalize(self.prototypes))
 
 
-class DistillationLoss(ObjectiveLoss):
+class DistillationLoss(ObjectiveStepLoss):
     """Distillation without labels: each view predicts the similarity of its item to a queue of teacher features.
 
     The features of the batch and of the most recent items before it are pseudo-classes, each with its own feature as
