@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 _FIXED_SEEDS = {"data.split": 0}
-"""Fixed seeds of purposes that must keep their first random stream, such as the choice of held-out items."""
+"""Seeds by purpose that replace the derived ones, as a new one would change, for example, the held-out items."""
 
 
 def derive_seed(purpose: str, *keys: int) -> int:

@@ -17,7 +17,7 @@ from contraport.data import Dataset
 from contraport.data.formats import array_files, tables
 
 FILE_STEMS = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
-"""Name of the written file, without its suffix, for each form."""
+"""Name of the written file, without its suffix, for each form of the export."""
 
 WEIGHT_COLUMN = "audit_weight"
 

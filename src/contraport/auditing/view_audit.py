@@ -141,7 +141,7 @@ class ViewAudit:
         return f"{self}; worst views"
 
     def format_worst(self) -> list[dict[str, str]]:
-        """Format the ten views of items with the lowest scores as rows of a table."""
+        """Format the ten lowest-scoring views of single items as rows of a table."""
         worst = self.flagged(count=min(_ROWS_SHOWN, self.scores.size)).tolist()
         return [
             {

@@ -123,7 +123,7 @@ def print_map(result: Map) -> None:
 
 
 def print_learned_cost(result: LearnedCost) -> None:
-    """Print the fit of a learned cost, and the pairs of directions that contribute most."""
+    """Print the fit of a learned cost, and the pairs of feature directions that contribute most to it."""
     print(f"{result}.")
     rows = [
         {"direction": str(number), "share of the affinity": f"{share:.1%}"}

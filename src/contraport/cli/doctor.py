@@ -48,7 +48,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Result of `contraport.doctor`.
+    """Result of `contraport.doctor`: versions, hardware and self-tests.
 
     Attributes:
         versions: Versions of contraport, Python, torch and numpy.

@@ -165,7 +165,7 @@ def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
 
 
 def _list_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
-    """Return the cells of all trainings, those done included: search trials, then cells of the table.
+    """Return the cells of all trainings, finished ones included: search trials, then cells of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """

@@ -159,7 +159,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def item_noun(self) -> str:
-        """Word for an item in messages: "pair" in a coupling."""
+        """Noun for an item in messages: "pair" if the data are a coupling, else "item"."""
         return "item" if self.entity_ids is None else "pair"
 
     @property

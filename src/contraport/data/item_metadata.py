@@ -25,7 +25,7 @@ from contraport.data.stores import Store, UndecodedItems, combine_views
 from contraport.errors import UsageError, check
 
 View: TypeAlias = UndecodedItems | Store
-"""A view of all items: encoded images, or a store of one view."""
+"""One view of all items of a source: undecoded images, or a store that has only this view."""
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,7 @@ def _validate_view_names(names: Sequence[str] | None, views: int) -> tuple[str, 
 
 
 def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
-    """Return the encoder of each view, a name or a module, that an option `encoder` or its default selects.
+    """Resolve the option `encoder` to one encoder per view, a name or a module; views without one get the default.
 
     >>> encoder_to_view_list({"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', 'small-tcn']

@@ -64,7 +64,7 @@ class Relaxation(NamedTuple):
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
     def relaxed_potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Compute the relaxed potential of step k from its log-sum."""
+        """Compute the relaxed potential of half-step k from its log-sum-exp, per row, (N,), or column, (M,)."""
         step = self._unrelaxed_step(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
         step = step if self.max_shifts is None else torch.clamp(step, -self.max_shifts[k], self.max_shifts[k])

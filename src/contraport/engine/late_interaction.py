@@ -187,12 +187,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the dual objective's term of each vector of a row, at its potentials f; of the shape of f."""
+        """Return the term of the dual objective for each vector of a row at its potential f, in the shape of f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the dual objective's term of each vector of a column, at potentials g, after a step on the rows."""
+        """Return the term for each vector of a column at its potential g, if the last half-step was on the rows."""
         _, ratio = self.temperature_to_price_ratios
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
 

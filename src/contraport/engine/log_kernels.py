@@ -154,7 +154,7 @@ class LogKernel(ABC):
         return False
 
     def reduce_to_pass_inputs(self) -> LogKernel:
-        """Return the kernel without inputs that the passes over all pairs do not read.
+        """Return the kernel with only the inputs that the passes over all pairs read.
 
         The temperature is left out, as the scaled embeddings contain it.
         """

@@ -65,7 +65,7 @@ class Shards(NamedTuple):
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
-        """Permute a vector of all rows, (N,), from the order of the block to the order of owners."""
+        """Permute a vector of all rows, (N,), from block order to owner order: by the process that owns them."""
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[Visit]:
-        """Yield a visit for each block; with `half_ring`, for those that a symmetric problem needs."""
+        """Yield the `Visit` of each block of columns; with `half_ring`, only those that a symmetric problem needs."""
         rank, size = self.processes
         top = self.row_shards.offset(rank)
         for owner, block in exchange.blocks():

@@ -124,7 +124,7 @@ def map(values: dict[str, Any]) -> Map:
 
 
 def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load what is mapped: features of a run, a file or an array, or raw inputs of data; and the dataset, if any."""
+    """Load the items to map: features of a run, a file or an array, or raw inputs of data; and the dataset, if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_items_of_run(as_run(source), options, loader_config)

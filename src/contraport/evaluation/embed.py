@@ -159,7 +159,7 @@ def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int
 def _add_batch(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool
 ) -> None:
-    """Add a batch to the buffer, with the keys of the data or, without keys, the beginnings of its texts."""
+    """Add a batch to the buffer; keys are those of the data, or, `by_text` or without keys, the texts cut short."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]

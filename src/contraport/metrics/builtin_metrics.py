@@ -231,7 +231,7 @@ def link_popularity(context: EvalContext, number: int) -> float:
     numbers=(10,),
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
-    """Link recall@k of rows without any training pair (cold start)."""
+    """Recall@k of the links of rows that have no training pair (cold start)."""
     ranking = context.link_ranking
     return float(ranking.recall(number)[ranking.is_new_row].mean())
 

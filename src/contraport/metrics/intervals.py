@@ -56,7 +56,7 @@ def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def bootstrap_mean_at_most_one(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, such that no mean exceeds 1.
+    """Return the bootstrap means, `(b,)`, of a metric with the upper bound 1; no returned mean exceeds 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
@@ -70,7 +70,7 @@ def bootstrap_mean_at_most_one(items: ItemValues, counts: ItemValues) -> ItemVal
 
 
 def bootstrap_mean_in_unit_interval(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1: `bootstrap_mean_at_most_one`, clipped at 0.
+    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, as in `bootstrap_mean_at_most_one`; at least 0.
 
     >>> bootstrap_mean_in_unit_interval(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]

@@ -161,7 +161,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
-"""All metrics by key without its number, in display order."""
+"""All metrics in display order; a key has no number, such as ``recall`` for ``recall@5``."""
 
 
 def register_metric(

@@ -108,7 +108,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def pad_vector_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), with zero vectors to equal t, at least `length`; single vectors (n, d) stay."""
+    """Pad sets of vectors, (..., t, d), with zeros to one t of at least `length`; return vectors, (n, d), unchanged."""
     if items[0].ndim == 2:
         return tuple(items)
     length = max(length, *(z.shape[-2] for z in items))

@@ -188,7 +188,7 @@ def parse_constraint(text: str, unit: int) -> LossSchedule:
 
 @dataclass(frozen=True)
 class PlanWeightsSchedule:
-    """Schedule of the strength of `PlanWeights` over the steps of a training.
+    """Schedule of `PlanWeights` over the steps of a training: their strength changes, their iterations do not.
 
     >>> PlanWeightsSchedule(RampSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
     PlanWeights(strength=0.45, iterations=20, item_weights=None)

@@ -144,7 +144,7 @@ class Objective(Loss):
 
     @property
     def is_info_nce(self) -> bool:
-        """True if the value is InfoNCE: the cross-entropy of classifying an item's other view among all candidates.
+        """True if the loss is InfoNCE: the cross-entropy of classifying an item's other view among all candidates.
 
         >>> import contraport
         >>> contraport.nt_xent().is_info_nce, contraport.gca_ince().is_info_nce, contraport.dcl().is_info_nce

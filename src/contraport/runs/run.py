@@ -336,7 +336,7 @@ class Run(RunFolder):
             write_arrays(self.split_path, record.to_arrays())
 
     def split_record(self) -> SplitRecord | None:
-        """Read the digests of the training and held-out items; None if the data were a stream, or for version 0.1.0."""
+        """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
         from contraport.data.split_record import SplitRecord
 
         self.check_is_run()

@@ -46,7 +46,7 @@ SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
 """Lower ends of the ranges of similarity in which pairs below the threshold are counted."""
 
 FALSE_GAP_PROBABILITY = 0.05
-"""Probability of proposing a threshold for data without duplicates."""
+"""False-alarm rate: probability of proposing a threshold for data without duplicates."""
 
 MIN_PAIRS_BEYOND_GAP = 20
 """Minimum number of pairs beyond a gap, from which the usual width of gaps is estimated."""

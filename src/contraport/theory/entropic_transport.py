@@ -1,4 +1,4 @@
-"""Entropic optimal transport: couplings on a line, matching of embeddings, and a linear program over three masses."""
+"""Entropic optimal transport: couplings on a line, plans between embeddings, and the path of a small linear program."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ SLOW_STEP_SECONDS = 1.0
 """Seconds of a step on one thread above which all threads are used, without timing other numbers of threads."""
 
 LARGE_NETWORK_WEIGHTS = 20_000_000
-"""Number of weights of the model above which all threads are used, without timing."""
+"""Number of weights of the model above which all threads are used, without timing other numbers of threads."""
 
 THREAD_TIMED_STEPS = 5
 """Maximum number of timed steps for each number of threads tried, after one untimed step."""

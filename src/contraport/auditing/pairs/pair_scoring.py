@@ -1,4 +1,4 @@
-"""Scoring of pairs by statistics; higher is better."""
+"""Statistics that score how well the views of a pair match; a higher score is a better match."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
 
 
 def name_field_views(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the name of each view from its field in a shard: the part before the suffix, or else the suffix.
+    """Return the view name of each field of a shard: the part before the suffix, such as "left" for "left.npy", if any.
 
     >>> name_field_views(["image", "left.npy", "txt"])
     ('image', 'left', 'text')
@@ -166,7 +166,7 @@ class ArchiveField(UndecodedItems):
 
 @dataclass(frozen=True)
 class ArrayMemberStore(DecodingStore):
-    """Store of one view of arrays in archives, parsed and checked at each fetch."""
+    """Store of one view whose items are arrays (``.npy``) in archives; each fetch parses and checks its arrays."""
 
     encoded: ArchiveField
     shape: Shape

@@ -119,7 +119,7 @@ class TableRows:
 
 
 def find_text_list_view(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
-    """Return the name of the view that is a column of lists of texts, or None."""
+    """Return the column of the view that consists of a column of lists of texts; None if there is no such view."""
     names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(schema.field(names[0]))]
     check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
     return names[0] if names else None

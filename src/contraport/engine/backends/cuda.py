@@ -473,7 +473,7 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 
 
 def _allocate_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate the gradient of one side's embeddings, (n, d), and its row or column sums of W, (n,)."""
+    """Allocate, for the rows or the columns, the gradient of the embeddings, (n, d), and the sums of W, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 

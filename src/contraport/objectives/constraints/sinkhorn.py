@@ -177,7 +177,7 @@ def _build_plan(
     potentials: list[Tensor],
     last: MarginalRelaxation,
 ) -> Plan:
-    """Build the plan of one direction from the potentials of its half-steps.
+    """Build the plan of one direction, rows to columns or the reverse, from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """

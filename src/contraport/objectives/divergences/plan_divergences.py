@@ -204,7 +204,7 @@ class PlanDistance(Divergence):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each pair, given t and log P of the entries with t > 0."""
+        """Return the term of the distance for each pair with t > 0, given t and log P of these pairs."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan

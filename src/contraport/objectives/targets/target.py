@@ -141,7 +141,7 @@ class Target(ReprMixin, ABC):
         return self
 
     def gather_rows(self) -> Target:
-        """Return the target with the rows of all processes, for layouts whose columns are prototypes, not items.
+        """Return the target with the rows of all processes, for columns that are prototypes shared by all processes.
 
         Raises:
             UsageError: the rule applies to items only.

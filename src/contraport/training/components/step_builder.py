@@ -64,13 +64,13 @@ TRIAL_ITEMS = 4
 
 
 MAX_DEFAULT_QUEUE_SIZE = 65_536
-"""Upper limit of the default `queue_size`, which is the number of items."""
+"""Upper limit of the default `queue_size`: the default is the number of items, up to this limit."""
 
 MAX_DEFAULT_TEACHER_QUEUE_SIZE = 8_192
-"""Upper limit of the default `queue_size` with prototypes of a teacher, which is half the number of items."""
+"""Upper limit of the default `queue_size` with prototypes of a teacher: half the number of items, up to this limit."""
 
 MAX_DEFAULT_BANK_NEGATIVES = 4_096
-"""Upper limit of the default `bank_negatives`, which is the number of items."""
+"""Upper limit of the default `bank_negatives`: the default is the number of items, up to this limit."""
 
 
 def build_objective(settings: Settings) -> nn.Module | None:

@@ -22,7 +22,7 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 
 
 class MinedBatchLayout(NamedTuple):
-    """Layout of a batch with mined negatives: each item is followed by its negatives from each table.
+    """Layout of a batch with mined negatives: each item, then its negatives from each table in turn.
 
     Attributes:
         num_negatives: number of negatives of an item in a table.
