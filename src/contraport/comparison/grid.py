@@ -151,9 +151,8 @@ class Grid:
         representation do not show what training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
-        kinds = {
-            row.name: _untrained_encoder_options(self.build_cell(row, self.columns[0], 0).options) for row in ordered
-        }
+        column = self.columns[0]
+        kinds = {row.name: _untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered}
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
         for name, kind in kinds.items():

@@ -372,9 +372,8 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
     name = str(config["architecture"])
     message = f"init: {source} has the architecture {name!r}, unknown to the installed timm."
     check(timm.is_model(name), message, "unknown_architecture")
-    requested = [
-        each.partition(".")[0] if isinstance(each, str) else each for each in _list_requested_encoders(encoder, 1)
-    ]
+    requested = _list_requested_encoders(encoder, 1)
+    requested = [each.partition(".")[0] if isinstance(each, str) else each for each in requested]
     _check_same_encoders(requested, [name], source)
     files = [folder / file for file in _TIMM_FILES if (folder / file).is_file()]
     check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_FILES)}.", "missing_file")
