@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import torch
+
+from contraport.errors import UsageError
 
 _FIXED_SEEDS = {"data.split": 0}
 """Seeds by purpose that replace the derived ones, as a new one would change, for example, the held-out items."""
@@ -46,6 +49,23 @@ def derive_torch_seed(purpose: str, *keys: int) -> int:
 def torch_generator(purpose: str, *keys: int) -> torch.Generator:
     """Create a torch random generator on the CPU for a purpose; see `derive_seed`."""
     return torch.Generator().manual_seed(derive_torch_seed(purpose, *keys))
+
+
+def draw_seed(random_state: Any) -> int:
+    """Draw a seed from the `random_state` of a scikit-learn estimator: an integer, a `RandomState` or None.
+
+    Raises:
+        UsageError: it is neither.
+
+    >>> draw_seed(3) == draw_seed(np.random.RandomState(3))
+    True
+    """
+    from sklearn.utils import check_random_state  # imported here because the losses need torch and numpy only
+
+    try:
+        return int(check_random_state(random_state).randint(2**31))
+    except ValueError as error:
+        raise UsageError(f"random_state: {error}.") from error
 
 
 def seed_torch_generators(seed: int) -> None:

@@ -156,6 +156,14 @@ def test_labels_reach_objectives_that_require_them():
         quick(objective="sup-con").fit(VECTORS)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_names_y_rather_than_labels():
+    with raises_usage_error("y.not_categorical", (40, 1)):
+        quick(objective="sup-con").fit(VECTORS, np.arange(40)[:, None] % 3)
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        quick(objective="sup-con").fit(VECTORS, np.full(40, np.nan))
+
+
 def test_rejects_y_of_a_wrong_length_or_kind():
     for X in (VECTORS, GIVEN):
         with raises_usage_error("y.shape", 40, (7,)):
@@ -317,6 +325,11 @@ def test_objective_module_is_copied():
         ({"objective": "byol"}, VECTORS, "predictor"),
         ({"encoder": "small-cnn"}, VECTORS, "^encoder: 'small-cnn' .*image"),
         ({"epochs": 0}, VECTORS, "^epochs: .* 0"),
+        ({"epochs": None}, VECTORS, "^epochs: .* None"),
+        ({"batch_size": None}, VECTORS, "^batch_size: .* None"),
+        ({"device": None}, VECTORS, "^device: .* None"),
+        ({"random_state": -1}, VECTORS, "^random_state: "),
+        ({"random_state": "a"}, VECTORS, "^random_state: .*'a'"),
         ({"batch_size": 1}, VECTORS, "^batch_size: .* 1"),
         ({"lr": -1.0}, VECTORS, "^lr: .*-1.0"),
         ({"lr": 1e30, "epochs": 5}, VECTORS, "^lr: .*nan"),

@@ -132,6 +132,9 @@ UNIFORM = np.full((200, 200), 1.0)
         ({}, (X, Y, np.nan * UNIFORM), "observed_coupling.not_finite", [40000]),
         ({}, (X, Y, np.eye(200)[:, ::-1] * (np.arange(200) > 2)[:, None]), "observed_coupling.empty", ["3 rows"]),
         ({}, (X[:, 0], Y, UNIFORM), "features_rows.invalid", ["1D array"]),
+        ({}, (torch.from_numpy(X).to("meta"), Y, UNIFORM), "features_rows.invalid", ["meta"]),
+        ({}, (torch.from_numpy(X).bfloat16(), Y + 1j, UNIFORM), "features_columns.not_numbers", ["complex128"]),
+        ({}, (X, torch.from_numpy(Y).to("meta"), UNIFORM), "features_columns.not_numbers", []),
     ],
 )
 def test_rejects_invalid_parameters_and_data(settings, arguments, code, values):

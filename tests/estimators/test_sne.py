@@ -229,6 +229,12 @@ GOOD = np.random.default_rng(0).normal(size=(20, 3))
         ({"perplexity": 3, "n_components": 4}, GOOD, "n_components.pca", [3, 4]),
         ({"max_iter": 2.5}, GOOD, "max_iter.invalid", [2.5]),
         ({"early_exaggeration": 0.5}, GOOD, "early_exaggeration.invalid", [0.5]),
+        ({"early_exaggeration": np.inf}, GOOD, "early_exaggeration.invalid", ["inf"]),
+        ({"device": "gpu"}, GOOD, "device.invalid", ["'gpu'"]),
+        ({"device": []}, GOOD, "device.invalid", []),
+        ({"device": "meta"}, GOOD, "device.invalid", ["'meta'"]),
+        ({"perplexity": 3, "random_state": -1}, GOOD, "random_state.invalid", []),
+        ({}, torch.from_numpy(GOOD).to("meta"), "X.invalid", []),
         ({"perplexity": 3, "learning_rate": "fast"}, GOOD, "learning_rate.unknown", ["'fast'"]),
         ({"perplexity": 3, "learning_rate": -1.0}, GOOD, "learning_rate.invalid", [-1.0]),
         ({"perplexity": 3, "method": "barnes_hut"}, GOOD, "method.unknown", ["'barnes_hut'"]),
@@ -242,6 +248,12 @@ GOOD = np.random.default_rng(0).normal(size=(20, 3))
 def test_rejects_invalid_parameters_and_data(settings, X, code, values):
     with raises_usage_error(code, *values):
         TSNE(**settings).fit(X)
+
+
+def test_accepts_tensors_with_gradients_of_any_precision():
+    tensor = torch.from_numpy(GOOD).bfloat16().requires_grad_()
+    points = TSNE(perplexity=3, max_iter=3).fit_transform(tensor)
+    np.testing.assert_array_equal(points, TSNE(perplexity=3, max_iter=3).fit_transform(tensor.detach().float()))
 
 
 @pytest.mark.parametrize(

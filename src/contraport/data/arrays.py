@@ -322,7 +322,8 @@ def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> T
     try:
         # torch cannot share the memory of read-only arrays and of negative strides, so those are copied.
         array = value if isinstance(value, Tensor) else np.require(value, requirements=["C", "W"])
-        tensor = torch.as_tensor(array).detach().double()
+        tensor = torch.as_tensor(array).detach()
+        wrong = int((~torch.isfinite(tensor)).sum())  # fails on the device meta, which has no values
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"{argument}: must be numbers of shape {dimensions}, got {type(value).__name__}.", kind="not_numbers"
@@ -330,9 +331,9 @@ def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> T
     least = dimensions.count(",") + 1 - dimensions.count("...")
     good = tensor.ndim >= least if "..." in dimensions else tensor.ndim == least
     check(good and tensor.numel() > 0, f"{argument}: must have shape {dimensions}, got {tuple(tensor.shape)}.", "shape")
-    wrong = int((~torch.isfinite(tensor)).sum())
+    check(not tensor.is_complex(), f"{argument}: must be real numbers, got {tensor.dtype}.", "not_numbers")
     check(wrong == 0, f"{argument}: must be finite, got NaN or infinity in {wrong} entries.", "not_finite")
-    return tensor
+    return tensor.double()
 
 
 def _as_number_array(argument: str, values: Values) -> np.ndarray:

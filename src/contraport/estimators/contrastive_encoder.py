@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils import Tags, check_array
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -29,8 +30,9 @@ from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_array
 from contraport.data.arrays import as_array, as_weight_per_item, check_equal_shapes
 from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
 from contraport.encoders import FeatureExtractor, Model
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, rename_argument
 from contraport.options import warn_renamed
+from contraport.seeding import draw_seed
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components import build_objective_and_check_settings, build_training_module
 from contraport.training.config import Settings
@@ -345,7 +347,8 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         weights = None if sample_weight is None else as_weight_per_item("sample_weight", sample_weight)
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
-        dataset = from_arrays(arrays, _encode_classes(y), weights=weights, name="X", argument="X")
+        with rename_argument("y", "labels"):
+            dataset = from_arrays(arrays, _encode_classes(y), weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
@@ -366,13 +369,15 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _build_training_module(self, dataset: Dataset) -> None:
         """Build the training module and the optimizer, before the first epoch."""
-        options = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
+        values, parameters = self.get_params(deep=False), inspect.signature(type(self)).parameters
+        options = {
+            name: value for name, value in values.items() if value is not None or parameters[name].default is not None
+        }
         options.pop("random_state", None)
         if options.pop("opt") != "deprecated":
             warn_renamed("opt", "optimizer")
             options["optimizer"] = self.opt
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        settings = Settings(**apply_recipe(options), seed=seed)
+        settings = Settings(**apply_recipe(options), seed=draw_seed(self.random_state))
         objective = copy.deepcopy(build_objective_and_check_settings(settings))
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         steps_per_epoch = self._num_batches(len(dataset))
@@ -498,6 +503,6 @@ def _text_columns(frame: Any) -> list[str]:
 
 def _encode_classes(y: ArrayLike | None) -> NDArray[np.int64] | None:
     """Encode classes as integers from 0, ``(n,)``; None if y does not hold classes."""
-    if y is None or type_of_target(y) not in ("binary", "multiclass"):
+    if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
         return None
     return np.unique(np.asarray(y), return_inverse=True)[1]

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from contraport.data.arrays import as_finite_tensor
+from contraport.data.arrays import as_array, as_finite_tensor
 from contraport.engine import BilinearCost, Gibbs, HalfStep, run_half_steps
 from contraport.errors import (
     UsageError,
@@ -169,7 +169,7 @@ class InverseOT(BaseEstimator):
 
     def _as_row_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
         if isinstance(features, Tensor):
-            features = features.detach().cpu().numpy()
+            features = as_array("features_rows", features)
         try:  # `as_finite_tensor` checks for NaN
             return as_finite_tensor(
                 "features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False)

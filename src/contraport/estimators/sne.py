@@ -13,23 +13,24 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport._utils.progress import ProgressBars
-from contraport.data.arrays import as_finite_tensor
+from contraport.data.arrays import as_array, as_finite_tensor
 from contraport.embedding import apply_in_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
+from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.perplexity_affinities import compute_affinities
 from contraport.objectives.plan import BlockResult
-from contraport.seeding import derive_torch_seed, seed_torch_generators
+from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generators
 
 EARLY_ITERATIONS = 250
 """Iterations with early exaggeration, as in the original implementation."""
@@ -121,7 +122,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         build = self._build_objective_factory(plan)
         data = data.float()
         with torch.random.fork_rng(devices=[]):
-            seed = check_random_state(self.random_state).randint(2**31)
+            seed = draw_seed(self.random_state)
             seed_torch_generators(derive_torch_seed("estimators.neighbor", seed))
             if self.encoder is None:
                 embedding = self._initial_embedding(data.flatten(1)).requires_grad_()
@@ -168,8 +169,9 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _as_data_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
         # scikit-learn does not check for NaN, as the error of `as_finite_tensor` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
+        X = as_array("X", X) if isinstance(X, Tensor) else X
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
-        return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
+        return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
 
     def _validate_input(self, X: ArrayLike) -> Tensor:
         """Check the data and the parameters before the optimization, and return the data as a tensor."""
@@ -181,8 +183,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         message = f"method: 'interpolated' requires TSNE with n_components=2, got {type(self).__name__}"
         is_allowed = self.method != "interpolated" or (self._symmetric and self.n_components == 2)
         check(is_allowed, f"{message} with n_components={self.n_components}.", "conflict")
-        good = is_number(self.early_exaggeration) and self.early_exaggeration >= 1
-        check(good, f"early_exaggeration: must be a number >= 1, got {self.early_exaggeration!r}.")
+        good = is_number(self.early_exaggeration) and 1 <= self.early_exaggeration < math.inf
+        check(good, f"early_exaggeration: must be a finite number >= 1, got {self.early_exaggeration!r}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
         return data
 

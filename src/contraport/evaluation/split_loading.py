@@ -283,5 +283,5 @@ def resolve_device(name: str) -> torch.device:
         probe = torch.empty(0, device=name)
         probe.cpu()  # fails for "meta", which has shapes but no values
         return probe.device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (TypeError, RuntimeError, AssertionError) as error:
         raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
