@@ -72,7 +72,7 @@ def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) ->
     run = train(**settings, objective=Pull())
     (run.path / file).unlink()
     (run.path / file).symlink_to("/dev/full")
-    with raises_usage_error("run.*", file):
+    with raises_usage_error("out.not_a_file", file):
         train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
     assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
 
