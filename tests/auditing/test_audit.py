@@ -30,6 +30,7 @@ from contraport.auditing.result import audit_from_arrays
 from contraport.cli.console import print_audit
 from contraport.data import from_arrays, from_stream, load
 from contraport.errors import FolderInUseError, UsageError
+from contraport.runs import Run
 from contraport.training.config import Settings
 
 ITEMS, WRONG = 400, 80
@@ -368,6 +369,7 @@ def test_rejects_a_table_of_one_view_and_suggests_two(tmp_path: Path) -> None:
         contraport.audit(data=path)
 
 
+UNAVAILABLE = "mps" if torch.cuda.is_available() else "cuda"
 TWO_EQUAL_VIEWS = {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}
 
 
@@ -395,6 +397,9 @@ TWO_EQUAL_VIEWS = {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}
         ),
         ({"statistic": "cosine"}, "statistic.conflict", ["'cosine'", "combined"]),
         ({"resume": True}, "out.missing", []),
+        ({"folds": 4}, "folds.no_effect", ["online", 4]),
+        ({"method": "frozen", "encoder": "mlp"}, "encoder.no_effect", ["frozen", "'mlp'"]),
+        ({"method": "crossfit", "device": UNAVAILABLE}, "device.unavailable", [UNAVAILABLE]),
         ({"method": "crossfit", "folds": 201, "epochs": 1}, "folds.too_many", [200, 201]),
         ({"repair": True}, "repair.missing_out", []),
         ({"out": __file__}, "out.exists", [__file__]),
@@ -512,6 +517,7 @@ def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndar
     out = tmp_path / "audit"
     out.mkdir()
     (out / "lock.json").write_text(json.dumps({**locks._describe_this_process(), "pid": 2**22 + 1}))
+    (out / f".pairs-{'0' * 32}.csv").write_text("a write that was killed")
     contraport.audit(data=views, method="frozen", out=out)
     assert sorted(path.name for path in out.iterdir()) == [
         "audit.html",
@@ -524,7 +530,11 @@ def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize("method", ["online", "crossfit", "frozen"])
 def test_resume_takes_the_recorded_options(views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str) -> None:
     np.savez(tmp_path / "pairs.npz", view0=views[0], view1=views[1])
-    out, options = tmp_path / "audit", {"folds": 2, "rounds": 1, "seed": 3, **QUICK, "epochs": 2}
+    training = {**QUICK, "epochs": 2}
+    options = {"online": training, "crossfit": {"folds": 2, "rounds": 1, **training}, "frozen": {}}[method] | {
+        "seed": 3
+    }
+    out = tmp_path / "audit"
     contraport.audit(data=tmp_path / "pairs.npz", method=method, out=out, **options)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     result = contraport.audit(out=out, resume=True, drop=True, progress=False)
@@ -583,7 +593,8 @@ def test_a_corrupt_checkpoint_is_explained_by_options_of_audits(
 @pytest.mark.parametrize("method", ["online", "crossfit"])
 def test_encoders_by_view(views: tuple[np.ndarray, np.ndarray], method: str) -> None:
     three = {"ear": views[0], "eye": views[1], "hand": views[0] @ np.eye(6, 4)}
-    options = {"data": three, "method": method, "folds": 2, "rounds": 1, **QUICK, "epochs": 1}
+    options = {"data": three, "method": method, **QUICK, "epochs": 1}
+    options |= {"folds": 2, "rounds": 1} if method == "crossfit" else {}
     found = contraport.audit(encoder={"hand": torch.nn.Linear(4, 256), "eye": "mlp"}, **options)
     default = contraport.audit(**options)
     is_equal = {
@@ -595,3 +606,13 @@ def test_encoders_by_view(views: tuple[np.ndarray, np.ndarray], method: str) -> 
         contraport.audit(encoder={"hnd": "mlp"}, **options)
     with raises_usage_error("encoder.shape", 3, 2):
         contraport.audit(encoder=["mlp", "mlp"], **options)
+
+
+@pytest.mark.parametrize(("objective", "temperature"), [("info-nce", 0.2), ("gca-uot", None), ("barlow-twins", None)])
+def test_trains_by_any_objective_and_names_no_option_of_train(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, objective: str, temperature: float | None
+) -> None:
+    few = views[0][:60], views[1][:60]
+    contraport.audit(data=few, objective=objective, epochs=1, out=tmp_path, progress=False)
+    assert Run(tmp_path / "training").config()["temperature"] == temperature
+    assert "--" not in (tmp_path / "training" / "train.log").read_text()

@@ -119,11 +119,33 @@ def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarr
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [({"data": {"d": np.ones((ITEMS, 3))}}, "data.constant_view"), ({"encoder": "nn"}, "encoder.unknown")],
+    [
+        ({"data": {"d": np.ones((ITEMS, 3))}}, "data.constant_view"),
+        ({"encoder": "nn"}, "encoder.unknown"),
+        ({"data": {"d": np.random.default_rng(3).normal(size=(ITEMS, 4))}, "method": "frozen"}, "data.too_few_trusted"),
+    ],
 )
 def test_a_refused_audit_leaves_no_folder(
     views: dict[str, np.ndarray], tmp_path: Path, change: dict[str, Any], code: str
 ) -> None:
     with raises_usage_error(code):
-        contraport.audit(**change | {"data": views | change.get("data", {})}, out=tmp_path / "new" / "audit", epochs=1)
+        contraport.audit(**change | {"data": views | change.get("data", {})}, out=tmp_path / "new" / "audit")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "folders"),
+    [
+        (("right ear", "../eye", "/hand"), {"right-ear-eye", "right-ear-hand", "eye-hand"}),
+        (("a", "A", "b"), {"0-1", "0-2", "1-2"}),
+        (("a" * 200, "b", "c"), {"0-1", "0-2", "1-2"}),
+    ],
+)
+def test_folders_of_pairs_are_valid_and_different(
+    views: dict[str, np.ndarray], tmp_path: Path, names: tuple[str, ...], folders: set[str]
+) -> None:
+    data = dict(zip(names, views.values(), strict=False))
+    found = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
+    assert found.view_names == names
+    assert {path.parent.name for path in tmp_path.rglob("pairs.csv")} == folders
+    assert list(tmp_path.iterdir()) == [tmp_path / "audit"]

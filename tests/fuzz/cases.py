@@ -274,6 +274,7 @@ _TRAIN = ["train", "--out", "new", "--data", "data.npz", "--epochs", "2", "--bat
 _RESUME = ["train", "--out", "run", "--resume", "--epochs", "3", *_QUIET]
 _EVALUATE = ["evaluate", "run", "--neighbors", "3", *_QUIET]
 _EMBED = ["embed", "run", "--overwrite", *_QUIET]
+_FROZEN = ["audit", "--data", "related.npz", "--out", "audited", "--method", "frozen", *_QUIET]
 _AUDIT = ["audit", "--data", "related.npz", "--out", "audited", "--epochs", "2", "--batch_size", "16", *_QUIET]
 _COMPARE = [
     *("compare", "--data", "data.npz", "--objectives", "info-nce,gca-ince", "--seeds", "1", "--epochs", "1"),
@@ -305,7 +306,7 @@ def _full_disk_case(random: Random) -> Case:
             (["export", "run", "--out", "m", "--format", "safetensors"], None, None),
             (["report", "run", "seen", "--out", "page.html"], None, None),
             (_CLUSTER, _CLUSTER, None),
-            ([*_AUDIT, "--method", "frozen"], None, None),
+            (_FROZEN, None, None),
             ([*_AUDIT, *crossfit], [*_AUDIT, *crossfit, "--resume"], "audited"),
             (_COMPARE, _COMPARE, "compared"),
         )
@@ -313,7 +314,8 @@ def _full_disk_case(random: Random) -> Case:
     if argv[0] == "embed" and random.random() < 0.5:  # older features, which must not be lost
         assert contraport(features) == 0
     if argv[0] == "audit" and next_command is not None:
-        Path("audited").mkdir()  # an audit that was rejected before its first part has nothing to resume
+        assert contraport(argv) == 0  # an audit that was rejected before its first part has nothing to resume
+        Path("audited", "judgements.npz").unlink()
         Path("audited", "notes.txt").write_text("ten years of work\n")
         argv = next_command
     return Case(
@@ -378,7 +380,7 @@ def _names_case(random: Random) -> Case:
         with np.load("related.npz") as views:
             columns = {"id": draw_names(64), **{name: views[name].tolist() for name in views.files}}
         pq.write_table(pa.table(columns), "draw_names.parquet")
-        argv = [*_AUDIT, "--method", "frozen", "--columns", '{"views": ["view0", "view1"]}']
+        argv = [*_FROZEN, "--columns", '{"views": ["view0", "view1"]}']
         argv[argv.index("related.npz")] = "draw_names.parquet"
         return Case(argv, "audit: names of pairs")
     if kind == "classes":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,6 +111,15 @@ def lower_first_letter(title: str) -> str:
     ('linear probe', 'kNN', 'NMI')
     """
     return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title
+
+
+def to_file_name(text: str) -> str:
+    """Return a text as a file name: letters, digits, ``_`` and single dots are kept; other characters become ``-``.
+
+    >>> to_file_name("../right eye")
+    'right-eye'
+    """
+    return re.sub(r"(?:[^\w.]|\.{2,})+", "-", text).strip("-.")
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import find_leftover_files, read_json, write_json
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
-from contraport.auditing.config import AUDIT, AuditOptions
+from contraport.auditing.config import AUDIT, TRAINING_OPTIONS, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
@@ -39,6 +39,7 @@ from contraport.errors import UsageError, check, hint_on_error, report_write_err
 from contraport.options import merge_resumed_options
 from contraport.runs import Run
 from contraport.training.config import Settings
+from contraport.training.parallelism import select_training_device
 from contraport.training.run_logging import console_logging
 from contraport.training.train import train_from_options
 
@@ -52,7 +53,8 @@ OPTIONS_FILE = "audit_options.json"
 
 PAGE = "audit.html"
 
-_TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "num_workers")
+MAX_NAME_LENGTH = 60
+"""Longest name of a folder that is made of the names of views; file systems allow 255 bytes."""
 
 
 @AUDIT.with_option_parameters
@@ -62,7 +64,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     Raises:
         UsageError: an invalid argument, fewer than 50 items, or data of a single view; nothing was written.
         FloatingPointError: the training loss was not finite.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the message explains how to resume.
+        KeyboardInterrupt: Ctrl-C, or SIGTERM in an online audit; the message explains how to resume.
 
     >>> rng = np.random.default_rng(0)
     >>> first = rng.normal(size=(300, 4))
@@ -131,6 +133,14 @@ def _check_view_exports(options: AuditOptions, dataset: Dataset) -> None:
 
 def _audit_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     """Audit a dataset of two views, and write the result to a folder unless it is temporary."""
+    result = _score_pair(options, dataset, folder)
+    if options.out is not None:
+        _save_pair(options, result, dataset, folder)
+    return result
+
+
+def _score_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit a dataset of two views; only the training, or the scores of a cross-fit, are written to the folder."""
     if options.method == "online":
         run = Run(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
@@ -138,14 +148,15 @@ def _audit_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
         result = audit_from_arrays(dataset.name, train_from_options(own, owner="audit").pair_scores())
     else:
         result = _audit_in_rounds(options, dataset, folder)
-    result = replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
-    if options.out is not None:
-        with report_write_errors("out", folder), console_logging(progress=options.progress):
-            folder.mkdir(exist_ok=True)
-            result.save(folder)
-            write_audit_page(result, dataset, folder / PAGE)
-            log.info("page of the worst pairs: %s", folder / PAGE)
-    return result
+    return replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
+
+
+def _save_pair(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
+    with report_write_errors("out", folder), console_logging(progress=options.progress):
+        folder.mkdir(exist_ok=True)
+        result.save(folder)
+        write_audit_page(result, dataset, folder / PAGE)
+        log.info("page of the worst pairs: %s", folder / PAGE)
 
 
 def _one_view_hint(options: AuditOptions) -> str:
@@ -158,16 +169,30 @@ def _one_view_hint(options: AuditOptions) -> str:
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
     """Audit each pair of views, each in its own folder, and combine the scores."""
     audits, names = {}, dataset.view_names
-    for pair in combinations(range(len(names)), 2):
+    folders = dict(zip(combinations(range(len(names)), 2), _name_pair_folders(names), strict=True))
+    for pair, name in folders.items():
         first, second = (names[view] for view in pair)
         log.info("audit of %s and %s", first, second)
         own = options.replace_unchecked(encoder=_select_encoders(options.encoder, dataset, pair))
-        audits[first, second] = _audit_pair(own, dataset.select_views(pair), folder / f"{first}-{second}")
+        audits[first, second] = _score_pair(own, dataset.select_views(pair), folder / name)
     result = ViewAudit.from_pair_audits(dataset, audits)
     if options.out is not None:
+        for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
+            _save_pair(options, audit, dataset.select_views(pair), folder / name)
         with report_write_errors("out", folder):
             result.save(folder)
     return result
+
+
+def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
+    """Name the folder of each pair of views by the names of both, or by their numbers if names are alike or long.
+
+    >>> _name_pair_folders(("ear", "right eye", "../hand")), _name_pair_folders(("a", "A", "b"))
+    (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
+    """
+    named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
+    is_usable = len({name.casefold() for name in named}) == len(named) and max(map(len, named)) <= MAX_NAME_LENGTH
+    return named if is_usable else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
 
 
 def _select_encoders(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
@@ -184,9 +209,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     if options.method == "frozen":
         rounds = score_frozen_vectors(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
-        device = options.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = select_training_device(options.device).type
         settings = Settings(data=dataset, device=device, **_training_settings(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_FILE
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
@@ -210,7 +233,9 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 
 def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    settings = {name: getattr(options, name) for name in _TRAINING}
+    settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
+    if options.objective == "info-nce" and options.temperature is None:
+        settings["temperature"] = 0.2
     return settings | {"batch_size": min(options.batch_size, max_audited_batch_size(len(dataset))), "augment": "none"}
 
 
@@ -237,6 +262,9 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
         message = f"data: must be the items of the audit in {path}."
         check(not options.resume or saved.get("items") == fingerprint, message, "changed")
         with report_write_errors("out", path):
+            for part in (path, *filter(Path.is_dir, path.iterdir())):
+                for leftover in find_leftover_files(part):
+                    leftover.unlink()
             write_json(record, {"options": recorded, "items": fingerprint})
         try:
             yield path

@@ -13,6 +13,7 @@ from contraport.options import (
     PAIRS,
     BaseOptions,
     Command,
+    get_declared_options,
     int_in_range,
     matches_type,
     one_of,
@@ -36,6 +37,15 @@ STATISTIC_NAMES = (
     "unbalanced",
 )
 """Statistics of pairs by name; `contraport.auditing.pairs.STATISTICS` computes them, and needs torch."""
+
+TRAINING_OPTIONS = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay")
+
+_UNUSED_OPTIONS = {
+    "online": ("folds", "repeats", "rounds"),
+    "crossfit": (),
+    "frozen": ("folds", "repeats", "batch_size", *TRAINING_OPTIONS),
+}
+"""Options that have no effect on each method."""
 
 
 def _check_views(name: str, value: Any) -> None:
@@ -104,7 +114,11 @@ class AuditOptions(BaseOptions):
     )
     encoder: Encoder = encoder_option("training")
     objective: str = option("info-nce", "Training objective (see `contraport list objectives`).")
-    temperature: float = option(0.2, "Temperature of the objective.", check=check_positive)
+    temperature: float | None = option(
+        None,
+        "Temperature of the objective; default: 0.2 for info-nce, else that of the objective.",
+        check=check_positive,
+    )
     projection: int = option(0, "Width of the projection that the objective compares; 0: none.", check=int_in_range(0))
     epochs: int = option(36, "Number of training epochs.", check=int_in_range(1))
     batch_size: int = option(256, "Batch size, at most a quarter of the pairs.", check=int_in_range(2))
@@ -156,6 +170,9 @@ class AuditOptions(BaseOptions):
             f"statistic: an online audit uses 'combined', got {self.statistic!r}; use method='crossfit' for others.",
             "conflict",
         )
+        for name in _UNUSED_OPTIONS[self.method]:
+            value, default = getattr(self, name), get_declared_options(AuditOptions)[name].default
+            check(value == default, f"{name}: has no effect on the method {self.method}, got {value!r}.", "no_effect")
 
     @property
     def requested_exports(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from contraport._utils.files import atomic_write, find_leftover_files
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import UsageError, check, check_regular_file
 
@@ -106,7 +106,6 @@ def _delete_paths(paths: Iterable[Path]) -> None:
 
 
 _ENCODER_FOLDER = re.compile(r"encoder\d+")
-_INVALID_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
 class RunFolder:
@@ -207,5 +206,5 @@ def default_path(data: str, method: str) -> Path:
     'runs/train-000-009-gca-uot'
     """
     path = Path(os.path.abspath(data))  # absolute, since "." has an empty name
-    name = _INVALID_IN_NAMES.sub("-", path.name if path.is_dir() else path.stem).strip("-.")
+    name = to_file_name(path.name if path.is_dir() else path.stem)
     return Path("runs", f"{name or 'data'}-{method}")

@@ -52,12 +52,16 @@ def check_strategy(settings: Settings) -> None:
 
 
 def select_training_device(name: str) -> torch.device:
-    """Return the torch device of the option `device`; for `auto` CUDA, else MPS, else the CPU."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """Return the torch device of the option `device`; for `auto` CUDA, else MPS, else the CPU.
+
+    Raises:
+        UsageError: the device is not available.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    chosen = next(kind for kind, is_available in available.items() if is_available) if name == "auto" else name
+    message = f"device: must be available on this machine, got {name!r}. Use auto or cpu."
+    check(available.get(chosen, True), message, "unavailable")
+    return torch.device(chosen)
 
 
 def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:

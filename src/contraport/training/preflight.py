@@ -114,7 +114,7 @@ def log_preflight_warnings(
 ) -> None:
     """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 
-    `hint_options` are the explicit options of the call, for hints to use others; None: no hints.
+    `hint_options` are the explicit options of the call, as a warning names others to use; None: no warnings.
     """
     noun = dataset.item_noun
     if dataset.num_random_test_items:
@@ -130,11 +130,13 @@ def log_preflight_warnings(
     rest = f"; {pluralize(dropped, noun)} dropped per epoch, chosen at random" if dropped else ""
     schedule = f"{pluralize(epochs, 'epoch')} of {pluralize(batches, 'batch', 'batches')} of {pluralize(size, noun)}"
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
+    if hint_options is None:
+        return
     warnings: list[str | None] = []
-    if hint_options is not None and steps < FEW_STEPS:
+    if steps < FEW_STEPS:
         changes, enough = suggest_more_steps(len(dataset), size, epochs, hint_options)
         warnings.append(f"few steps: {steps}. Use {format_flags(changes)}, which gives {enough:,}")
-    if hint_options is not None and not settings.resume:
+    if not settings.resume:
         warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))
     if views_are_identical(module, dataset):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 
 from contraport.auditing.pairs.online_audit import AuditCallback, OnlineAuditCallback
@@ -33,7 +32,7 @@ from contraport.training.components.data_builder import (
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
-from contraport.training.parallelism import check_strategy
+from contraport.training.parallelism import check_strategy, select_training_device
 from contraport.training.step.batch_embedding import check_chunk_size
 from contraport.training.step.target_spec import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
@@ -147,9 +146,7 @@ def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
         parse_plan_weights_schedule(str(settings.sample_weight), 1)
     if settings.reads_weights_from_file:
         check_existing_file("sample_weight", str(settings.sample_weight))
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    message = f"device: must be available on this machine, got {settings.device!r}. Use auto or cpu."
-    check(available.get(settings.device, True), message, "unavailable")
+    select_training_device(settings.device)
     if settings.lora is not None:
         check_peft_installed()
     check_optimizer(settings.optimizer, settings.lr)
