@@ -53,9 +53,9 @@ AUDIT_PARTS = {
 """Functions whose CPU seconds are counted apart."""
 
 
-def write_pairs(path: Path, items: int, width: int) -> np.ndarray:
+def write_pairs(path: Path, items: int, width: int, *, seed: int = 0) -> np.ndarray:
     """Write pairs of vectors with class labels to an .npz; return which pairs are wrong."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     centers = random.normal(size=(max(20, items // 500), LATENT))
     labels = random.integers(0, len(centers), items)
     latent = (centers[labels] + 0.6 * random.normal(size=(items, LATENT))).astype(np.float32)
