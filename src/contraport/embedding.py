@@ -91,7 +91,15 @@ class LoaderConfig(NamedTuple):
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
     ) -> Tensor:
         """Apply a function to the views of all items of a dataset batch by batch; return the outputs on the CPU."""
-        return torch.cat([output for output, _ in self.iterate_outputs(function, model, views, dataset, description)])
+        outputs, start = torch.empty(0), 0
+        for output, _ in self.iterate_outputs(function, model, views, dataset, description):
+            if start == 0:
+                # Filled in place: to join a list would need twice the memory. Autograd may use normal tensors only.
+                with torch.inference_mode(False):
+                    outputs = torch.empty(len(dataset.rows), *output.shape[1:])
+            outputs[start : start + len(output)] = output
+            start += len(output)
+        return outputs
 
     def iterate_outputs(
         self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
@@ -284,7 +292,7 @@ def extract_features(
             encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
     check_finite(features)
-    return features.clone()  # cloned outside inference mode, so that autograd may use it
+    return features
 
 
 def embed_views(

@@ -32,6 +32,7 @@ def from_arrays(
     flips: bool = False,
     argument: str = "views",
     present: Values | None = None,
+    copy: bool = True,
 ) -> Dataset:
     """Build a dataset from arrays.
 
@@ -52,6 +53,7 @@ def from_arrays(
         argument: name of the views in messages.
         present: which items have which views, Booleans ``(n, views)``; default: with several views, an item lacks
             those whose whole row is NaN or whose text is empty. The values of a missing view are ignored.
+        copy: whether the views are copied; otherwise later changes of float32 and uint8 arrays reach the dataset.
 
     Raises:
         UsageError: a wrong shape or type, values that are not finite, empty texts, or unequal numbers of rows.
@@ -72,7 +74,8 @@ def from_arrays(
     by_place = {place: _as_object_array(place, view) for place, view in by_place.items()}
     if present is not None or len(by_place) > 1:
         by_place, present = _fill_missing(by_place, present)
-    stores = [_build_view_store(place, view, allow_empty=present is not None) for place, view in by_place.items()]
+    allow_empty = present is not None
+    stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in by_place.items()]
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_tensor("labels", labels)
@@ -105,9 +108,9 @@ def _is_text_array(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
-def _build_view_store(argument: str, view: Any, *, allow_empty: bool) -> Store:
+def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool) -> Store:
     if not _is_text_array(view):
-        return ArrayStore((as_view_tensor(argument, view),))
+        return ArrayStore((as_view_tensor(argument, view, copy=copy),))
     if not allow_empty:
         check_nonempty_texts(argument, view)
     return PackedTextStore.from_texts(view, argument)
@@ -173,8 +176,8 @@ def _shape_or_ragged(item: Any) -> tuple[int, ...] | str:
         return "a ragged one"
 
 
-def as_view_tensor(argument: str, values: Values) -> Tensor:
-    """Copy rows of images, time series or vectors into the tensor of a view; see `from_arrays` for the shapes.
+def as_view_tensor(argument: str, values: Values, *, copy: bool = True) -> Tensor:
+    """Convert rows of images, time series or vectors to the tensor of a view; see `from_arrays` for the shapes.
 
     Raises:
         UsageError: a wrong shape or type, or values that are not finite.
@@ -187,7 +190,7 @@ def as_view_tensor(argument: str, values: Values) -> Tensor:
     good = array.ndim >= 2 and array.size > 0
     check(good, f"{argument}: must be a non-empty array with one row per item, got shape {array.shape}.", "shape")
     if array.ndim == 2:
-        return torch.from_numpy(_as_float32(argument, array))
+        return torch.from_numpy(_as_float32(argument, array, copy=copy))
     good = array.ndim <= 4 and (
         is_float or (array.dtype.kind in "iu" and (array.ndim == 4 or array.dtype.itemsize <= 2))
     )
@@ -198,8 +201,8 @@ def as_view_tensor(argument: str, values: Values) -> Tensor:
     elif array.ndim == 4 and array.shape[3] < array.shape[1]:
         array = np.moveaxis(array, 3, 1)
     if array.dtype == np.uint8:
-        return torch.from_numpy(np.array(array, order="C"))  # a copy, so that later changes of the caller are not seen
-    return torch.from_numpy(_as_float32(argument, array))
+        return torch.from_numpy(_as_contiguous(array, np.uint8, copy=copy))
+    return torch.from_numpy(_as_float32(argument, array, copy=copy))
 
 
 def as_number_per_item(argument: str, values: Values) -> Tensor:
@@ -232,10 +235,15 @@ def as_weight_per_item(argument: str, values: Values) -> Tensor:
     return weights
 
 
-def _as_float32(argument: str, array: np.ndarray) -> np.ndarray:
+def _as_contiguous(array: np.ndarray, dtype: type, *, copy: bool) -> np.ndarray:
+    # torch requires writable arrays.
+    return np.array(array, dtype, order="C") if copy else np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"])
+
+
+def _as_float32(argument: str, array: np.ndarray, *, copy: bool = True) -> np.ndarray:
     check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
     with np.errstate(over="ignore"):  # overflow is reported below
-        floats = np.array(array, dtype=np.float32, order="C")
+        floats = _as_contiguous(array, np.float32, copy=copy)
     finite = np.isfinite(floats.reshape(len(floats), -1)).all(axis=1)
     overflow = np.isfinite(array).all()
     found = "numbers beyond single precision" if overflow else "NaN or infinity"

@@ -176,3 +176,36 @@ def test_views_have_the_names_of_their_own_keys(tmp_path):
         load({key: value for key, value in marked.items() if key != "photo_test"})
     with raises_usage_error("data.unknown", "photo"):
         load(given | {"x": photo})
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_an_npy_file_is_mapped_to_memory_and_not_changed(tmp_path, kind, monkeypatch):
+    mapped, load_array = [], np.load
+
+    def load_and_record(*arguments, **options):
+        mapped.append(load_array(*arguments, **options))
+        return mapped[-1]
+
+    monkeypatch.setattr(np, "load", load_and_record)
+    values = np.arange(60).reshape(20, 3) if kind == np.float32 else np.arange(320).reshape(20, 1, 4, 4) % 251
+    np.save(tmp_path / "data.npy", values.astype(kind))
+    train, test = load(tmp_path / "data.npy"), load(tmp_path / "data.npy", "test")
+    for part, array in zip((train, test), mapped, strict=True):
+        assert isinstance(array, np.memmap)
+        assert np.may_share_memory(part.store.store.views[0].numpy(), array)
+    rows = torch.cat([part.store.fetch(torch.arange(len(part)))[0] for part in (train, test)])
+    assert sorted(map(tuple, rows.flatten(1).tolist())) == sorted(map(tuple, values.reshape(20, -1).tolist()))
+    train.store.store.views[0].zero_()
+    assert np.array_equal(load_array(tmp_path / "data.npy"), values)
+
+
+def test_an_npy_file_of_doubles_is_converted_one_split_at_a_time(tmp_path):
+    np.save(tmp_path / "data.npy", np.arange(60.0).reshape(20, 3))
+    assert len(load(tmp_path / "data.npy").store.views[0]) == 16
+
+
+def test_a_later_change_of_arrays_does_not_reach_the_data(tmp_path):
+    views = np.zeros((20, 3), np.float32), np.zeros((20, 2), np.float32)
+    dataset = load(views, test_fraction=0)
+    views[0][:] = 7
+    assert dataset[0].views[0].sum() == 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats import data_format
 from contraport.data.splits import count_held_out, max_held_out_group_size, select_split_positions
+from contraport.data.stores import ArrayStore, Store
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
 _PER_ITEM = ("labels", "domains", "weights", "numbers")
@@ -29,19 +31,27 @@ def load_npz(path: str, split: str, test_fraction: float | None = None) -> Datas
     optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test`` appended
     are the test split.
     """
-    return dataset_from_arrays(read_npz("data", path), path, split, test_fraction)
+    return dataset_from_arrays(read_npz("data", path), path, split, test_fraction, owns_arrays=True)
 
 
 @data_format("an array", suffixes=[".npy"])
 def load_npy(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npy` file, which holds one view without labels."""
-    return dataset_from_arrays({"x": read_npy("data", path)}, path, split, test_fraction)
+    """Load one split of an `.npy` file, which holds one view without labels; float32 and uint8 are memory-mapped."""
+    array = read_npy("data", path, mmap_mode="c")  # torch requires writable memory
+    return dataset_from_arrays({"x": array}, path, split, test_fraction, owns_arrays=True)
 
 
 def dataset_from_arrays(
-    arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None
+    arrays: Mapping[str, Any],
+    path: str,
+    split: str,
+    test_fraction: float | None = None,
+    *,
+    owns_arrays: bool = False,
 ) -> Dataset:
     """Build one split from named arrays, with the keys of an `.npz` file; see `load_npz`.
+
+    If the dataset owns the arrays, they are only copied to free the items of the other split.
 
     Raises:
         UsageError: an unknown key, or arrays that do not match.
@@ -58,7 +68,8 @@ def dataset_from_arrays(
     views = {name: array for name, array in joined.items() if name not in per_item}
     try:
         # Names such as "x" and "view0" are not names of views: a tuple of arrays numbers them.
-        whole = from_arrays(tuple(views.values()) if all(map(_KEY.fullmatch, views)) else views, **per_item, name=path)
+        named = tuple(views.values()) if all(map(_KEY.fullmatch, views)) else views
+        whole = from_arrays(named, **per_item, name=path, copy=False)
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}", kind=error.code.rpartition(".")[2]) from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
@@ -70,24 +81,35 @@ def dataset_from_arrays(
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
-    dataset = copy_subset(whole, chosen, split)
+    if owns_arrays and (len(chosen) == len(whole) or _is_mapped(whole.store, views)):
+        dataset = whole.subset(torch.from_numpy(chosen), split)
+    else:
+        dataset = copy_subset(whole, chosen, split)
     dataset.num_random_test_items = count_held_out(split, len(whole), chosen) if is_test is None else None
     return dataset
 
 
-def read_npy(argument: str, path: str) -> np.ndarray:
-    """Read the array in an `.npy` file; never unpickles.
+def _is_mapped(store: Store, views: Mapping[str, np.ndarray]) -> bool:
+    """Return whether the only view of a store is a memory-mapped array that was not converted."""
+    array = next(iter(views.values()))
+    if len(views) > 1 or not isinstance(array, np.memmap) or not isinstance(store, ArrayStore):
+        return False
+    return np.may_share_memory(store.views[0].numpy(), array)
+
+
+def read_npy(argument: str, path: str, mmap_mode: Literal["c"] | None = None) -> np.ndarray:
+    """Read the array in an `.npy` file, or map it to memory; never unpickles.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.
     """
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode, allow_pickle=False)
     except Exception as error:  # parsers raise anything on hostile bytes
         raise unreadable_error(f"{argument}: {path}", "an .npy array", error) from error
     message = f"{argument}: {path} must be a single array, got an archive of several; name it .npz."
     check(isinstance(array, np.ndarray), message, "archive")
-    return np.asarray(array)
+    return np.asanyarray(array)
 
 
 def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:

@@ -110,8 +110,10 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
     (8, 10)
     """
     dataset = load(data, split, **options)
-    is_whole = isinstance(data, torch.utils.data.Dataset) or not dataset.num_random_test_items
-    return dataset if is_whole else load(data, "train", test_fraction=0, **options)
+    if isinstance(data, torch.utils.data.Dataset) or not dataset.num_random_test_items:
+        return dataset
+    del dataset  # before all items are loaded
+    return load(data, "train", test_fraction=0, **options)
 
 
 def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
