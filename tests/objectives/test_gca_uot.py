@@ -41,7 +41,7 @@ def test_gradient_by_finite_differences() -> None:
     [
         ({"marginal_weight": (0.1, -0.1)}, "marginal_weight.invalid"),
         ({"marginal_weight": (0.1, 0.1, 0.1)}, "marginal_weight.invalid"),
-        ({"marginal_weight": 1.0, "marginal_divergence": "w1"}, "divergence.unknown"),
+        ({"marginal_weight": 1.0, "marginal_divergence": "w1"}, "marginal_divergence.unknown"),
         ({"entropy_weight": -1.0}, "entropy_weight.invalid"),
     ],
 )
