@@ -50,8 +50,8 @@ What trainings reach is on the page of [accuracy](accuracy.md).
 
 Median milliseconds of forward + backward, and in units of the tiled product X Yᵀ of the same problem; d = 128,
 temperature 0.1 (`python -m benchmarks.engine`). Other sizes, dimensions and peers are in
-`benchmarks/results/engine.json`. The times, the growth and the GPU figures below were measured on an earlier version of
-the code, before the engine's passes became custom operators.
+`benchmarks/results/engine.json`; those of 256 and 16,384 rows and of 64 and 768 dimensions were measured on an
+earlier version of the code.
 
 {times_table(tables)}
 
@@ -243,7 +243,8 @@ def device(measured: dict[str, Any]) -> str:
         f"{machine['device']}, torch {machine['torch']}: forward + backward from embeddings in single precision that "
         "are multiplied in bfloat16, medians measured with device events (`python -m benchmarks.cuda`). The bound is "
         f"the time of the necessary products at {machine['teraflops']:.0f} TFLOP/s, the speed of a large product in "
-        "the same run; d = 128. `benchmarks/results/cuda.json` has d = 512. Empty cells were not measured."
+        "the same run; d = 128. `benchmarks/results/cuda.json` has d = 512. Empty cells were not measured. The version of "
+        "the code is that before the engine's passes became custom operators."
     )
     compared = paragraph(
         "At 65,536 rows of 128 dimensions, compiled dense code takes "
