@@ -243,8 +243,8 @@ def device(measured: dict[str, Any]) -> str:
         f"{machine['device']}, torch {machine['torch']}: forward + backward from embeddings in single precision that "
         "are multiplied in bfloat16, medians measured with device events (`python -m benchmarks.cuda`). The bound is "
         f"the time of the necessary products at {machine['teraflops']:.0f} TFLOP/s, the speed of a large product in "
-        "the same run; d = 128. `benchmarks/results/cuda.json` has d = 512. Empty cells were not measured. The version of "
-        "the code is that before the engine's passes became custom operators."
+        "the same run; d = 128. `benchmarks/results/cuda.json` has d = 512. Empty cells were not measured. The code "
+        "is that before the engine's passes became custom operators."
     )
     compared = paragraph(
         "At 65,536 rows of 128 dimensions, compiled dense code takes "
