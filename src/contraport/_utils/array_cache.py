@@ -1,4 +1,4 @@
-"""Cache folder of memory-mapped NumPy arrays, with a key that describes what they were computed from.
+"""Cache of memory-mapped NumPy arrays in a folder, with a key that records the inputs of their computation.
 
 A cache folder has one array per view, `view0.npy`, `view1.npy`, ..., and the key in `made_of.json`, written last.
 """
@@ -66,7 +66,7 @@ def array_path(folder: Path, view: int) -> Path:
 
 
 def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
-    """Open the arrays of a cache folder if their key matches.
+    """Open the arrays of a cache folder, or return the reason why they cannot be used.
 
     Args:
         folder: cache folder.

@@ -132,7 +132,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def describe_item_shape(shape: Sequence[int]) -> str:
-    """Describe one view of an item by its shape.
+    """Describe an item of one view by its shape, such as "3 x 32 x 32" or "20 numbers".
 
     >>> describe_item_shape((3, 32, 32)), describe_item_shape((20,)), describe_item_shape(())
     ('3 x 32 x 32', '20 numbers', 'text')

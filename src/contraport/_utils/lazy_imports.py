@@ -91,7 +91,7 @@ def lazy_module(name: str) -> Any:
 
 
 class _LazyPackage(ModuleType):
-    """Package whose names are imported on first use, so that its `config` module loads without them."""
+    """Package whose public names are imported on first use, so that its `config` module loads without their modules."""
 
     _modules: dict[str, str]
 

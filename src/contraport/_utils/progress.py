@@ -1,4 +1,4 @@
-"""Progress bars on the terminal for nested steps, and the consoles of the package."""
+"""Progress bars for nested steps, and construction of rich consoles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None
 
 
 class ProgressBars:
-    """Nested progress bars on standard error; nothing is printed if that is not a terminal.
+    """Nested progress bars on standard error; shown only if standard error is a terminal.
 
     A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 

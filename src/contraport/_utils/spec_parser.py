@@ -73,7 +73,7 @@ def build_from_spec(
     *,
     defaults: Mapping[str, object] | None = None,
 ) -> T:
-    """Build an object from a spec: the name selects a class, and its parameters are the settings.
+    """Build an object from a spec: the name selects a class, and the settings are arguments of its constructor.
 
     Args:
         argument: name of the argument, for errors.

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_text_shape(shape: Sequence[int]) -> bool:
-    """Return whether an item shape is that of a text."""
+    """Return whether an item shape is the shape of texts, ``()``."""
     return len(shape) == 0
 
 

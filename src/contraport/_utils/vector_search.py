@@ -1,4 +1,4 @@
-"""Nearest-neighbor search by inner products: exact in tiles, or approximate by cells of bounded size.
+"""Nearest-neighbor search by inner products: exact, or approximate by clusters (cells) of bounded size.
 
 The approximate search is like an inverted file (IVF): all rows of a cell are compared with the rows of the nearest
 cells in one matrix product. The time is bounded by O(n c d) for `n` queries of width `d` and `c` compared rows, for any
@@ -102,7 +102,7 @@ class CellSearch:
         return nearest
 
     def _iterate_compared_rows(self) -> Iterator[Tensor]:
-        """Yield for each cell the rows that its queries are compared with: its own and those of the nearest cells."""
+        """Yield the candidate neighbors of the queries in each cell: the rows of the cell and of the nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)

@@ -98,7 +98,7 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
 
 
 def _list_literal_values(kind: Any) -> Iterable[str]:
-    """Return the values that a type annotation enumerates: those of a `Literal`, or true and false for a bool."""
+    """Return the values that a type annotation enumerates: the values of a `Literal`, or true and false for a bool."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is bool:
         return ("true", "false")

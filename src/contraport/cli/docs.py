@@ -128,7 +128,7 @@ def _heading_anchor(heading: str) -> str:
 
 
 def _read_parts() -> list[tuple[str, dict[str, Path]]]:
-    """Return the title of each part of the documentation, with the paths of its pages by name."""
+    """Read the table of contents: the title of each part of the documentation, and the paths of its pages by name."""
     index = docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")

@@ -97,7 +97,7 @@ def from_arrays(
 
 
 def _as_object_array(argument: str, values: Any) -> Any:
-    """Convert strings to an array of objects ``(n,)``; return other values unchanged, which must be no objects."""
+    """Convert strings to an array of objects ``(n,)``; return other values unchanged, unless they are objects."""
     texts = as_string_list(argument, values)
     if texts is not None:
         return np.array(texts, dtype=np.object_)
@@ -117,7 +117,7 @@ def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool
 
 
 def _fill_missing(views: Mapping[str, Any], present: Values | None) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Fill missing views with zeros; return the views and the mask of present ones, or None if no view is missing."""
+    """Fill missing views with zeros; return the views and the mask of present views, None if all are present."""
     arrays = {
         place: view if _is_text_array(view) else _as_number_array(place, view)
         for place, view in views.items()

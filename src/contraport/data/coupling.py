@@ -24,7 +24,7 @@ SIDES = ("row", "column")
 
 @dataclass(frozen=True)
 class CouplingStore(Store):
-    """Store of pairs: view 0 of a pair is an entity of the first store, view 1 one of the second.
+    """Store of pairs: view 0 of a pair comes from the first of two stores, view 1 from the second.
 
     Attributes:
         side_stores: stores of the rows and of the columns, of one view each.

@@ -143,7 +143,7 @@ class BatchOrder(Sampler[list[int]]):
         self._pool = positions
 
     def set_companions(self, companions: np.ndarray) -> None:
-        """Set the items that follow each item in later batches, such as its negatives, int64 ``(length, m)``.
+        """Set items that are added after each item in later batches, such as negatives, int64 ``(length, m)``.
 
         A batch of b items then has b (1 + m) rows.
 
@@ -259,7 +259,7 @@ class BatchLoader(DataLoader[Batch]):
 
 @dataclass(frozen=True)
 class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
-    """Dataset in a worker process that returns a usage error as a batch, as torch would wrap a raised one."""
+    """Dataset in a worker process that returns usage errors as batches, because torch would wrap raised errors."""
 
     dataset: Dataset
 
@@ -330,9 +330,9 @@ class StreamLoader:
 
 
 def _next_batch_on_all_ranks(batches: Iterator[Batch]) -> Batch:
-    """Return the next batch of a stream that each process reads.
+    """Return the next batch of a stream that all processes read; an error in one process is raised in all.
 
-    An error in one process is raised in all, as the others would wait for that process forever.
+    Otherwise the other processes would wait for that process forever.
     """
     batch, failure = None, None
     try:

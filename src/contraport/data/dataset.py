@@ -205,7 +205,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory; worker processes then load them no faster."""
+        """True if all items are in memory, so that worker processes do not speed up loading."""
         return self.store.is_in_memory
 
     def __len__(self) -> int:
@@ -265,7 +265,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self._replace(domains=domains, domain_names=names)
 
     def align_names(self, other: Dataset) -> Dataset:
-        """Return the dataset with its classes and domains renumbered to agree with another dataset, by name.
+        """Return the dataset with codes of classes and domains such that equal names have the codes of `other`.
 
         Names that the other dataset lacks are numbered after its own.
 
@@ -309,13 +309,13 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.subset_with_store(positions, store, split=split or self.split)
 
     def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
-        """Return a dataset of the items at some positions, whose views are in a given store of these items."""
+        """Return a dataset of the items at some positions, with the views of these items taken from `store`."""
         per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
         chosen = {name: _select_values(values, positions) for name, values in per_item.items()}
         return self._replace(store=store, split=split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
-        """Return the dataset without repeated items: of items with the same content in each view the first is kept."""
+        """Return the dataset without repeated items: the first of the items with equal content in all views is kept."""
         if self.content_ids is None:
             return self
         _, which = torch.unique(self.content_ids, dim=0, return_inverse=True)

@@ -150,9 +150,9 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
 
 
 def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
-    """Give items the partners of other items at random, as wrong pairs; return the new partners, int64 ``(m,)``.
+    """Assign to each item the partner of another item, as a wrong pair; return the new partners, int64 ``(m,)``.
 
-    An item and the one whose partner it gets differ in the content of every view, as otherwise the new pair would be a
+    An item and the item whose partner it gets differ in the content of every view, as otherwise the new pair would be a
     correct one. An item keeps its own partner if no such item was found.
 
     Args:

@@ -1,4 +1,4 @@
-"""Encoded images in files, archives or tables: find those that cannot be decoded, and decode the rest to squares."""
+"""Decoding of images in files, archives and tables to squares, and detection of images that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def compute_median_size(sides: Sequence[int]) -> int:
 
 
 def get_decoding_error(images: UndecodedItems, position: int) -> str | None:
-    """Return the reason why an image cannot be decoded, or None; decodes it only if its format requires that."""
+    """Return the reason why an image cannot be decoded, or None; pixels are decoded only if the format requires it."""
     try:
         with _open_image(images[position]) as image:
             check(image.mode not in _UNBOUNDED_MODES, f"the range of pixels of mode {image.mode} is unknown")

@@ -164,7 +164,7 @@ class ItemMetadata:
         return torch.stack(columns, dim=1)
 
     def _positions_with_view(self, number: int, positions: Positions) -> Positions:
-        """Return those of the given positions whose items have a view."""
+        """Return the given positions without the positions of items that lack a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
     def _build_store(

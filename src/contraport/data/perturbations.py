@@ -62,7 +62,7 @@ class MismatchedDataset(Dataset):
 
 @dataclass(frozen=True)
 class MismatchedStore(StoreWrapper):
-    """Store whose views after the first are those of each item's partner."""
+    """Store that replaces each item's views after the first by the views of its partner."""
 
     partners: Tensor
 
@@ -101,7 +101,7 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
 
 
 def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Return the dataset with each item's views after the first replaced by those of its partner.
+    """Return the dataset in which the partner's views replace each item's views after the first.
 
     Raises:
         UsageError: items lack a view.
@@ -174,7 +174,7 @@ def _with_perturbed_store(dataset: Dataset, store: StoreWrapper) -> Dataset:
 
 
 def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
-    """Apply one or more corruptions to a dataset in turn; the same item is always corrupted in the same way.
+    """Apply one or more corruptions to a dataset in turn; the corruption of each item is reproducible.
 
     Images are corrupted as in `corrupt`. Noise is added to vectors and time series, in units of the standard deviation
     of each feature or channel in this split.
@@ -351,7 +351,7 @@ class _DomainStore(StoreWrapper):
 
 
 def _apply_to_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function of floats in [0, 1] to images, and convert the result back to their type."""
+    """Apply a function of floats in [0, 1] to images, and convert the result back to the type of the images."""
     floats = function(transforms.to_dtype(images, torch.float32, scale=True)).clamp(0, 1)
     changed: Tensor = transforms.to_dtype(floats, images.dtype, scale=True)
     return changed

@@ -142,7 +142,7 @@ def _collect_unique_digests(dataset: Dataset, views: Sequence[int]) -> Digests:
 
 
 def _mask_shared_content(dataset: Dataset, digests: Digests) -> Tensor:
-    """Return the mask of the items of which some view has one of the digests."""
+    """Return the mask of the items with at least one view whose digest is among `digests`."""
     if dataset.digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
     shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _get_present_mask(dataset)

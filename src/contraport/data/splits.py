@@ -1,4 +1,4 @@
-"""Training and test splits: those of the source, or a fixed random fraction of each class as the test split."""
+"""Training and test splits: defined by the source, or with a fixed random fraction of each class held out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def select_split_positions(
     fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
-    """Return the positions of one split: the source's own, or a random one stratified by class and domain.
+    """Return the positions of one split, defined by the source, or random and stratified by class and domain.
 
     Args:
         split: "train" or "test".

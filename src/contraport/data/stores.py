@@ -33,7 +33,7 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory; worker processes then load them no faster."""
+        """True if all items are in memory, so that worker processes do not speed up loading."""
         return False
 
     @cached_property
@@ -83,7 +83,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedArrayStore(ArrayStore):
-    """Store of memory-mapped arrays that were computed from items; the dataset keeps the digests of the items."""
+    """Store of memory-mapped arrays computed from items; has no digests, as the dataset keeps those of the items."""
 
     digests = None
 
@@ -127,7 +127,7 @@ class PackedTextStore(Store):
         return len(self.text_bounds) - 1
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the texts at some positions, padded to the longest of them."""
+        """Return the texts at some positions, padded to the longest text."""
         starts, ends = self.text_bounds[positions], self.text_bounds[positions + 1]
         longest = max(int((ends - starts).max()), 1) if len(positions) else 1
         places = starts[:, None] + torch.arange(longest)
@@ -152,7 +152,7 @@ class UndecodedItems(Protocol):
 
 @dataclass(frozen=True)
 class DecodingStore(Store):
-    """Store of one view that decodes items at each fetch; its digests are those of the encoded bytes."""
+    """Store of one view that decodes items at each fetch; digests are computed from the encoded bytes."""
 
     encoded: UndecodedItems
 
@@ -187,7 +187,7 @@ class StoreWrapper(Store):
 
     @property
     def digests(self) -> Tensor | None:
-        """Digests of the wrapped store, because a modified item counts as the same content."""
+        """Digests of the wrapped store: a modified item keeps the digest of its original."""
         return self.store.digests
 
     def __len__(self) -> int:

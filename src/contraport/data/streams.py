@@ -36,7 +36,7 @@ class StreamReadError(UsageError):
 
 
 class Stream(Dataset):
-    """Dataset of the items of an iterable in its order; access by position covers only its first items.
+    """Dataset of the items of an iterable, read in order; access by position covers only the first items.
 
     Each iteration over the source is a pass. Before a pass ``source.set_epoch(number)`` is called if it exists. A
     resumed run skips the items it has already read, so a pass of one number must always yield the same items.

@@ -1,4 +1,4 @@
-"""Distributed training: process groups, differentiable collectives, and coordinated starts and failures."""
+"""Distributed training: process groups, differentiable collectives, and errors that stop all processes."""
 
 from contraport.distributed.processes import (
     Processes,

@@ -98,7 +98,7 @@ class Processes(NamedTuple):
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
-        """Return the value, which all processes hold alike, with its gradient averaged over the processes."""
+        """Return a value that is equal on all processes, with its gradient averaged over the processes."""
         if self.size == 1:
             return value
         same: Tensor = _AveragedGradient.apply(self, value)
@@ -147,7 +147,7 @@ class Processes(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors of a collective: the current GPU with NCCL, else the CPU."""
+        """Device on which collectives run: the current GPU with NCCL, else the CPU."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
@@ -327,7 +327,7 @@ def _get_error_group() -> dist.ProcessGroup:
 
 
 def raise_once_across_ranks(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
-    """Raise an error on one rank only, if it occurs on all; the other processes exit without a message.
+    """Raise an error that occurs on all ranks on one rank only; the other processes exit without a message.
 
     Raises:
         SystemExit: on the other ranks.
@@ -344,7 +344,7 @@ def broadcast_object(value: T) -> T:
 
 
 def first_non_none(value: T | None) -> T | None:
-    """Return the first value, by rank, that is not None on its process; None if all are.
+    """Return the value of the lowest rank that has one, None if the values of all ranks are None.
 
     >>> first_non_none(3)
     3

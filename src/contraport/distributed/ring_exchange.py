@@ -1,4 +1,4 @@
-"""Exchange around a ring: each process gets the blocks of all others in turn, and gradients travel with them."""
+"""Ring exchange: the block of each process passes through all other processes in turn, together with its gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contraport.distributed.processes import Processes
 
 
 class RingExchange:
-    """One round of blocks around the ring: each process gets its own block first, then those of the next ranks.
+    """One round of blocks around the ring: each process gets its own block first, then the blocks of the next ranks.
 
     A process holds two blocks at a time: it computes with one while the next arrives and the present one is sent on.
     The sum of the gradients in a block follows it one hop later, as it is complete only when the process is done, and
@@ -39,7 +39,7 @@ class RingExchange:
 
     @property
     def gradient(self) -> Tensor:
-        """Gradient of the current block, to which callers add; after the last block, that of this process's own block.
+        """Gradient of the current block, for callers to add to; after the last block, the gradient of the local block.
 
         Created on first access, so that a process that adds nothing allocates no zeros.
         """
@@ -88,7 +88,7 @@ class RingExchange:
 
 
 def _start_transfers(transfers: Sequence[tuple[Tensor, int, Tensor, int]]) -> list[dist.Work]:
-    """Start transfers, each of which sends a tensor to a rank and receives another from a rank; skip empty tensors."""
+    """Start transfers, each of which sends a tensor to one rank and receives one from another; skip empty tensors."""
     operations = []
     for sent, to, received, source in transfers:
         if sent.numel():

@@ -45,7 +45,7 @@ def default_encoder_name(shape: Shape) -> str:
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:
-    """Return those encoders of a configuration that name Python code to import, ``module:attribute``.
+    """Return the encoders in a configuration that name Python code to import, ``module:attribute``.
 
     >>> list_custom_code_encoders(["mlp", "their_nets:Net"])
     ['their_nets:Net']

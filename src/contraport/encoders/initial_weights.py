@@ -177,7 +177,7 @@ class InitialWeights:
 
     @property
     def image_size(self) -> int | None:
-        """Side of the training images in pixels, if all encoders have the same, else None."""
+        """Side of the training images in pixels; None if it differs between the encoders."""
         sizes = {weights.image_size for weights in self._list_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -201,7 +201,7 @@ class InitialWeights:
     def resolve_input_statistics(
         self, defaults: Sequence[InputStatistics], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[InputStatistics]:
-        """Return the input mean and std of each tower: those of the pretraining, else `defaults` if sizes differ."""
+        """Return the input mean and std of each tower, from the pretraining if the channels match, else `defaults`."""
         result = []
         for weights, default in zip(self._weights_by_tower(len(defaults), names, shapes), defaults, strict=True):
             own = weights.input_statistics
@@ -209,7 +209,7 @@ class InitialWeights:
         return result
 
     def config_folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
-        """Return the folder with transformers config and tokenizer of each tower; None for one built by its name."""
+        """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
         return [weights.config_folder for weights in self._weights_by_tower(towers, names, shapes)]
 
     def _list_weights(self) -> list[EncoderWeights]:
@@ -228,7 +228,7 @@ class InitialWeights:
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine the initial weights of single encoders, a mapping from views, into those of a model."""
+    """Combine the initial weights of each view, a mapping from view names, into the initial weights of a model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return InitialWeights(source, {view: part._list_weights()[0] for view, part in parts.items()}, "init")
 

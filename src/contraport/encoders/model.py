@@ -161,7 +161,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
     def truncate(self, dims: int) -> Model:
-        """Return a model with the same towers that returns the first `dims` coordinates of each view.
+        """Return a model that shares the towers and outputs the first `dims` coordinates of each view.
 
         Raises:
             UsageError: dims is not an integer from 1 to the length of the representation of a view, or the
@@ -184,11 +184,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of a view given by name, index, or kind, such as "image", if only one view has it."""
+        """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image"."""
         return resolve_view(argument, view, self.view_names, self.shapes)
 
     def select_view(self, view: object) -> Model:
-        """Return a model of one view that shares its tower; its output is the projection if there is a projector.
+        """Return a model of one view that shares the view's tower; it outputs projections if the tower has a projector.
 
         Projections of different views are comparable, so that one view retrieves another.
 
@@ -222,7 +222,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return tuple(self.tower(number).encoder for number in range(len(self.towers)))
 
     def encode(self, views: Sequence[Tensor], *, pooled: bool = True) -> tuple[Tensor, ...]:
-        """Return the features of each view, ``(b, F)``; with ``pooled=False`` of each of its vectors, ``(b, t, F)``.
+        """Return the features of each view, ``(b, F)``; with ``pooled=False`` of each patch or word, ``(b, t, F)``.
 
         A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
         statistics of all of them.
@@ -325,7 +325,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
 
 class FeatureExtractor(nn.Module):
-    """Module that maps raw items to their concatenated features, using some of the views of a model.
+    """Module that returns the concatenated features of raw items, for all or some views of a model.
 
     The towers are those of the model, not copies. Default views: those of the representation.
     """
@@ -348,7 +348,7 @@ def _encode_views(towers: Iterable[nn.Module], views: Sequence[Tensor], output: 
 
 
 def _resolve_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
-    """Replace the names of transformers encoders by their folders with saved config and tokenizer, if they exist."""
+    """Replace the name of each transformers encoder by the folder of its config and tokenizer, if it exists."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):

@@ -469,7 +469,7 @@ class WeightedNgrams(nn.Module):
 
 
 class ShortNgrams(WeightedNgrams):
-    """`WeightedNgrams` of 2 to 4 bytes, of which a typing error destroys fewer: for names, addresses and records."""
+    """`WeightedNgrams` with n-grams of 2 to 4 bytes, robust to typing errors: for names, addresses and records."""
 
     num_features = 4_096
     name = "short-ngrams"

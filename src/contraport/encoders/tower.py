@@ -30,7 +30,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a view given by name, index, or kind, such as "image", if only one view has it.
+    """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image".
 
     `others` are further valid values, for messages.
 
@@ -145,7 +145,7 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: str) -> int:
-        """Return the length of the representation that `to_representation` returns for a `part` of the output."""
+        """Return the length of the output of `to_representation` for a given `part`."""
         projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
@@ -159,7 +159,7 @@ class Tower(nn.Module):
         return features
 
     def forward(self, items: Tensor, *, pooled: bool = True) -> Tensor:
-        """Return the features of raw items, ``(b, F)``; with ``pooled=False`` of each of their vectors, ``(b, t, F)``.
+        """Return the features of raw items, ``(b, F)``; with ``pooled=False`` of each patch or word, ``(b, t, F)``.
 
         Vectors are tokens, patches or time steps; those of zeros are padding.
         """

@@ -114,7 +114,7 @@ class TransformersTextEncoder(nn.Module):
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return pooling, maximum length and tokenizer digest for the repr, which identifies the cached features."""
+        """Return pooling, maximum length and tokenizer digest for the repr, by which cached features are identified."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"
 
     def tokenize(self, texts: list[str]) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ _Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 class _TransformMixin:
-    """Mixin with the method `transform` of `ContrastiveEncoder`, which scikit-learn must not wrap.
+    """Mixin that defines `ContrastiveEncoder.transform` in a base class, where scikit-learn does not wrap it.
 
     It is in a base class because scikit-learn wraps a `transform` that a class itself defines, to build a frame with
     the feature names of all views. The given views are only known in the call.
@@ -76,7 +76,7 @@ class _TransformMixin:
 
 
 class _FittedTransformer(TransformerMixin, BaseEstimator):
-    """Transformer by a fitted encoder, of all or some views; it has the feature names for `set_output`."""
+    """Transformer that applies a fitted encoder to all or some views; it names their features for `set_output`."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
@@ -236,7 +236,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return self._train(dataset, number=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the names of the output features: contrastiveencoder7; with several views contrastiveencoder_sound_7.
+        """Return the names of the output features, such as contrastiveencoder7, or by view contrastiveencoder_sound_7.
 
         Args:
             input_features: ignored.

@@ -1,4 +1,4 @@
-"""Implements `contraport inverse-ot`: learns the cost of an observed coupling, with its plan and a picture."""
+"""Implements `contraport inverse-ot`: learns the cost of an observed coupling; writes cost, plan and picture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SIDES = ("rows", "columns")
 
 
 class LearnedCost(NamedTuple):
-    """Result of `contraport inverse-ot`: the learned cost and how well its plan fits the observed coupling.
+    """Result of `contraport inverse-ot`: the learned cost, and the fit of its plan to the observed coupling.
 
     Attributes:
         cost: learned cost, ``(n, m)``, with row and column means subtracted because the plan does not determine them.
@@ -133,7 +133,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 
 
 def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
-    """Load the coupling matrix, ``(n, m)``, and the features of its rows and columns, None where not given."""
+    """Load the coupling matrix, ``(n, m)``, and the features of its rows and columns, None for missing features."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -194,7 +194,7 @@ def _check_matrix_size(rows: int, columns: int) -> None:
 
 
 def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
-    """Return the features to fit, ``(n, p)``: one-hot without `rows`; else standardized, at most `components`."""
+    """Return the features to fit, ``(n, p)``: standardized, at most `components`, or one-hot if `rows` is None."""
     if rows is None:
         return np.eye(len(indices))
     features = np.asarray(rows[indices], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Implements `contraport map`: items in the plane by t-SNE or SNE, with picture, page and coordinates."""
+"""Implements `contraport map`: places items in the plane by t-SNE or SNE; writes coordinates, picture and page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("contraport.estimators")
 
 
 class Map(NamedTuple):
-    """Result of `contraport map`: the coordinates of the items, and how faithful they are.
+    """Result of `contraport map`: the coordinates of the items, with KL divergence and trustworthiness.
 
     Attributes:
         points: coordinates of the items, ``(n, 2)`` float32.

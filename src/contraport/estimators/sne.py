@@ -57,7 +57,7 @@ class _TargetAttraction(Divergence):
 
 
 def _has_encoder(estimator: _NeighborEmbedding) -> bool:
-    """Check for `available_if`: return True if there is an encoder, else raise the AttributeError it expects."""
+    """Check for `available_if`: return True if the estimator has an encoder, else raise `AttributeError`."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
     return True

@@ -1,4 +1,4 @@
-"""Loss with a memory bank, for training with lightly; objectives without a bank need no adapter there."""
+"""Loss with a memory bank for training with lightly; objectives without a memory bank need no adapter."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TrainerLoss(nn.Module):
         return loss / self._compute_trainer_scale(num_items_in_batch)
 
     def _compute_trainer_scale(self, count: Tensor | int | None) -> int:
-        """Return the factor by which the trainer scales a loss up, to divide by it beforehand."""
+        """Return the factor by which the trainer will multiply the loss; the loss is divided by it beforehand."""
         if self.arguments is None:
             return 1
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps

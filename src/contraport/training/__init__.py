@@ -1,4 +1,4 @@
-"""Training: the command `train`, its loop and callbacks, and the failed step of a run."""
+"""Training: the command `train`, the training loop with its callbacks, and loading of failed steps."""
 
 from typing import TYPE_CHECKING
 

@@ -198,7 +198,7 @@ class Loop:
 
 
 class Callback:
-    """Base class of callbacks of the training loop; the name of each method is the point at which it is called."""
+    """Base class of callbacks of the training loop; each method is named after the point at which it is called."""
 
     def on_start(self, loop: Loop) -> None:
         """Called before the first batch, after an earlier session is restored."""
@@ -216,7 +216,7 @@ class Callback:
         """Called after each epoch; `loop.completed_epochs` already counts that epoch."""
 
     def before_save(self, loop: Loop) -> None:
-        """Called before a checkpoint is written; may raise to prevent it."""
+        """Called before a checkpoint is written; may raise an error to prevent the writing."""
 
     def on_end(self, loop: Loop) -> None:
         """Called at the end of the training, after its last epoch."""

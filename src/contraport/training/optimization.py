@@ -25,7 +25,7 @@ DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.
 
 
 def check_optimizer(optimizer: str, lr: float | None) -> None:
-    """Raise `UsageError` if timm has no such optimizer, or if it has no default learning rate and none is given."""
+    """Raise `UsageError` if the optimizer is unknown to timm, or has no default learning rate and `lr` is None."""
     if optimizer not in list_optimizers():
         raise unknown_name_error("optimizer", optimizer, DEFAULT_LR)
     has_lr = lr is not None or optimizer in DEFAULT_LR
@@ -122,7 +122,7 @@ def check_supports_layer_decay(encoder: nn.Module) -> None:
 
 
 def _split_by_decay(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Split the trainable weights into two parameter groups: without weight decay (biases, norms) and with it."""
+    """Split trainable weights into two parameter groups: without weight decay (biases, norms) and with weight decay."""
     trainable = [(name, weights) for name, weights in named if weights.requires_grad]
     undecayed = [weights for name, weights in trainable if weights.ndim <= 1 or name.endswith(".bias")]
     decayed = [weights for name, weights in trainable if not (weights.ndim <= 1 or name.endswith(".bias"))]

@@ -227,7 +227,7 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
 
 
 def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
-    """Replace all batch norm layers of a module by synchronized ones, in place; state dict keys do not change."""
+    """Replace all batch norm layers of a module by synchronized batch norm in place; state dict keys do not change."""
     for name, child in module.named_children():
         if device.type == "cuda":
             setattr(module, name, convert_sync_batchnorm(child))

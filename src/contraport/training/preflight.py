@@ -43,7 +43,7 @@ log = logging.getLogger("contraport.training")
 
 
 def log_training_description(run: Run, settings: Settings, components: Components) -> None:
-    """Log what is trained on which data: method, items, adjusted settings, threads and versions."""
+    """Log the description of a training: method, items, adjusted settings, threads and versions."""
     dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))
     if len(dataset.shapes) > 1:

@@ -48,7 +48,7 @@ def fit(
     console: Console,
     online_eval: EvalContextFactory | None = None,
 ) -> tuple[Loop, Meter]:
-    """Train from the last checkpoint to the end of training; return the training loop and the meter of its metrics.
+    """Train from the last checkpoint to the end of training; return the training loop and its `Meter` callback.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.

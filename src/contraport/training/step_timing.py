@@ -75,7 +75,7 @@ class DryRunResult(NamedTuple):
     device: torch.device
 
     def format_estimate(self, steps: int) -> str:
-        """Return a one-line estimate of what a training with a given number of steps requires.
+        """Return a one-line estimate of time and memory of a training with a given number of steps.
 
         >>> DryRunResult(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
@@ -226,7 +226,7 @@ def limit_threads(number: int | None) -> Iterator[None]:
 
 
 def choose_thread_count(settings: Settings, components: Components) -> int | None:
-    """Return the number of CPU threads: that of the settings, else the one with which a few steps are fastest.
+    """Return the number of CPU threads: the option `threads`, else the number with which trial steps are fastest.
 
     Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the
     recorded number.
@@ -263,7 +263,7 @@ def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Se
 
 
 def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Measure the seconds of the forward and backward pass of a batch: the median, or the first if it is slow."""
+    """Return the median seconds of a forward and backward pass of a batch; if the first pass is slow, its seconds."""
     seconds: list[float] = []
     with limit_threads(threads):
         while len(seconds) <= THREAD_TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < THREAD_TIMING_SECONDS):

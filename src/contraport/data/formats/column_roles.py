@@ -142,7 +142,7 @@ def is_text_column_name(name: str) -> bool:
 
 
 def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the name of each view: the name of its only column, the common prefix of several, or else a number.
+    """Name each view by its only column, by the common prefix of its columns, or else by a number.
 
     >>> derive_view_names([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
     ('photo', 'audio', 'view2')
@@ -152,7 +152,7 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def suggest_view_patterns(names: Sequence[str]) -> list[str]:
-    """Suggest a pattern for each prefix of numbered columns, or an example if there is one prefix or more than four.
+    """Suggest column patterns for two to four views, by the prefixes of numbered columns; otherwise an example.
 
     >>> suggest_view_patterns(["lidar_0", "lidar_1", "radar_0", "radar_1"])
     ['lidar_*', 'radar_*']

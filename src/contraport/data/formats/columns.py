@@ -170,7 +170,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
 def group_sequences(
     table: pa.Table, sequence: str, views: Sequence[Sequence[str]], constant: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
-    """Group the rows of each sequence; return a table with one row per sequence, and the index of its first frame.
+    """Group the rows of each sequence; return a table with one row per sequence, and the first frame of each.
 
     Args:
         table: rows are frames, those of one sequence in order.
@@ -215,7 +215,7 @@ def group_sequences(
 
 
 def explode_text_lists(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray]:
-    """Concatenate the lists of texts in a column; return the texts and the row of each. An empty list is an empty text.
+    """Concatenate the lists of texts in a column; return all texts with their rows. An empty list becomes "".
 
     >>> texts, rows = explode_text_lists(pa.table({"captions": [["a bag", "a red bag"], []]}), "captions")
     >>> texts.to_pylist(), rows.tolist()

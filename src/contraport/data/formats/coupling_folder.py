@@ -21,7 +21,7 @@ def _list_tables(folder: str, part: str) -> list[Path]:
 
 
 def is_coupling_folder(folder: str) -> bool:
-    """Return whether a folder has a table of pairs, and one of rows or columns; the reader rejects a missing table."""
+    """Return whether a folder has a table of pairs and one of rows or columns; reading requires all three tables."""
     if not Path(folder).is_dir() or not _list_tables(folder, "pairs"):
         return False
     return any(_list_tables(folder, part) for part in PARTS[:2])

@@ -97,7 +97,7 @@ def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
 
 
 def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
-    """Warn of folders beside those of the splits; raise `UsageError` if train/ may be a class rather than a split."""
+    """Warn of folders beside the split folders; raise `UsageError` if train/ may be a class rather than a split."""
     suffixes = IMAGE_SUFFIXES if list_files(train, IMAGE_SUFFIXES) else TEXTS
     full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]
     shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")

@@ -1,4 +1,4 @@
-"""Format of webdataset shards: tar archives in which files of one name and different suffixes are one sample."""
+"""Format of webdataset shards: tar archives in which files that differ only in their suffix form one sample."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_shards(data: str) -> bool:
-    """Return whether a path names shards: an archive, several by braces, or a folder of archives.
+    """Return whether a path names shards: a tar archive, a brace pattern of archives, or a folder of archives.
 
     Archives beside images or folders of classes are no shards, but the source from which those were unpacked.
     """
@@ -105,7 +105,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
 
 
 def name_field_views(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the view name of each field of a shard: the part before the suffix, such as "left" for "left.npy", if any.
+    """Return the view name of each field of a shard: the field without its suffix, such as "left" for "left.npy".
 
     >>> name_field_views(["image", "left.npy", "txt"])
     ('image', 'left', 'text')
@@ -230,7 +230,7 @@ def _expand_alternatives(content: str) -> list[str]:
 
 
 def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
-    """Return the archives of both splits, and the mask of those named after a test split, ``(archives,)``."""
+    """Return the archives of both splits, and the mask of the test archives, ``(archives,)``."""
     names = [_find_test_split_name(archive) for archive in archives]
     chosen = next((name for name in TEST_SPLIT_NAMES if name in names), None)
     if None in names and len(set(names)) > 2:
@@ -242,7 +242,7 @@ def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndar
 
 
 def _find_test_split_name(archive: str) -> str | None:
-    """Return the test split's name that begins an archive's file name or is the name of its folder; None if neither."""
+    """Return the test split that is named by the beginning of an archive's file name or by its folder; else None."""
     path = PurePath(archive)
     by_file = next((name for name in TEST_SPLIT_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
     return by_file or next((name for name in TEST_SPLIT_NAMES if path.parent.name == name), None)
@@ -352,7 +352,7 @@ class ArchiveMember(NamedTuple):
 
 
 def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMember]:
-    """Yield the regular files of an uncompressed tar archive in order; others are counted in `ignored`.
+    """Yield the regular files of an uncompressed tar archive in order; other members are counted in `ignored`.
 
     Nothing is extracted: a path inside is only a name.
 

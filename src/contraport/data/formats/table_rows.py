@@ -119,7 +119,7 @@ class TableRows:
 
 
 def find_text_list_view(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
-    """Return the column of the view that consists of a column of lists of texts; None if there is no such view."""
+    """Return the column of lists of texts that is a view; None if there is no such column."""
     names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(schema.field(names[0]))]
     check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
     return names[0] if names else None
@@ -256,7 +256,7 @@ def dataset_from_rows(
 
 
 def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
-    """Determine the role of each column: by `infer_roles`, except for text columns with few distinct values.
+    """Determine the role of each column by `infer_roles`; text columns with few distinct values may become labels.
 
     Such a column is no view unless its name or the user declares it a text; it holds the labels if it is the only one
     and no other column does.
@@ -321,7 +321,7 @@ def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], wh
 
 
 def _fill_missing_rows(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
-    """Fill rows that lack a view with the first row that has it; these placeholders are never used."""
+    """Fill rows that lack a view with the first row that has the view, as placeholders that are never used."""
     if present.all():
         return rows
     existing = np.flatnonzero(present)
@@ -384,7 +384,7 @@ def is_huggingface_folder(folder: str) -> bool:
     "a dataset of Hugging Face", recognizes=is_huggingface_folder, options=["image_size", "columns", "test_fraction"]
 )
 def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
-    """Load one split of a folder written by `save_to_disk`; the options are those of `dataset_from_huggingface`."""
+    """Load one split of a folder written by `save_to_disk`; for the options see `dataset_from_huggingface`."""
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
         _check_intact(Path(folder))
@@ -425,7 +425,7 @@ def dataset_from_huggingface(
 
 
 def _check_intact(folder: Path) -> None:
-    """Raise `UsageError` unless the tables of a folder are intact; Arrow would read outside its memory if they are not.
+    """Raise `UsageError` if a table file in a folder is damaged: Arrow would read outside its memory.
 
     Only offsets and texts are read, so this is cheap for images and numbers.
     """

@@ -88,7 +88,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
 
 def suggest_views(path: str | Path, columns: Mapping[str, Any] | None = None) -> str:
-    """Write a hint that lists the columns of a table of one view, and shows how to declare several views."""
+    """Return a hint that lists the columns of a table of one view, and shows how to declare several views."""
     (names,) = resolve_roles(TableRows(read_table(path, columns)), columns, str(path)).views
     example = format_options(columns={"views": suggest_view_patterns(names)})
     listed = ", ".join(abridge(names))
@@ -156,7 +156,7 @@ def replace_view_columns(
     here: Path,
     there: Path,
 ) -> pa.Table:
-    """Return the kept rows of a table, with the columns of one view replaced by those of partner rows.
+    """Return the kept rows of a table, with the columns of one view taken from each row's partner row.
 
     Args:
         table: all rows, parsed.
@@ -225,7 +225,7 @@ def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _keep_names_as_text(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
-    """Replace parsed columns of names by the texts in the file where parsing changed them, such as 007 to 7."""
+    """Restore the texts of labels, domains, keys and sequences where parsing changed them, such as 007 to 7."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
     roles = {name: explicit.get(name, _NAME_ROLES.get(name.lower())) for name in table.schema.names}
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]

@@ -140,7 +140,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
 
 
 def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
-    """Load the 100,000 unlabeled photographs of STL-10 for training; the test split is that of ``stl10``.
+    """Load the 100,000 unlabeled photographs of STL-10 for training, and the test split of ``stl10``.
 
     They stay in their file, which is memory-mapped.
     """
@@ -235,7 +235,7 @@ def _read_series(name: str, files: str, split: str, root: Path | None) -> Datase
 
 
 def _find_folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:
-    """Return the folder that contains given files: the root, or a folder of an installed package.
+    """Return the folder that contains the files of named data: `root`, or a folder of an installed package.
 
     Raises:
         UsageError: neither has them; the message lists the places and how to install the package.

@@ -128,7 +128,7 @@ def from_torch(
 def _name_classes(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return labels as integer codes with class names, taken from the dataset if it names every class."""
+    """Encode labels as integers, with the class names of the dataset if the dataset names every class."""
     codes, names = factorize_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None

@@ -100,7 +100,7 @@ def load(
 
 
 def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
-    """Load data without a random split: the given split if the source defines one, otherwise all items.
+    """Load data without a random split: one split if the source defines splits, otherwise all items.
 
     A dataset is a single split and is returned unchanged.
 

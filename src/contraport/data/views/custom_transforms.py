@@ -35,7 +35,7 @@ class BatchTransform:
 
 @dataclass(frozen=True)
 class CustomTransform:
-    """Random transform that a user gives as a callable.
+    """Random transform given by the user as a callable.
 
     Attributes:
         function: callable that makes the random view.
@@ -118,7 +118,7 @@ def wrap_custom_transform(augment: Any) -> CustomTransform | None:
 
 
 class TransformedDataset(Dataset):
-    """Dataset that makes the random views of items when they are fetched, ``(b, number, *shape)`` per view.
+    """Dataset that makes random views of its items at each fetch, ``(b, number, *shape)`` per stored view.
 
     Args:
         dataset: the items.
@@ -147,7 +147,7 @@ class TransformedDataset(Dataset):
 
 @contextmanager
 def _seeded_generators(change: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Context that seeds all random generators a callable may use, and restores their states afterwards."""
+    """Context manager: seed all random generators that a callable may use, and restore their states at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):

@@ -144,7 +144,7 @@ class Noise(nn.Module):
 
 
 def isotropic_std(std: Tensor) -> Tensor:
-    """Return one standard deviation for all features, ``()``: the root mean square of those of the features.
+    """Return one standard deviation for all features, ``()``: the root mean square of `std`.
 
     >>> isotropic_std(torch.tensor([3.0, 4.0])).square()
     tensor(12.5000)

@@ -13,7 +13,7 @@ from contraport.errors import check
 
 
 class RandomDraws:
-    """Random numbers (b, ...) for the items of a whole batch or, with `share`, of a part of it.
+    """Random numbers (b, ...) for the items of a whole batch or, with `share`, for one process's part of a batch.
 
     All numbers are drawn for the whole batch from torch's global generator on the device of the items, and those of
     the part are returned. So processes with equal seeds get the numbers of a single process, and their generators stay

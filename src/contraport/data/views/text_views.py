@@ -55,7 +55,7 @@ class TextTransform(nn.Module):
 
 
 def assign_bytes_to_words(texts: Tensor) -> Tensor:
-    """Assign each byte of a text to a word; return the word's index from 0. White space follows its word.
+    """Return the index of the word of each byte of a text; white space belongs to the word before it.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> assign_bytes_to_words(texts_to_tensor(["to be 日本"])).tolist()

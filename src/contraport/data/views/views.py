@@ -151,7 +151,7 @@ class Views(nn.Module):
 
     @property
     def is_applied_by_dataset(self) -> bool:
-        """True if the dataset applies the custom transform to each item it fetches; batches then contain the views."""
+        """True if the dataset applies the custom transform at each fetch, so that batches contain the random views."""
         return self.custom is not None and not self.custom.takes_batches
 
     @property

@@ -232,7 +232,7 @@ def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_checkpoint_remedy(run: Run) -> str:
-    """Format the remedy for an unusable last checkpoint, which ends an error message."""
+    """Format the advice for an unusable last checkpoint, as the last part of an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
     anew = f"delete {run.path} and resume: {run.resume_command}" if run.owner else ""

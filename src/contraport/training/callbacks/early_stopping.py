@@ -92,7 +92,7 @@ def parse_early_stopping(text: str) -> StoppingRule:
 
 
 def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
-    """Return the metrics to compute during training: those of `online_metrics` and the one of `early_stopping`."""
+    """Return the metrics to compute during training, from the options `online_metrics` and `early_stopping`."""
     scheduled = parse_scheduled_metrics(settings.online_metrics)
     watched = settings.early_stopping and parse_early_stopping(settings.early_stopping).metric
     if watched and watched.key not in {one.metric.key for one in scheduled}:
@@ -101,7 +101,7 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 
 
 class EarlyStopping(Callback):
-    """Callback that ends a training after `patience` epochs without improvement, or by default only logs a flat loss.
+    """Callback that ends a training after `patience` epochs without improvement; by default it only logs a flat loss.
 
     It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
     hold its state: a resumed training stops at the same epoch.

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
-    """Error: an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
+    """Raised when an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
 
 
 class _StepValues(NamedTuple):
@@ -120,7 +120,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_each_step(self) -> bool:
-        """True if each step is checked before it is taken: with `every` 1, or without a checkpoint to restart from."""
+        """True if each step is checked before its update: if `every` is 1, or no checkpoint exists to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
     def _check_unread_steps(self) -> None:

@@ -117,7 +117,7 @@ class MLflow(Logger):
 
 
 class WeightsAndBiases(Logger):
-    """Logger that sends rows to a Weights & Biases run, which ignores rows of steps that it already has."""
+    """Logger that sends rows to a Weights & Biases run; the run ignores rows of steps that are already logged."""
 
     def __init__(self, run: Run, session_id: str | None, step: int) -> None:
         import wandb
@@ -172,7 +172,7 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
 
 
 def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
-    """Send a row of metrics to all loggers that do not have it yet."""
+    """Send a row of metrics to each logger that has not received it yet."""
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _translate_logger_errors(run):
         for logger in loggers:

@@ -24,7 +24,7 @@ log = logging.getLogger("contraport.training")
 
 
 class NegativeMiner(Callback):
-    """Callback that mines hard negatives; in later batches, each item is followed by its negatives.
+    """Callback that mines hard negatives of each item and adds them to later batches.
 
     There is one table of negatives if each item has one stored view, whose random views are the positives; else one
     for each view, mined for the first other view. An item with too few negatives gets itself, which the loss excludes.
@@ -56,7 +56,7 @@ class NegativeMiner(Callback):
         self._mined_epoch = -1
 
     def set_batch_negatives(self, batches: BatchLoader | StreamLoader) -> None:
-        """Append to each item of later batches the negatives mined last, or random ones before the first mining."""
+        """Add the last mined negatives of each item to later batches, or random negatives before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
         order.set_companions(self._positions)
@@ -70,7 +70,7 @@ class NegativeMiner(Callback):
             self._mine_if_due(loop)
 
     def state(self) -> dict[str, Any]:
-        """Return the positions of the negatives, and the epoch at whose start they were mined; -1: not yet mined."""
+        """Return the positions of the negatives, and the epoch in which they were mined, -1 before the first mining."""
         return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Builds all components of a training, and checks them before any data are read."""
+"""Builds all components of a training; settings are checked before any data are read."""
 
 from __future__ import annotations
 

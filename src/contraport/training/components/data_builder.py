@@ -190,7 +190,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
 
 
 def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
-    """Mismatch a share of the training pairs on purpose (option `mismatch`); return the items and the partner of each.
+    """Mismatch a share of the training pairs on purpose (option `mismatch`); return the dataset and the partners.
 
     The partners are None without the option `mismatch`. A resumed run keeps its partners.
     """

@@ -68,7 +68,7 @@ def _select_encoder(encoder: Encoders, view: str) -> str | nn.Module | None:
 
 
 def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Complete the settings: encoder and image size default to those of the initial weights.
+    """Complete the settings: `encoder` and `image_size` default to the values of the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
@@ -87,7 +87,7 @@ def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights |
 
 
 def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
-    """Build a model of the same architecture with the random weights that the training seed gives.
+    """Build an untrained model of the same architecture, with random weights drawn from the training seed.
 
     `encoder` is the module that was passed as encoder, or one per view, if any.
     """

@@ -1,4 +1,4 @@
-"""Builds the objective and the training module: networks, loss of a step, memory of negatives; checks their fit."""
+"""Builds the objective and the training module (networks, loss of a step, memory of negatives), and checks them."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def check_objective_accepts(
 
 
 def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
-    """Raise `UsageError` if teacher features are missing, unused, or per item where they must be per view."""
+    """Raise `UsageError` if teacher features are missing or unused, or per item but required per view."""
     is_required = objective.requires_features(target)
     if teacher is None:
         message = "teacher: required by the objective, got none. Pass a file of features, --teacher FILE."
@@ -390,7 +390,7 @@ def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) ->
 
 
 def _compute_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the weights of the log-q correction, (n,): one over the number of training pairs with the same column."""
+    """Return the log-q weight of each pair, (n,): one over the number of training pairs that contain its column."""
     if dataset.entity_ids is None:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
         raise UsageError(message, kind="no_coupling")

@@ -28,7 +28,7 @@ from contraport.runs.config import num_workers_option
 
 
 def serialize_data(data: Any) -> Any:
-    """Return the value of `data` for `config.yaml`: a name or path as it is, an object as ``<name>``."""
+    """Return the value of `data` for `config.yaml`: a name or path unchanged, an object as ``<name>``."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
     name = getattr(data, "name", None)
@@ -54,7 +54,7 @@ def _check_given_views(name: str, value: Any) -> None:
 
 
 def _serialize_augment(augment: Any) -> Any:
-    """Return the value of `augment` for `config.yaml`: a name as it is, a callable as ``<name>``."""
+    """Return the value of `augment` for `config.yaml`: a name unchanged, a callable as ``<name>``."""
     if augment is None or isinstance(augment, str):
         return augment
     change = getattr(augment, "function", augment)

@@ -32,7 +32,7 @@ def _serialize_encoder(encoder: Any) -> Any:
 
 
 def _named_views(*values: Any) -> list[str | None]:
-    """Return the view names that are keys in option values given by view; [None] if no value is given by view."""
+    """Return the keys of all option values that are mappings by view; [None] if no value is a mapping."""
     named = [view for value in values if isinstance(value, Mapping) for view in value]
     return list(dict.fromkeys(named)) or [None]
 
@@ -191,7 +191,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_option(self) -> str:
-        """Name of what freezes the encoder, for messages: `freeze`, or an encoder without trainable weights."""
+        """Name of the option that freezes the encoder, or of an encoder without trainable weights, for messages."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
@@ -207,7 +207,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
-        """Option `pretrained`, completed: also true for lite0, which starts from its own weights unless `init` is set.
+        """Value of `pretrained`; also true for lite0, which has pretrained weights of its own, unless `init` is set.
 
         A value by view if only some encoders start from pretrained weights.
         """

@@ -192,7 +192,7 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Numbers of first coordinates that are trained to be used alone, the largest first; () without matryoshka."""
+        """Numbers of leading coordinates that are trained as embeddings, the largest first; () without matryoshka."""
         return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
 
     @property

@@ -1,4 +1,4 @@
-"""Embeds the views of a batch: in chunks (GradCache), and only for the items that have the view."""
+"""Embedding of the views of a batch: in chunks (GradCache), and without the views that items lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories of embeddings used as negatives: a queue of recent ones, or a bank with one per item.
+"""Memories of embeddings that serve as negatives: a queue of recent embeddings, or a bank with one per item.
 
 Both are buffers, so that checkpoints contain them. They are written with the embeddings of all processes, so that they
 are equal on each. Embeddings are written after the step, so that no item is compared with itself within a step.

@@ -66,7 +66,7 @@ class EmbeddedBatch(NamedTuple):
     negatives: tuple[ExtraNegatives, ...] = ()
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the keyword arguments `present` (some items lack views) and `weights` (by plan), if they apply."""
+        """Return keyword arguments of the objective: `present` if items lack views, `weights` if set by the plan."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -173,7 +173,7 @@ class ObjectiveStepLoss(StepLoss):
         return loss
 
     def view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
-        """Return the ordered pairs of views to compare; with a core view, only those that include the first view."""
+        """Return the ordered pairs of views to compare; with a core view, only the pairs with the first view."""
         core = self._contraport_objective is not None and self._contraport_objective.has_core_view
         return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
@@ -412,7 +412,7 @@ class DistillationLoss(ObjectiveStepLoss):
 
 
 def with_prototype_layout(objective: nn.Module) -> Objective:
-    """Return the objective with a layout that compares all embeddings with the same columns, the prototypes."""
+    """Return the objective with a layout that compares each embedding with all prototypes."""
     if not isinstance(objective, Objective):
         message = f"prototypes: requires a single Objective, got {objective!r}."
         raise UsageError(message, kind="no_single_objective")

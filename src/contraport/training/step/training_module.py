@@ -1,4 +1,4 @@
-"""Training module: creates random views, embeds them and computes the loss; holds what changes from step to step."""
+"""Training module: makes random views, embeds them and computes the loss; holds all state that training changes."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class TrainingModule(nn.Module):
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Embed the views except missing ones, in chunks if requested; return the outputs and the mask of the views."""
+        """Embed the present views, in chunks if requested; return the outputs and the mask of present views."""
         inputs = views if present is None else (*views, present)
         embed = embed if present is None else wrap_for_missing_views(embed)
         if whole or self.cache_chunk is None:
