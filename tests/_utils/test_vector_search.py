@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from contraport._utils import vector_search
-from contraport._utils.vector_search import MAX_CELL_ROWS, MIN_COMPARED_ROWS, CellSearch, find_largest_products
+from contraport._utils.vector_search import MAX_CELL_ROWS, MIN_CANDIDATE_ROWS, CellSearch, find_largest_products
 
 
 def make_search(values: torch.Tensor, rows: torch.Tensor) -> CellSearch:
@@ -31,8 +31,8 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
 
 
 def test_few_rows_are_all_compared() -> None:
-    values = F.normalize(torch.randn(MIN_COMPARED_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
-    rows = torch.arange(MIN_COMPARED_ROWS)
+    values = F.normalize(torch.randn(MIN_CANDIDATE_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    rows = torch.arange(MIN_CANDIDATE_ROWS)
     found = make_search(values, rows).find_nearest(values, 5)
     assert torch.equal(found.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
 
@@ -41,9 +41,9 @@ def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     values = F.normalize(torch.eye(3).repeat_interleave(torch.tensor([20_000, 5_000, 7]), 0), dim=1)
     search = make_search(values, torch.arange(len(values)))
     assert int(search._sizes.max()) <= MAX_CELL_ROWS
-    compared = [len(rows) for rows in search._iterate_compared_rows()]
-    assert min(compared) >= MIN_COMPARED_ROWS
-    assert max(compared) < MIN_COMPARED_ROWS + MAX_CELL_ROWS
+    compared = [len(rows) for rows in search._iterate_candidate_rows()]
+    assert min(compared) >= MIN_CANDIDATE_ROWS
+    assert max(compared) < MIN_CANDIDATE_ROWS + MAX_CELL_ROWS
     found = search.find_nearest(values[[0, 20_000, 25_000]], 5)
     assert bool((values[found].argmax(2) == torch.arange(3)[:, None]).all())
 

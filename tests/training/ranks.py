@@ -19,7 +19,7 @@ from contraport.data.streams import StreamReadError
 from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
 from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.parallelism import convert_batch_norm
+from contraport.training.parallelism import convert_sync_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests.processes import Report
 
@@ -52,7 +52,7 @@ def compare_batch_norm(rank: int, report: Report) -> None:
         generator = torch.Generator().manual_seed(0)
         inputs, weights = (torch.randn(sum(SIZES), *shape, dtype=torch.float64, generator=generator) for _ in range(2))
         one, shared = network(layer), network(layer)
-        convert_batch_norm(shared, torch.device("cpu"))
+        convert_sync_batch_norm(shared, torch.device("cpu"))
         expected = [value[own] for value in outcome(one, inputs + 100, weights)]
         got = outcome(shared, inputs[own] + 100, weights[own])
         for parameter in shared.parameters():
@@ -77,7 +77,7 @@ def compare_chunks(rank: int, report: Report) -> None:
         for share_or_none, part in ((None, slice(None)), (share, own)):
             norm = network(nn.BatchNorm1d(3))
             if share_or_none is not None:
-                convert_batch_norm(norm, torch.device("cpu"))
+                convert_sync_batch_norm(norm, torch.device("cpu"))
             leaf = inputs[part].clone().requires_grad_()
             (embedded,) = embed_in_chunks(
                 lambda views, norm=norm: (norm(*views).square(),), norm, [leaf], size, share_or_none

@@ -18,7 +18,7 @@ from torch import Tensor
 MAX_CELL_ROWS = 512
 """Maximum number of rows of a cell."""
 
-MIN_COMPARED_ROWS = 4_096
+MIN_CANDIDATE_ROWS = 4_096
 """Minimum number of rows that a query is compared with; all rows if there are fewer."""
 
 MAX_BRANCHES = 64
@@ -87,28 +87,28 @@ class CellSearch:
 
         Args:
             queries: unit vectors, ``(q, d)``.
-            count: number of rows, at most `MIN_COMPARED_ROWS` and the number of rows searched.
+            count: number of rows, at most `MIN_CANDIDATE_ROWS` and the number of rows searched.
         """
         blocks = queries.split(max(1, MAX_TILE_VALUES // len(self._cells)))
         cell_of_query = torch.cat([(block @ self._centers.T).argmax(dim=1) for block in blocks])
         nearest = torch.empty(len(queries), count, dtype=torch.int64, device=queries.device)
         order = cell_of_query.argsort(stable=True)
         sizes = cell_of_query.bincount(minlength=len(self._cells))
-        for members, compared in zip(order.split(sizes.tolist()), self._iterate_compared_rows(), strict=True):
+        for members, compared in zip(order.split(sizes.tolist()), self._iterate_candidate_rows(), strict=True):
             others = self._values.index_select(0, compared) if len(members) > 0 else None
             for part in members.split(MAX_TILE_VALUES // len(compared)):
                 if others is not None:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
-    def _iterate_compared_rows(self) -> Iterator[Tensor]:
+    def _iterate_candidate_rows(self) -> Iterator[Tensor]:
         """Yield the candidate neighbors of the queries in each cell: the rows of the cell and of the nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
             similarity.diagonal(offset=first).fill_(torch.inf)
             order = similarity.argsort(dim=1, descending=True, stable=True)
             before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
-            for cells, number in zip(order.tolist(), (before < MIN_COMPARED_ROWS).sum(dim=1).tolist(), strict=True):
+            for cells, number in zip(order.tolist(), (before < MIN_CANDIDATE_ROWS).sum(dim=1).tolist(), strict=True):
                 yield torch.cat([self._cells[cell] for cell in cells[:number]])
 
 

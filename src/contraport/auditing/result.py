@@ -255,10 +255,10 @@ def advise_on_flagged(count: int, noun: str, clean_files: Sequence[Path]) -> str
 
 def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
     """Write named columns as a `.csv` file."""
-    write_csv(path, table, zip(*map(_format_column, table.values()), strict=True))
+    write_csv(path, table, zip(*map(_column_label, table.values()), strict=True))
 
 
-def _format_column(values: NDArray[np.generic]) -> Iterable[object]:
+def _column_label(values: NDArray[np.generic]) -> Iterable[object]:
     """Format the cells of a column: six significant digits, "true" and "false"; texts and integers are unchanged."""
     if np.issubdtype(values.dtype, np.floating):
         return map("{:.6g}".format, values.tolist())

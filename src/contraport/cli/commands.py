@@ -57,7 +57,7 @@ def command_summaries() -> dict[str, dict[str, str]]:
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
         for heading in COMMAND_GROUPS
     }
-    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_foreign_commands().items()}
+    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_plugin_commands().items()}
     return groups | ({"of other packages": foreign} if foreign else {})
 
 
@@ -69,7 +69,7 @@ def find_command(name: str) -> Command[...]:
     """
     if name in BUILTIN_COMMANDS:
         return BUILTIN_COMMANDS[name]
-    foreign = _find_foreign_commands()
+    foreign = _find_plugin_commands()
     if name not in foreign:
         raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign])
     point = foreign[name]
@@ -212,7 +212,7 @@ def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool
     return not any(option.required for option in options[len(words) :])
 
 
-def _find_foreign_commands() -> dict[str, EntryPoint]:
+def _find_plugin_commands() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 

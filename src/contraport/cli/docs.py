@@ -97,7 +97,7 @@ def docs_folder() -> Path:
 
 def list_pages() -> Mapping[str, Path]:
     """Return the paths of the documentation pages by name, in the order of `index.md`, without the API reference."""
-    return {name: path for _, names in _read_parts() for name, path in names.items()}
+    return {name: path for _, names in _read_table_of_contents() for name, path in names.items()}
 
 
 def extract_section(text: str, name: str) -> str:
@@ -127,7 +127,7 @@ def _heading_anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _read_parts() -> list[tuple[str, dict[str, Path]]]:
+def _read_table_of_contents() -> list[tuple[str, dict[str, Path]]]:
     """Read the table of contents: the title of each part of the documentation, and the paths of its pages by name."""
     index = docs_folder() / "index.md"
     if not index.is_file():
@@ -149,7 +149,7 @@ def _page_name(page: str) -> str:
 def _format_page_list(paths: Mapping[str, Path]) -> str:
     width = max(map(len, paths))
     lines = ["usage: contraport docs PAGE [SECTION]"]
-    for caption, names in _read_parts():
+    for caption, names in _read_table_of_contents():
         lines += ["", f"{caption.lower()}:"]
         lines += [f"  {name:{width}}  {_read_title(path)}" for name, path in names.items()]
     return "\n".join(lines)

@@ -66,7 +66,7 @@ class Stream(Dataset):
 
         return Stream(self.source, read, self._head.select_views(views, argument))
 
-    def items(self, number: int = 0) -> Iterator[ParsedItem]:
+    def items(self, pass_number: int = 0) -> Iterator[ParsedItem]:
         """Yield the items of one pass over the iterable.
 
         Raises:
@@ -74,12 +74,12 @@ class Stream(Dataset):
             UsageError: an item differs from the others in shape, or the pass is empty.
         """
         if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(number)
+            self.source.set_epoch(pass_number)
         try:
             iterator = iter(self.source)
         except Exception as error:  # user code may raise anything
             raise StreamReadError(
-                f"data: {self.name} cannot begin pass {number}: {one_line_reason(error)}", kind="stream"
+                f"data: {self.name} cannot begin pass {pass_number}: {one_line_reason(error)}", kind="stream"
             ) from error
         position = 0
         for position in itertools.count():
@@ -90,10 +90,10 @@ class Stream(Dataset):
             except UsageError:
                 raise
             except Exception as error:  # user code may raise anything
-                message = f"data: {self.name} failed at item {position} of pass {number}: {one_line_reason(error)}"
+                message = f"data: {self.name} failed at item {position} of pass {pass_number}: {one_line_reason(error)}"
                 raise StreamReadError(message, kind="stream") from error
             yield self._parse(item, position)
-        message = f"data: {self.name} yielded no item in pass {number}; each iteration must start anew."
+        message = f"data: {self.name} yielded no item in pass {pass_number}; each iteration must start anew."
         check(position > 0, message, "empty")
 
     def batches(self, batch_size: int, *, skipped_batches: int = 0, endless: bool = False) -> Iterator[Batch]:

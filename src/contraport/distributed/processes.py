@@ -146,7 +146,7 @@ class Processes(NamedTuple):
         return strings
 
     @property
-    def device(self) -> torch.device:
+    def collective_device(self) -> torch.device:
         """Device on which collectives run: the current GPU with NCCL, else the CPU."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

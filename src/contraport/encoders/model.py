@@ -120,7 +120,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
         encoders = encoder_to_view_list(encoder, self.view_names[: len(inputs)], inputs)
-        self.encoder_sources = _resolve_sources(encoders, encoder_folders)
+        self.encoder_sources = _replace_names_by_folders(encoders, encoder_folders)
         means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
         stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
         statistics = _check_per_tower("mean", means, inputs), _check_per_tower("std", stds, inputs)
@@ -347,7 +347,7 @@ def _encode_views(towers: Iterable[nn.Module], views: Sequence[Tensor], output: 
     return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
 
 
-def _resolve_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
+def _replace_names_by_folders(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
     """Replace the name of each transformers encoder by the folder of its config and tokenizer, if it exists."""
     if folders is None:
         return encoders

@@ -476,18 +476,18 @@ def _as_texts_or_array(argument: str, values: Any, read: Callable[[Any], np.ndar
         # pandas categories are objects after the check; the cast raises for those that are not numbers.
         return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:
-        columns = _text_columns(values)
+        columns = _describe_text_columns(values)
         if not columns:
             raise
         message = f"{argument}: must be numbers, got text in the columns {', '.join(columns)}. Drop or encode them."
         raise UsageError(message, kind="text_columns") from error
 
 
-def _text_columns(frame: Any) -> list[str]:
+def _describe_text_columns(frame: Any) -> list[str]:
     """Describe the non-numeric columns of a data frame: name and an example value of each.
 
     >>> import pandas
-    >>> _text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    >>> _describe_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
     ["'name' ('Eva')"]
     """
     columns = []

@@ -335,7 +335,7 @@ def report_failure(views: Sequence[object], error: Exception) -> None:
     """Send this process's error in the collective that the other processes wait in, so that they raise it too."""
     processes = current_processes()
     if processes.size > 1:
-        device = next((view.device for view in views if isinstance(view, Tensor)), processes.device)
+        device = next((view.device for view in views if isinstance(view, Tensor)), processes.collective_device)
         processes.gather_integers([0] * (4 + len(COMPARED_OPTIONS)), device)
         processes.gather_strings(str(error))
 

@@ -62,10 +62,10 @@ def create_optimizer(
         return uniform
     encoder_ids = {id(weights) for encoder in encoders for weights in encoder.parameters()}
     rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in encoder_ids]
-    groups = _split_by_decay(rest, rate, weight_decay)  # first: the logged learning rate is that of the first group
+    groups = _param_groups(rest, rate, weight_decay)  # first: the logged learning rate is that of the first group
     for encoder in encoders:
         if layer_decay is None:
-            groups += _split_by_decay(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
+            groups += _param_groups(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
             continue
         check_supports_layer_decay(encoder)
         for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
@@ -121,7 +121,7 @@ def check_supports_layer_decay(encoder: nn.Module) -> None:
     check(hasattr(encoder, "group_matcher"), message)
 
 
-def _split_by_decay(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
+def _param_groups(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
     """Split trainable weights into two parameter groups: without weight decay (biases, norms) and with weight decay."""
     trainable = [(name, weights) for name, weights in named if weights.requires_grad]
     undecayed = [weights for name, weights in trainable if weights.ndim <= 1 or name.endswith(".bias")]

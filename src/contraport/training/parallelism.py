@@ -71,7 +71,7 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
     """
     if current_processes().size == 1:
         return module
-    convert_batch_norm(module, device)
+    convert_sync_batch_norm(module, device)
     if strategy == "fsdp":
         shard_networks([encoder for model in module.encoding_models() for encoder in model.encoders], device)
     ignored = [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
@@ -226,7 +226,7 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
         return activated
 
 
-def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
+def convert_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
     """Replace all batch norm layers of a module by synchronized batch norm in place; state dict keys do not change."""
     for name, child in module.named_children():
         if device.type == "cuda":
@@ -234,7 +234,7 @@ def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
         elif isinstance(child, _BatchNorm):
             setattr(module, name, _to_cross_process_batch_norm(child))
         else:
-            convert_batch_norm(child, device)
+            convert_sync_batch_norm(child, device)
 
 
 def _to_cross_process_batch_norm(norm: _BatchNorm) -> CrossProcessBatchNorm:

@@ -67,7 +67,7 @@ def fit(
     check_every = choose_finite_check_interval(device, settings)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
-    with _interruptible(run), torch.random.fork_rng(devices=gpus):
+    with _translate_interrupts(run), torch.random.fork_rng(devices=gpus):
         try:
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
@@ -126,7 +126,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 
 @contextmanager
-def _interruptible(run: Run) -> Iterator[None]:
+def _translate_interrupts(run: Run) -> Iterator[None]:
     """Context manager: convert Ctrl-C or SIGTERM to a `KeyboardInterrupt` whose message has the command to resume."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:

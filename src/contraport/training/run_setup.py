@@ -34,11 +34,11 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**apply_recipe(_with_resumed_run(options) if options.get("resume") else options))
+    return Settings(**apply_recipe(_merge_with_resumed_run(options) if options.get("resume") else options))
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the resumed run in `out`, overridden by the explicit options."""
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")

@@ -113,9 +113,9 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    before_step, numbers = finite_guard.FailedStepRecorder.before_step, finite_guard._StepValues.to_tensor
+    before_step, numbers = finite_guard.FailedStepRecorder.before_step, finite_guard._LossesAndGradNorm.to_tensor
 
-    def counted(step: finite_guard._StepValues) -> Tensor:
+    def counted(step: finite_guard._LossesAndGradNorm) -> Tensor:
         read[-1] += 1
         return numbers(step)
 
@@ -123,7 +123,7 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
         read.append(0)
         before_step(guard, loop)
 
-    monkeypatch.setattr(finite_guard._StepValues, "to_tensor", counted)
+    monkeypatch.setattr(finite_guard._LossesAndGradNorm, "to_tensor", counted)
     monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", begun)
     train(**settings)
     assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"

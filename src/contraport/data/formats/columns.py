@@ -75,11 +75,11 @@ def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
     if _is_any(column.type, _STRINGS):
         values = np.array(column.to_pylist(), dtype=np.str_)
         row = _find_first(values == "")
-        message = f"{_column(where, name)}: must have a value in each row, got an empty text in row {row}."
+        message = f"{_column_label(where, name)}: must have a value in each row, got an empty text in row {row}."
         check(bool((values != "").all()), message, "missing_value")
         return values
     good = _is_any(column.type, (pa.types.is_integer, pa.types.is_boolean))
-    check(good, f"{_column(where, name)}: must be integers or text, got {column.type}.", "not_categorical")
+    check(good, f"{_column_label(where, name)}: must be integers or text, got {column.type}.", "not_categorical")
     return np.asarray(column.to_numpy())
 
 
@@ -94,18 +94,18 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
     """
     if len(names) == 1 and holds_lists(table.schema.field(names[0])):
         return _read_lists(unwrap_column(table, names[0]), names[0], where)
-    return np.stack([_read_column(unwrap_column(table, name), name, where) for name in names], axis=1)
+    return np.stack([_read_number_column(unwrap_column(table, name), name, where) for name in names], axis=1)
 
 
-def _read_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
+def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     _check_no_nulls(column, name, "a number", where)
     if _is_any(column.type, _STRINGS):
         values = column.to_pylist()
         row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
-        message = f"{_column(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
+        message = f"{_column_label(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
         raise UsageError(message, kind="not_numeric")
     good = _is_any(column.type, _NUMBERS)
-    check(good, f"{_column(where, name)}: must be numbers, got {column.type}.", "not_numeric")
+    check(good, f"{_column_label(where, name)}: must be numbers, got {column.type}.", "not_numeric")
     numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
     _check_finite(numbers, 1, name, where)
     return numbers
@@ -121,16 +121,16 @@ def _read_lists(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
         if odd.any() or lengths[0] == 0:
             row = _find_first(odd) * shape[0] // len(lengths)
             message = f"must have lists of one positive length, got lengths {sorted(set(lengths.tolist()))[:5]}"
-            raise UsageError(f"{_column(where, name)}: {message}, see row {row}.", kind="list_lengths")
+            raise UsageError(f"{_column_label(where, name)}: {message}, see row {row}.", kind="list_lengths")
         shape.append(int(lengths[0]))
         values = values.flatten()
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
     good = _is_any(values.type, _NUMBERS)
-    check(good, f"{_column(where, name)}: must have lists of numbers, got lists of {values.type}.", "not_numeric")
+    check(good, f"{_column_label(where, name)}: must have lists of numbers, got lists of {values.type}.", "not_numeric")
     per_row = len(values) // shape[0]
     if values.null_count:
         row = _find_first(values.is_null().to_numpy(zero_copy_only=False)) // per_row
-        message = f"{_column(where, name)}: must have a number in each place, got nothing in row {row}."
+        message = f"{_column_label(where, name)}: must have a number in each place, got nothing in row {row}."
         raise UsageError(message, kind="missing_value")
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     _check_finite(numbers, per_row, name, where)
@@ -144,7 +144,7 @@ def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
         UsageError: a row has no text.
     """
     texts = ["" if text is None else text for text in unwrap_column(table, name).to_pylist()]
-    check_nonempty_texts(_column(where, name), texts)
+    check_nonempty_texts(_column_label(where, name), texts)
     return texts
 
 
@@ -163,7 +163,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         message = f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}"
         roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "a text": {"views": [name, "..."]}}
         hint = "declare " + ", ".join(f"{what} by {format_options(columns=columns)}" for what, columns in roles.items())
-        raise UsageError(f"{_column(where, name)}: {message}; {hint}", kind="not_file_names")
+        raise UsageError(f"{_column_label(where, name)}: {message}; {hint}", kind="not_file_names")
     return files
 
 
@@ -192,13 +192,13 @@ def group_sequences(
     short, long = lengths.argmin(), lengths.argmax()
     message = f"must have sequences of one length, got {lengths[long]} rows with {values[first[long]]} and "
     message += f"{lengths[short]} with {values[first[short]]}."
-    check(lengths[short] == lengths[long], f"{_column(where, sequence)}: {message}", "sequence_lengths")
+    check(lengths[short] == lengths[long], f"{_column_label(where, sequence)}: {message}", "sequence_lengths")
     by_start = first.argsort()  # in the order in which they begin
     frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
     columns: dict[str, Any] = {}
     for names in views:
         numbers = read_number_columns(table, names, where)
-        message = f"{_column(where, names[0])}: must be numbers in the rows of a sequence, got arrays."
+        message = f"{_column_label(where, names[0])}: must be numbers in the rows of a sequence, got arrays."
         check(numbers.ndim == 2, message, "sequence_of_arrays")
         series = numbers[frames].transpose(0, 2, 1)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
@@ -208,7 +208,7 @@ def group_sequences(
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)
         example = values[frames[varies.argmax(), 0]]
-        message = f"{_column(where, name)}: must have one value per sequence, got several with {example}."
+        message = f"{_column_label(where, name)}: must have one value per sequence, got several with {example}."
         check(not varies.any(), message, "sequence_values")
         columns[name] = column.take(pa.array(frames[:, 0]))
     return pa.table(columns), frames[:, 0]
@@ -260,7 +260,7 @@ def _check_finite(numbers: np.ndarray, per_row: int, name: str, where: str) -> N
     finite = np.isfinite(numbers)
     if not finite.all():
         first = _find_first(~finite)
-        message = f"{_column(where, name)}: must be finite, got {numbers[first]} in row {first // per_row}."
+        message = f"{_column_label(where, name)}: must be finite, got {numbers[first]} in row {first // per_row}."
         raise UsageError(message, kind="not_finite")
 
 
@@ -269,7 +269,7 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: st
         first = _find_first(np.asarray(column.is_null().to_numpy()))
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
         message += f"first in row {first}; fill them in, or leave these rows out."
-        raise UsageError(f"{_column(where, name)}: {message}", kind="missing_value")
+        raise UsageError(f"{_column_label(where, name)}: {message}", kind="missing_value")
 
 
 def _get_value_type(kind: pa.DataType) -> pa.DataType:
@@ -286,5 +286,5 @@ def _find_first(mask: np.ndarray) -> int:
     return int(np.argmax(mask))
 
 
-def _column(where: str, name: str) -> str:
+def _column_label(where: str, name: str) -> str:
     return f"data: {where}: column {name!r}"

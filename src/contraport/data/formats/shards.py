@@ -85,8 +85,8 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored.most_common()))
     if len(complete) < len(samples):
         _log.warning("%s: %d samples lack one of %s and are left out", data, len(samples) - len(complete), fields)
-    labels, class_names = _encode_role(complete, "label", data)
-    domains, domain_names = _encode_role(complete, "domain", data)
+    labels, class_names = _encode_classes(complete, "label", data)
+    domains, domain_names = _encode_classes(complete, "domain", data)
     is_test = held_out[[sample.archive for sample in complete]]
     items = ItemMetadata(
         data,
@@ -306,7 +306,7 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
     return metadata
 
 
-def _encode_role(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+def _encode_classes(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     """Encode labels or domains as codes, in numerical order if all are integers."""
     values = [getattr(sample, role) for sample in samples]
     if all(value is None for value in values):

@@ -265,7 +265,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
     roles = infer_roles(rows.schema, columns, where)
-    counts = {name: _count_texts(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
+    counts = {name: _count_distinct(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
     few = {name: count for name, count in counts.items() if count}
     if not few:
         return roles
@@ -284,7 +284,7 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _count_texts(rows: TableRows, name: str) -> int:
+def _count_distinct(rows: TableRows, name: str) -> int:
     """Count the distinct texts in a column; 0 if there are too many for labels."""
     table = rows.select_columns([name]).read()
     if not holds_texts(table, name):

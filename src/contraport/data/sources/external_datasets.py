@@ -107,7 +107,7 @@ def from_torch(
     first = parse_torch_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
         labels = _read_labels(dataset, length, name)
-    codes, class_names = _name_classes(dataset, labels)
+    codes, class_names = _encode_labels(dataset, labels)
     if len(class_names or ()) == length > 2 and isinstance(first.label, str):
         message = "%s: the text in each item is its class, and no two are equal; captions are views of dicts, tables "
         _log.warning(message + "and data frames, under a name such as caption", name)
@@ -125,7 +125,7 @@ def from_torch(
     )
 
 
-def _name_classes(
+def _encode_labels(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Encode labels as integers, with the class names of the dataset if the dataset names every class."""

@@ -26,7 +26,7 @@ class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the trainin
     """Raised when an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
 
 
-class _StepValues(NamedTuple):
+class _LossesAndGradNorm(NamedTuple):
     """Losses of the micro-batches of a step, and the norm of its gradient."""
 
     losses: tuple[Tensor, ...]
@@ -52,7 +52,7 @@ class FiniteGuard(Callback):
 
     def before_step(self, loop: Loop) -> None:
         losses, self._losses = self._losses, []
-        numbers = _StepValues(tuple(losses), loop.grad_norm).to_tensor().tolist()
+        numbers = _LossesAndGradNorm(tuple(losses), loop.grad_norm).to_tensor().tolist()
         if not all(map(math.isfinite, numbers)):
             self._raise_not_finite(loop, numbers[:-1], numbers[-1])
         if numbers[-1] == 0 and not self._has_warned:
@@ -88,7 +88,7 @@ class FailedStepRecorder(FiniteGuard):
         self._run = run
         self._seed = seed
         self._batches: list[Batch] = []
-        self._unread: list[_StepValues] = []
+        self._unread: list[_LossesAndGradNorm] = []
         self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
@@ -109,7 +109,7 @@ class FailedStepRecorder(FiniteGuard):
             super().before_step(loop)
             self._batches = []
             return
-        self._unread.append(_StepValues(tuple(self._losses), loop.grad_norm))
+        self._unread.append(_LossesAndGradNorm(tuple(self._losses), loop.grad_norm))
         self._losses = []
         if len(self._unread) >= self.every:
             self._check_unread_steps()

@@ -55,7 +55,7 @@ class NegativeMiner(Callback):
         self.layout = MinedBatchLayout(self._positions.shape[1] // tables, tables)
         self._mined_epoch = -1
 
-    def set_batch_negatives(self, batches: BatchLoader | StreamLoader) -> None:
+    def add_negatives_to(self, batches: BatchLoader | StreamLoader) -> None:
         """Add the last mined negatives of each item to later batches, or random negatives before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
@@ -86,7 +86,7 @@ class NegativeMiner(Callback):
                 if is_main_process():
                     self._positions = self._mine(cast(TrainingModule, loop.module), epoch)
             self._positions, self._mined_epoch = broadcast_object(self._positions), epoch
-        self.set_batch_negatives(loop.batches)
+        self.add_negatives_to(loop.batches)
 
     def _mine(self, module: TrainingModule, epoch: int) -> np.ndarray:
         model, dataset = module.model, self._dataset

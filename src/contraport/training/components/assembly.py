@@ -117,7 +117,7 @@ def build_components(
         kind: type[OnlineAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
-        miner.set_batch_negatives(batches)
+        miner.add_negatives_to(batches)
     return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 

@@ -144,14 +144,14 @@ def build_model(
         _check_frozen_are_trained(argument, settings, model, trained)
     apply_lora(model, settings)
     if settings.activation_checkpointing:
-        checkpoint_activations(model)
+        enable_activation_checkpointing(model)
     if settings.layer_decay is not None:
         for encoder in model.encoders:
             check_supports_layer_decay(encoder)
     return model
 
 
-def checkpoint_activations(model: Model) -> None:
+def enable_activation_checkpointing(model: Model) -> None:
     """Enable activation checkpointing in encoders of timm and transformers.
 
     Raises:

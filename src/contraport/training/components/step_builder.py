@@ -181,7 +181,7 @@ def check_objective_accepts(
     if target is not None and (mismatch := objective.target_conflict(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.build_trial_call(torch.randn(TRIAL_ITEMS, dimensions), _build_trial_batch(dataset), target)
+    views, kwargs = loss.build_trial_inputs(torch.randn(TRIAL_ITEMS, dimensions), _build_trial_batch(dataset), target)
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`

@@ -35,7 +35,7 @@ def serialize_data(data: Any) -> Any:
     return f"<{name if isinstance(name, str) else type(data).__name__}>"
 
 
-def _check_share(name: str, value: Any) -> None:
+def _check_fraction(name: str, value: Any) -> None:
     check(matches_type(value, float) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
@@ -99,7 +99,7 @@ class ValidationSettings(BaseOptions):
         None,
         "Share of each class of the training items to hold out as a validation split, between 0 and 1. The validation "
         "split replaces the test split, so that test items are not used to choose settings; default: none.",
-        check=_check_share,
+        check=_check_fraction,
         group="reading the data",
     )
 

@@ -31,7 +31,7 @@ def _serialize_encoder(encoder: Any) -> Any:
     return encoder_to_config(encoder)
 
 
-def _named_views(*values: Any) -> list[str | None]:
+def _collect_view_keys(*values: Any) -> list[str | None]:
     """Return the keys of all option values that are mappings by view; [None] if no value is a mapping."""
     named = [view for value in values if isinstance(value, Mapping) for view in value]
     return list(dict.fromkeys(named)) or [None]
@@ -234,7 +234,7 @@ class NetworkSettings(BaseOptions):
         return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
 
     def _check_freezing(self) -> None:
-        for view in _named_views(self.pretrained, self.init):
+        for view in _collect_view_keys(self.pretrained, self.init):
             init = _value_for_view(self.init, view)
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
             check(not (_value_for_view(self.pretrained, view) and init), message, "conflict")
@@ -262,7 +262,7 @@ class NetworkSettings(BaseOptions):
             return
         is_frozen = any(
             _value_for_view(self.freeze, view) and _value_for_view(self.lora, view)
-            for view in _named_views(self.freeze, self.lora)
+            for view in _collect_view_keys(self.freeze, self.lora)
         )
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
         check(not is_frozen and self.freeze_epochs == 0, message, "conflict")

@@ -177,7 +177,7 @@ class ObjectiveStepLoss(StepLoss):
         core = self._contraport_objective is not None and self._contraport_objective.has_core_view
         return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
         return (z, z.clone()), self._batch_kwargs(batch, target)  # cloned: one tensor twice would be one view twice
 
@@ -229,8 +229,8 @@ class AllViewsLoss(ObjectiveStepLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        pair, kwargs = super().build_trial_call(z, batch, target)
+    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+        pair, kwargs = super().build_trial_inputs(z, batch, target)
         return (z,) * self.views if self._takes_all_views else pair, kwargs
 
 
@@ -277,8 +277,8 @@ class QueryKeyLoss(ObjectiveStepLoss):
             self.memory.stage(keys, batch.ids)
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        pair, kwargs = super().build_trial_call(z, batch, target)
+    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+        pair, kwargs = super().build_trial_inputs(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
         if self.mined:
@@ -331,8 +331,8 @@ class PrototypeLoss(ObjectiveStepLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        _, kwargs = super().build_trial_call(z, batch, target)
+    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+        _, kwargs = super().build_trial_inputs(z, batch, target)
         prototypes = self.prototypes.detach()
         return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
 
@@ -392,8 +392,8 @@ class DistillationLoss(ObjectiveStepLoss):
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_call(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        _, kwargs = super().build_trial_call(z, batch, target)
+    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+        _, kwargs = super().build_trial_inputs(z, batch, target)
         return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
 
     def missing_views_blocker(self) -> str | None:
