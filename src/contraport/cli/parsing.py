@@ -176,7 +176,7 @@ class _Parser(ArgumentParser):
         return UsageError(message)
 
     def _unknown_flag_error(self, flag: str) -> UsageError:
-        """Build the error for an unknown flag; it suggests a flag of similar name or whose help has the same words."""
+        """Build the error for an unknown flag, with the suggestion of a flag of similar name or similar help text."""
         positionals = [one.dest for one in self._actions if not one.option_strings]
         if (name := flag.removeprefix("--")) in positionals:
             usage = " ".join([self.prog, *map(str.upper, positionals)])

@@ -97,7 +97,7 @@ def from_arrays(
 
 
 def _as_object_array(argument: str, values: Any) -> Any:
-    """Convert strings to an array of objects ``(n,)``; return other values unchanged, unless they are objects."""
+    """Convert strings to an array of objects ``(n,)``; return numbers unchanged, and reject other objects."""
     texts = as_string_list(argument, values)
     if texts is not None:
         return np.array(texts, dtype=np.object_)

@@ -265,7 +265,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self._replace(domains=domains, domain_names=names)
 
     def align_names(self, other: Dataset) -> Dataset:
-        """Return the dataset with codes of classes and domains such that equal names have the codes of `other`.
+        """Return the dataset with its class and domain codes renumbered to the codes of `other`, matched by name.
 
         Names that the other dataset lacks are numbered after its own.
 
@@ -304,7 +304,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
-        """Return a dataset of the items at some positions, int64 ``(m,)``; `split` renames its split."""
+        """Return a dataset of the items at some positions, int64 ``(m,)``; `split` is the name of its split."""
         store = SubsetStore(self.store, positions)
         return self.subset_with_store(positions, store, split=split or self.split)
 

@@ -83,7 +83,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedArrayStore(ArrayStore):
-    """Store of memory-mapped arrays computed from items; has no digests, as the dataset keeps those of the items."""
+    """Store of memory-mapped arrays computed from items; it has no digests of its own, as the dataset keeps them."""
 
     digests = None
 

@@ -194,7 +194,7 @@ def _check_matrix_size(rows: int, columns: int) -> None:
 
 
 def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
-    """Return the features to fit, ``(n, p)``: standardized, at most `components`, or one-hot if `rows` is None."""
+    """Return the features to fit, ``(n, p)``: standardized `rows`, at most `components`, or one-hot without `rows`."""
     if rows is None:
         return np.eye(len(indices))
     features = np.asarray(rows[indices], dtype=np.float64)

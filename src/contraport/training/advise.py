@@ -35,7 +35,7 @@ PRETRAINED_FLAGS = "--encoder resnet18 --pretrained --freeze"
 
 
 class Suggestion(NamedTuple):
-    """Recommended options with the reason for them.
+    """Recommended options, with the reason for the recommendation.
 
     Attributes:
         options: Options of `contraport train`, as in a shell; empty if the defaults are recommended.

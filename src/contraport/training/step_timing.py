@@ -98,7 +98,7 @@ class _AllStepsTimed(Exception):  # noqa: N818 - control flow
 
 
 class _StepTimer(Callback):
-    """Callback that times each step, including the wait for its batches, and ends the training after the last."""
+    """Callback that times each step, including the wait for data, and ends the training after the last timed step."""
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []

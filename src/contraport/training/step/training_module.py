@@ -22,7 +22,7 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 
 
 class MinedBatchLayout(NamedTuple):
-    """Layout of a batch with mined negatives: each item, then its negatives from each table in turn.
+    """Layout of a batch with mined negatives: each item is followed by its negatives, table by table.
 
     Attributes:
         num_negatives: number of negatives of an item in a table.
@@ -33,7 +33,7 @@ class MinedBatchLayout(NamedTuple):
     num_tables: int
 
     def split_batch(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
-        """Split a batch: return the items, the rows to embed, and the ids of the negatives of each table, ``(b, k)``.
+        """Split a batch into the items, the rows to embed, and the ids of the negatives of each table, ``(b, k)``.
 
         The rows to embed are each item, then its k negatives; each view of the negatives comes from its own table.
 
