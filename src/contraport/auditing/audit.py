@@ -163,7 +163,7 @@ def _one_view_hint(options: AuditOptions) -> str:
     data = options.data
     if not isinstance(data, str | Path) or Path(data).suffix not in tables.SUFFIXES or not Path(data).is_file():
         return ""
-    return f" {tables.suggest_views(data, options.columns)}"
+    return f" {tables.format_views_hint(data, options.columns)}"
 
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:

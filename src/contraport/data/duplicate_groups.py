@@ -149,7 +149,7 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
-def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, by: int = 1) -> Tensor:
+def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
     """Assign to each item the partner of another item, as a wrong pair; return the new partners, int64 ``(m,)``.
 
     An item and the item whose partner it gets differ in the content of every view, as otherwise the new pair would be a
@@ -159,7 +159,7 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
         items: the items in random order, int64 ``(m,)``.
         ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
-        by: offset of the other item in the given order, if no content repeats.
+        shift: offset of the other item in the given order, if no content repeats.
 
     >>> random = np.random.default_rng(0)
     >>> draw_wrong_partners(torch.tensor([4, 2, 7]), None, random).tolist()
@@ -169,8 +169,8 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
     ([2, 3], [0, 1])
     """
     if ids is None:
-        return items.roll(by)
-    first, second = items.numpy(), items.roll(by).numpy().copy()
+        return items.roll(shift)
+    first, second = items.numpy(), items.roll(shift).numpy().copy()
     break_same_content_pairs(first, second, ids.numpy(), random)
     same = (ids.numpy()[first] == ids.numpy()[second]).any(axis=1)
     return torch.from_numpy(np.where(same, first, second))

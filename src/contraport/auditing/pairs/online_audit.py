@@ -188,7 +188,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         """Draw other partners of the decoys, ``(d,)``, which were not trained on; their own item if there is none."""
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
-        return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, by=2)
+        return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, shift=2)
 
 
 class AuditCallback(OnlineAuditCallback[PairAuditState]):

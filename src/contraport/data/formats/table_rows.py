@@ -91,7 +91,7 @@ class TableRows:
 
         Of rows in files only strings are examined, as everything else would have to be read.
         """
-        if not (self.is_table or holds_only_strings(self)):
+        if not (self.is_table or is_single_string_column(self)):
             return np.zeros(len(self), dtype=np.bool_)
         empty = mask_empty_rows(self.table if self.is_table else self.table[:])
         return empty if self.indices is None else empty[self.indices]
@@ -125,7 +125,7 @@ def find_text_list_view(schema: pa.Schema, views: Sequence[Sequence[str]]) -> st
     return names[0] if names else None
 
 
-def holds_only_strings(rows: TableRows) -> bool:
+def is_single_string_column(rows: TableRows) -> bool:
     """Return whether the only column of a table holds strings."""
     return len(rows.schema.names) == 1 and holds_strings(rows.schema.field(0))
 
@@ -357,7 +357,7 @@ def _read_item_values(
 
 def _build_view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
     """Build one view from its columns, for all rows. Texts, and numbers of an Arrow table, are read into memory."""
-    if holds_only_strings(rows):
+    if is_single_string_column(rows):
         table = rows.read()
         if texts and holds_texts(table, names[0]):
             return PackedTextStore.from_texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")

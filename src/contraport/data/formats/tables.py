@@ -87,7 +87,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     return table
 
 
-def suggest_views(path: str | Path, columns: Mapping[str, Any] | None = None) -> str:
+def format_views_hint(path: str | Path, columns: Mapping[str, Any] | None = None) -> str:
     """Return a hint that lists the columns of a table of one view, and shows how to declare several views."""
     (names,) = resolve_roles(TableRows(read_table(path, columns)), columns, str(path)).views
     example = format_options(columns={"views": suggest_view_patterns(names)})
