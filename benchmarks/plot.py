@@ -1,19 +1,32 @@
-"""Draws docs/images/engine.png: time and memory by number of rows, of contraport and other packages.
+"""Draws time and memory by number of rows: docs/images/engine.png of losses, docs/images/scale.png of audits.
 
-python -m benchmarks.engine --memory ... (`GROWTH`) && python -m benchmarks.plot
+python -m benchmarks.engine --memory ... (`GROWTH`)
+python -m benchmarks.scale --cases audit ...
+python -m benchmarks.plot [engine] [scale]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from contraport.auditing.pairs.paired_features import MAX_EXACT_ITEMS
 from contraport.plots.figure_setup import BLUE, GREEN, GREY, ORANGE, PURPLE, create_panels
 
 MEASURED = Path("benchmarks/results/growth.json")
-DRAWN = Path("docs/images/engine.png")
+AUDITED = Path("benchmarks/results/scale.json")
+IMAGES = Path("docs/images")
+
+EXPONENT_LIMIT = 1.1
+"""Exponent of the reference lines of the growth of audits."""
+
+AUDIT_COLORS = {512: ORANGE, 64: BLUE}
+DURATIONS = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36000: "10 h"}
 
 GROWTH = [
     ["--only", loss, "--rows", *rows.split(), "--rounds", "1", "--memory", "--out", str(MEASURED)]
@@ -52,7 +65,8 @@ def draw(axes: Axes, results: list[dict], loss: str, key: str) -> None:
     axes.grid(alpha=0.25)
 
 
-def main() -> None:
+def draw_engine() -> Figure:
+    """Draw the time and memory of losses, of contraport and other packages."""
     results = json.loads(MEASURED.read_text())["results"]
     figure, axes = create_panels(2 * len(PANELS), width=8.6, ratio=1.35)
     for (loss, title), time, memory in zip(PANELS.items(), axes[::2], axes[1::2], strict=True):
@@ -63,9 +77,48 @@ def main() -> None:
         time.legend(frameon=False, fontsize=8)
     for below in axes[-2:]:
         below.set_xlabel("rows, d = 128")
-    DRAWN.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(DRAWN, dpi=120)
-    print(f"written: {DRAWN}")
+    return figure
+
+
+def draw_audits() -> Figure:
+    """Draw the CPU seconds of audits of frozen vectors, with fitted exponents and the growth that is the limit."""
+    results = [
+        row for row in json.loads(AUDITED.read_text())["results"] if row["case"] == "audit" and "note" not in row
+    ]
+    figure, (axes,) = create_panels(1, width=6.4, ratio=1.55)
+    for width, color in AUDIT_COLORS.items():
+        rows, seconds = np.array([(r["rows"], r["seconds"]) for r in results if r["width"] == width]).T
+        large = rows > MAX_EXACT_ITEMS  # smaller audits find neighbors exactly, in quadratic time
+        exponent = np.polyfit(np.log(rows[large]), np.log(seconds[large]), 1)[0]
+        label = f"{width} numbers, $n^{{{exponent:.2f}}}$"
+        axes.plot(rows, seconds, "-", color=color, marker="o", markersize=4.5, label=label)
+        for place in zip(rows, seconds, strict=True):
+            duration = f"{place[1]:.0f} s" if place[1] < 120 else f"{place[1] / 60:.1f} min"
+            axes.annotate(duration, place, (4, -6), textcoords="offset points", va="top", fontsize=9)
+        limit = seconds[large][0] * (rows[large] / rows[large][0]) ** EXPONENT_LIMIT
+        axes.plot(rows[large], limit, "--", color=GREY, linewidth=1, zorder=1)
+    axes.plot([], [], "--", color=GREY, linewidth=1, label=f"limit, $n^{{{EXPONENT_LIMIT}}}$")
+    axes.legend(frameon=False, loc="upper left")
+    axes.set(xscale="log", yscale="log", xlabel="pairs", title="CPU time of audits of frozen vectors, one thread")
+    sizes = sorted({row["rows"] for row in results})
+    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+    axes.set_yticks(list(DURATIONS), list(DURATIONS.values()))
+    axes.set_ylim(1, 1.5 * max(row["seconds"] for row in results))
+    axes.set_xlim(8_000, 1.6 * sizes[-1])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    return figure
+
+
+DRAWN = {"engine": draw_engine, "scale": draw_audits}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("images", nargs="*", default=list(DRAWN), help="engine, scale; default: both.")
+    for name in parser.parse_args().images:
+        DRAWN[name]().savefig(IMAGES / f"{name}.png", dpi=120)
+        print(f"written: {IMAGES / name}.png")
 
 
 if __name__ == "__main__":

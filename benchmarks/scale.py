@@ -7,12 +7,13 @@ count; wall seconds are recorded too. The peak is that of all memory of the proc
 the start of the command. The exponent is that of the growth since the size before.
 
     python -m benchmarks.scale [--cases audit ...] [--rows 10000 100000] [--widths 64]
-        [--out benchmarks/results/scale.json]
+        [--seconds 900] [--gigabytes 8] [--out benchmarks/results/scale.json]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import json
@@ -23,12 +24,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -40,7 +44,6 @@ from contraport.auditing import crossfit, result
 from contraport.auditing.pairs import paired_features
 
 LATENT, SHUFFLED = 24, 0.2
-SECONDS_LIMIT, GIGABYTES_LIMIT = 900, 8
 
 _audit = importlib.import_module("contraport.auditing.audit")  # the package has a function of this name
 AUDIT_PARTS = {
@@ -73,15 +76,36 @@ def write_pairs(path: Path, items: int, width: int, *, seed: int = 0) -> np.ndar
     return is_wrong
 
 
-def measure_audit(folder: Path, items: int, width: int) -> Callable[[], dict[str, float]]:
+def write_views(path: Path, arrays: dict[str, np.ndarray], *, as_numbers: bool = False) -> None:
+    """Write arrays to a file of the format of its suffix; vectors in a table are lists, or one column per number."""
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    elif path.suffix == ".npy":
+        np.save(path, *arrays.values())
+    else:
+        columns: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if as_numbers:
+                columns |= {f"{name}.{k}": column for k, column in enumerate(array.T)}
+            elif array.ndim == 2:
+                columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
+            else:
+                columns[name] = array
+        pyarrow.parquet.write_table(pa.table(columns), path)
+
+
+def measure_audit(folder: Path, items: int, width: int, data: str = "pairs.npz") -> Callable[[], dict[str, float]]:
     """Prepare an audit of frozen vectors with better partners, files and page; its parts are measured apart."""
     is_wrong = write_pairs(folder / "pairs.npz", items, width)
+    if data != "pairs.npz":
+        with np.load(folder / "pairs.npz") as file:
+            write_views(folder / data, dict(file))
     parts = dict.fromkeys(AUDIT_PARTS, 0.0)
     for part, (holder, name) in AUDIT_PARTS.items():
         setattr(holder, name, count_seconds(getattr(holder, name), parts, part))
 
     def run() -> dict[str, Any]:
-        audit = contraport.audit(data=folder / "pairs.npz", method="frozen", out=folder / "audit", progress=False)
+        audit = contraport.audit(data=folder / data, method="frozen", out=folder / "audit", progress=False)
         auroc = float(roc_auc_score(~is_wrong, audit.scores))
         return {"auroc": auroc, "rate": audit.noise_rate, "parts": parts}
 
@@ -132,6 +156,21 @@ def measure_run(call: Callable[[Any, Path, Path], Any]) -> Callable[[Path, int, 
     return prepare
 
 
+def measure_format(name: str, **options: Any) -> Callable[[Path, int, int], Callable[[], Any]]:
+    """Return a case that embeds one view from a file of this name; the model is trained on few vectors."""
+
+    def prepare(folder: Path, items: int, width: int) -> Callable[[], Any]:
+        write_pairs(folder / "pairs.npz", items, width)
+        with np.load(folder / "pairs.npz") as file:
+            vectors = file["view0"]
+        np.save(folder / "few.npy", vectors[:2_000])
+        write_views(folder / name, {"x": vectors}, **options)
+        run = contraport.train(data=folder / "few.npy", epochs=1, out=folder / "run", progress=False, device="cpu")
+        return lambda: contraport.embed(run, data=folder / name, out=folder / "features.npz", progress=False)
+
+    return prepare
+
+
 def measure_evaluation(*metrics: str) -> Callable[[Path, int, int], Callable[[], Any]]:
     """Return a case that evaluates a run by some metrics on a fifth of the rows, with the others for training."""
     return measure_run(
@@ -144,6 +183,7 @@ def measure_evaluation(*metrics: str) -> Callable[[Path, int, int], Callable[[],
 CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
     "audit": measure_audit,
     "audit, exact neighbors": measure_exact_audit,
+    "audit, .parquet": functools.partial(measure_audit, data="pairs.parquet"),
     "neighbors": measure_features(contraport.neighbors, query=0),
     "neighbors, new index": measure_features(contraport.neighbors, query=0, index="features.faiss"),
     "cluster": measure_features(contraport.cluster, k=100),
@@ -152,6 +192,10 @@ CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
     "embed": measure_run(
         lambda run, data, folder: contraport.embed(run, data=data, out=folder / "features.npz", progress=False)
     ),
+    "embed, .npz": measure_format("vectors.npz"),
+    "embed, .npy": measure_format("vectors.npy"),
+    "embed, .parquet of lists": measure_format("vectors.parquet"),
+    "embed, .parquet of numbers": measure_format("vectors.parquet", as_numbers=True),
     "evaluate, linear probe": measure_evaluation("linear_probe"),
     "evaluate, kNN": measure_evaluation("knn"),
     "evaluate, retrieval": measure_evaluation("recall@1"),
@@ -159,34 +203,66 @@ CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
 }
 
 
-def measure(name: str, items: int, width: int) -> dict[str, float]:
-    """Measure a case in this process: CPU seconds, wall seconds, peak gigabytes, and what an audit returns."""
+def measure(name: str, items: int, width: int, limits: tuple[int, int]) -> dict[str, float]:
+    """Measure a case in this process: CPU seconds, wall seconds, gigabytes, and what an audit returns.
+
+    The limits are CPU seconds and gigabytes. The gigabytes are those before the command, with the libraries, and at the
+    peak; both include files that are mapped to memory. The own memory does not, and grows from the start of the
+    command; its peak is sampled.
+    """
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES_LIMIT * 10**9,) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (limits[1] * 10**9,) * 2)
     with tempfile.TemporaryDirectory() as folder:
         run = CASES[name](Path(folder), items, width)
+        pa.default_memory_pool().release_unused()
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: that of the preparation does not count
+        before = read_gigabytes("VmRSS")
         started, wall = time.process_time(), time.perf_counter()
-        resource.setrlimit(resource.RLIMIT_CPU, (round(started) + SECONDS_LIMIT, resource.RLIM_INFINITY))
-        found = run()
+        resource.setrlimit(resource.RLIMIT_CPU, (round(started) + limits[0], resource.RLIM_INFINITY))
+        with peak_of_own_memory() as own:
+            found = run()
         seconds = {"seconds": time.process_time() - started, "wall": time.perf_counter() - wall}
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        peak = int(status["VmHWM"].split()[0]) * 1024 / 1e9
-        return seconds | {"gigabytes": peak} | (found if "audit" in name else {})
+        memory = {"gigabytes": read_gigabytes("VmHWM"), "before": before, "own": max(own) - own[0]}
+        return seconds | memory | (found if "audit" in name else {})
 
 
-def measure_apart(name: str, items: int, width: int) -> dict[str, Any]:
+@contextlib.contextmanager
+def peak_of_own_memory(seconds: float = 0.02) -> Iterator[list[float]]:
+    """Sample the gigabytes of this process that are no mapped files; yield the samples, the first from before."""
+    samples, stopped = [read_gigabytes("RssAnon")], threading.Event()
+
+    def sample() -> None:
+        while not stopped.wait(seconds):
+            samples.append(read_gigabytes("RssAnon"))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def read_gigabytes(field: str) -> float:
+    """Read a field of the memory status of this process."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[field].split()[0]) * 1024 / 1e9
+
+
+def measure_apart(name: str, items: int, width: int, limits: tuple[int, int]) -> dict[str, Any]:
     """Measure a case in a process of its own; return its row, with a note instead of numbers if it hit a limit."""
     command = [sys.executable, "-m", "benchmarks.scale", "--measure", "--cases", name]
     command += ["--rows", str(items), "--widths", str(width)]
+    command += ["--seconds", str(limits[0]), "--gigabytes", str(limits[1])]
     row = {"case": name, "width": width, "rows": items}
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     if done.returncode == 0:
         return row | json.loads(done.stdout.splitlines()[-1])
     if done.returncode == -signal.SIGXCPU:
-        return row | {"note": f"over {SECONDS_LIMIT} s"}
+        return row | {"note": f"over {limits[0]} s"}
     if "MemoryError" in done.stderr or "can't allocate memory" in done.stderr:
-        return row | {"note": f"over {GIGABYTES_LIMIT} GB"}
+        return row | {"note": f"over {limits[1]} GB"}
     raise RuntimeError(f"{name}, {items} rows: {done.stderr[-2_000:]}")
 
 
@@ -218,18 +294,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--rows", nargs="+", type=int, default=[10_000, 100_000])
     parser.add_argument("--widths", nargs="+", type=int, default=[64])
+    parser.add_argument("--seconds", type=int, default=900, help="Limit of the CPU seconds of a measurement.")
+    parser.add_argument("--gigabytes", type=int, default=8, help="Limit of its memory.")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/scale.json"))
     parser.add_argument("--measure", action="store_true", help="Measure one case in this process and print it.")
     options = parser.parse_args(arguments)
+    limits = options.seconds, options.gigabytes
     if options.measure:
-        print(json.dumps(measure(options.cases[0], options.rows[0], options.widths[0])))
+        print(json.dumps(measure(options.cases[0], options.rows[0], options.widths[0], limits)))
         return
     torch.set_num_threads(1)
     results = json.loads(options.out.read_text())["results"] if options.out.exists() else []
     for name in options.cases:
         for width in options.widths:
             for items in options.rows:
-                row = measure_apart(name, items, width)
+                row = measure_apart(name, items, width, limits)
                 print(json.dumps(row), flush=True)
                 results = [r for r in results if (r["case"], r["width"], r["rows"]) != (name, width, items)] + [row]
                 results.sort(key=lambda r: (list(CASES).index(r["case"]), r["width"], r["rows"]))

@@ -12,6 +12,8 @@ from typing import Any
 
 from suites import suites
 
+from contraport.auditing.pairs.paired_features import MAX_EXACT_ITEMS, MAX_REFERENCE_ITEMS
+
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"
 SHORT_RUNS = "The runs are short and the sets small, so a difference of one point means nothing."
@@ -65,6 +67,8 @@ d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine
 
 {scale(load(MEASURED / "scale.json")["results"])}
 
+{approximate_audits(load(MEASURED / "approximate_audit.json")["results"])}
+
 {device(load(MEASURED / "cuda.json"))}
 
 {training(load(MEASURED / "training.json"))}
@@ -73,7 +77,8 @@ d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine
 
 - NCCL, several GPUs, several machines, and any GPU other than an H100.
 - Peers with more than 16,384 rows, which would not fit in memory.
-- Audits, indices and evaluations of a million rows, and wall time on a machine without other work.
+- Evaluations of a million rows, audits of a million pairs of more than 64 numbers, and wall time on a machine without
+  other work.
 """
 
 
@@ -204,12 +209,14 @@ def scale(results: list[dict[str, Any]]) -> str:
     audits = [row for row in results if row["case"] == "audit" and "parts" in row]
     largest = max(audits, key=lambda row: (row["rows"], -row["width"]))
     parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in largest["parts"].items())
+    libraries = min(row["before"] for row in results if "before" in row)
     said = paragraph(
-        "CPU seconds of one thread, and the peak memory of the process with its libraries (about 0.95 GB) and data "
-        f"(`python -m benchmarks.scale`; limits of {LIMITS}). The exponent is that of the growth since the size above, "
-        "if that took long enough. A fifth of the pairs of an audit are wrong; up to 20,000 items its neighbors are "
-        "exact, above that they are found by cells. CPU seconds of the parts of the audit of "
-        f"{largest['rows']:,} pairs of {largest['width']} numbers: {parts}; the rest is reading."
+        "CPU seconds of one thread, and the peak memory of the process with its libraries (at least "
+        f"{libraries:.1f} GB) and data (`python -m benchmarks.scale`; limits of {LIMITS}). The exponent is that of the "
+        "growth since the size above, if that took long enough. A fifth of the pairs of an audit are wrong; up to "
+        f"{MAX_EXACT_ITEMS:,} items its neighbors are exact, above that they are found by cells. The audit of "
+        f"{largest['rows']:,} pairs of {largest['width']} numbers took {largest['wall']:.0f} s beside other work. CPU "
+        f"seconds of its parts: {parts}; the rest is reading."
     )
     quadratic = paragraph(
         "`duplicates` without an index compares all pairs of rows. Metrics of retrieval and kNN in `evaluate` compare "
@@ -217,7 +224,37 @@ def scale(results: list[dict[str, Any]]) -> str:
         "quadratic, their memory is not."
     )
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
-    return f"## Commands by number of rows\n\n{said}\n\n{quadratic}\n\n{table(head, map(cells, results))}"
+    image = "![CPU seconds of audits against the number of pairs, for vectors of 64 and 512 numbers](images/scale.png)"
+    shown = paragraph(
+        f"The exponents in the plot are those of more than {MAX_EXACT_ITEMS:,} pairs; the dashed lines grow as n^1.1."
+    )
+    sections = said, quadratic, table(head, map(cells, results)), shown, image
+    return "\n\n".join(("## Commands by number of rows", *sections))
+
+
+def approximate_audits(results: list[dict[str, Any]]) -> str:
+    """Return the section that compares the ranks of approximate audits with those of exact ones."""
+    groups: dict[tuple[str, int], list[dict[str, dict[str, float]]]] = {}
+    for row in results:
+        groups.setdefault((row["data"], row["pairs"]), []).append(row["measured"])
+
+    def cells(data: str, pairs: int, seeds: list[dict[str, dict[str, float]]]) -> list[str]:
+        exact, *others = ([found[how]["auroc"] for found in seeds] for how in ("exact", "references", "cells"))
+        differences = [[b - a for a, b in zip(exact, other, strict=True)] for other in others]
+        means = [f"{statistics.mean(exact):.4f}", *(f"{round(statistics.mean(d), 4) + 0:+.4f}" for d in differences)]
+        return [data, f"{pairs:,}", str(len(seeds)), *means, f"{max(map(abs, differences[-1])):.4f}"]
+
+    large = {row["data"]: row["measured"] for row in results if row["pairs"] > MAX_EXACT_ITEMS}
+    ratios = [f"{m['exact']['seconds'] / m['cells']['seconds']:.0f} times ({data})" for data, m in large.items()]
+    said = paragraph(
+        f"An audit ranks similarities among {MAX_REFERENCE_ITEMS:,} reference items, and finds the neighbors among "
+        f"more than {MAX_EXACT_ITEMS:,} items by cells; an exact audit compares each item with all others. The table "
+        "has the AUROC of the exact audit and the mean differences from it, with reference items alone, and with cells "
+        "too, which are forced on smaller data (`python -m benchmarks.approximate_audit`). A fifth of the pairs are "
+        f"wrong. Of the largest data the exact audit takes {' and '.join(ratios)} as many CPU seconds."
+    )
+    head = ["data", "pairs", "seeds", "exact", "reference items", "and cells", "largest difference"]
+    return f"## Approximate audits\n\n{said}\n\n{table(head, (cells(*key, seeds) for key, seeds in groups.items()))}"
 
 
 def device(measured: dict[str, Any]) -> str:
