@@ -73,7 +73,7 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
         return module
     convert_sync_batch_norm(module, device)
     if strategy == "fsdp":
-        shard_networks([encoder for model in module.encoding_models() for encoder in model.encoders], device)
+        shard_networks([encoder for model in module.list_encoding_models() for encoder in model.encoders], device)
     ignored = [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):

@@ -58,7 +58,7 @@ def fit(
     device, module = select_training_device(settings.device), components.module
     module.to(device)
     if settings.compile:
-        for model in module.encoding_models():
+        for model in module.list_encoding_models():
             compile_encoders(model)
     # FSDP replaces parameters in place. The copy, made before, receives the gathered weights at the end.
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None

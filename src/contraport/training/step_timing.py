@@ -149,7 +149,7 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
     )
     module.to(device).train()
     if settings.compile:
-        for model in module.encoding_models():
+        for model in module.list_encoding_models():
             compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

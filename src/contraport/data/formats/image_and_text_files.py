@@ -195,7 +195,7 @@ def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
     outside = f"{in_folder.count(False)} of {len(in_folder)} files"
     message = f"data: {root} has {outside} outside of its class folders; move them, or ignore the classes by "
     check(all(in_folder), f"{message}{format_options(ignore_labels=True)}.", "mixed_folders")
-    if not _imply_domains(parents):
+    if not _folders_imply_domains(parents):
         labels, class_names = factorize("labels", [folders[0] for folders in parents])
         return ItemMetadata(root, len(parents), labels, class_names)
     domains, domain_names = factorize("domains", [folders[0] for folders in parents])
@@ -204,7 +204,7 @@ def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
     return ItemMetadata(root, len(parents), labels, class_names, domains, domain_names)
 
 
-def _imply_domains(parents: list[tuple[str, ...]]) -> bool:
+def _folders_imply_domains(parents: list[tuple[str, ...]]) -> bool:
     """Return whether folders imply domains: several outer folders that contain the same several inner folders."""
     if any(len(folders) != 2 for folders in parents):
         return False

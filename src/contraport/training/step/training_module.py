@@ -128,7 +128,7 @@ class TrainingModule(nn.Module):
         """The objective that compares embeddings; None for predictive learning, which decodes views."""
         return self.comparison.objective
 
-    def encoding_models(self) -> tuple[Model, ...]:
+    def list_encoding_models(self) -> tuple[Model, ...]:
         """Return all models that encode views: the trained model, and the momentum encoder's if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
