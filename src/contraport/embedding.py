@@ -29,8 +29,8 @@ BLOCK_ITEMS = 64
 """Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""
 
 LARGE_ITEM_VALUES, LARGE_ITEM_BLOCK = 10_000, 4
-"""On a CPU, images and series with more values than the first number are passed to the model in blocks of the second:
-activations then fit the caches, and the allocator reuses that memory instead of mapping new pages for each layer."""
+"""Number of values above which an image or series is large, and number of large items per block on a CPU: activations
+of small blocks fit the caches, and the allocator reuses their memory instead of mapping new pages for each layer."""
 
 
 PrepareViews = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
@@ -281,7 +281,7 @@ def extract_features(
     *,
     prepare: PrepareViews | None = None,
 ) -> Tensor:
-    """Return the frozen features of all items, `(n, F)`; the inputs are their unaugmented views, or made by `prepare`.
+    """Return the frozen features of all items, `(n, F)`, from their unaugmented views or inputs made by `prepare`.
 
     The caller's random state does not change.
     """
@@ -305,7 +305,7 @@ def embed_views(
     project: bool = False,
     plain: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of each of two random views of all items, `(n, F)`; the views are reproducible.
+    """Return the frozen features of two reproducible random views of all items, `(n, F)` each.
 
     With `project`, return the projections that the loss compares, `(n, d)`; with `plain`, use all views of the data.
     """

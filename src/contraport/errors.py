@@ -58,9 +58,9 @@ _ARGUMENT = re.compile(r"([A-Za-z_][\w.]*): ")
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager and decorator: add a hint to errors in the block, a command that explains more.
+    """Context manager and decorator: add a hint, a command that explains more, to errors raised in the block.
 
-    Python prints the note below the message, the command line behind it. A note added further in stays, as it is more
+    Python prints the note below the message, the command line behind it. A note of an inner block stays, as it is more
     specific.
     """
     try:
@@ -78,7 +78,7 @@ def add_hint(error: UsageError | FloatingPointError, command: str) -> None:
 
 @contextmanager
 def rename_argument(new: str, *old: str) -> Iterator[None]:
-    """Context manager: report errors of some arguments in the block under the name that the caller knows.
+    """Context manager: in errors raised in the block, replace any of the old argument names by the new one.
 
     >>> with rename_argument("rows", "features", "data"):
     ...     raise UsageError("features: must be finite, got NaN.", kind="not_finite")
@@ -344,7 +344,7 @@ def report_missing_extra(extra: str, purpose: str) -> Iterator[None]:
         package = (error.name or "").split(".")[0]
         if package in ("", "contraport"):
             raise
-        raise _missing_package(package, extra, purpose) from error
+        raise _missing_package_error(package, extra, purpose) from error
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
@@ -356,9 +356,9 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise _missing_package(module.split(".")[0], extra, purpose) from error
+        raise _missing_package_error(module.split(".")[0], extra, purpose) from error
 
 
-def _missing_package(package: str, extra: str, purpose: str) -> UsageError:
+def _missing_package_error(package: str, extra: str, purpose: str) -> UsageError:
     message = f"{purpose} needs the package {package!r}: pip install 'contraport[{extra}]'."
     return UsageError(message, kind="missing_package")

@@ -23,11 +23,11 @@ from contraport._utils.files import atomic_write
 from contraport.errors import UsageError, check, check_regular_file, describe_value, unreadable_error
 
 _METADATA_PREFIX = "contraport."
-_TEXT_NAMES = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
-"""Name in feature files of each text attribute of `Features`."""
+_TEXT_FIELDS = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
+"""Text fields of `Features`, each with its name in feature files."""
 
 _ITEM_ARRAY_NAMES = {"source_rows": "rows", "splits": "splits", "keys": "keys", "labels": "labels"}
-"""Name in `.npz` files of each array of `Features` with a value per item; Parquet columns have it in the singular."""
+"""Names in `.npz` files of the arrays of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26
 _SHARD = re.compile(r"\.\d{5}-of-\d{5}")
@@ -146,7 +146,7 @@ def shard_path(path: Path, number: int, total: int) -> Path:
 
 
 def find_files_conflicting_with_shards(path: Path, total: int | None = None) -> list[Path]:
-    """Find existing files that conflict with new shards: `read_features` would read them instead, or mix them in.
+    """Find existing files that conflict with new shards, as `read_features` would read them instead or in addition.
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
@@ -287,7 +287,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 
 def _collect_metadata(features: Features) -> dict[str, str]:
-    values = {stored: getattr(features, name) for name, stored in _TEXT_NAMES.items()}
+    values = {stored: getattr(features, name) for name, stored in _TEXT_FIELDS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -305,7 +305,7 @@ def _read_npz(path: Path) -> Features:
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:
         return _features_from_array(arrays["features"])
-    metadata: dict[str, Any] = {name: str(arrays[stored]) for name, stored in _TEXT_NAMES.items() if stored in arrays}
+    metadata: dict[str, Any] = {name: str(arrays[stored]) for name, stored in _TEXT_FIELDS.items() if stored in arrays}
     columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _ITEM_ARRAY_NAMES.items()}
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
@@ -392,7 +392,7 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
         class_names = np.array([""] * (int(labels.max()) + 1), dtype=columns["class_name"].dtype)
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    metadata = {name: stored[key] for name, of in _TEXT_NAMES.items() if (key := _METADATA_PREFIX + of) in stored}
+    metadata = {name: stored[key] for name, of in _TEXT_FIELDS.items() if (key := _METADATA_PREFIX + of) in stored}
     return Features(array, columns["row"], columns["split"], columns.get("key"), labels, class_names, **metadata)
 
 

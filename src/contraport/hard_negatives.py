@@ -85,8 +85,8 @@ def mine_hard_negatives(
     shapes = tuple(anchors.shape), tuple(candidates.shape)
     check(shapes[0] == shapes[1], f"candidates: must have the shape of anchors, {shapes[0]}, got {shapes[1]}.", "shape")
     items = torch.arange(len(anchors))
-    query_of, queries = _number_contents(items if anchor_ids is None else anchor_ids.cpu())
-    candidate_of, columns = _number_contents(items if candidate_ids is None else candidate_ids.cpu())
+    query_of, queries = _number_distinct_ids(items if anchor_ids is None else anchor_ids.cpu())
+    candidate_of, columns = _number_distinct_ids(items if candidate_ids is None else candidate_ids.cpu())
     anchors, candidates = (F.normalize(rows.detach().float(), dim=1) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
     excluded = [query_of * len(columns) + candidate_of]
@@ -110,8 +110,8 @@ def mine_hard_negatives(
     return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
 
 
-def _number_contents(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Number distinct contents in the order of first occurrence; return each item's number, and each content's item."""
+def _number_distinct_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Number distinct ids by first occurrence; return the number of each item, and the first item of each number."""
     _, numbers = torch.unique(ids, return_inverse=True)
     first = torch.full((int(numbers.max()) + 1,), len(ids)).scatter_reduce(0, numbers, torch.arange(len(ids)), "amin")
     order = first.argsort()

@@ -105,7 +105,7 @@ class Option:
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
     def check_unchanged(self, value: Any, recorded: Any, file: Path) -> None:
-        """Raise `UsageError` unless a resumed call may have a value although another one is recorded in a file."""
+        """Raise `UsageError` if a resumed run changes a value, recorded in a file, that it must not change."""
         if self.may_increase_on_resume:
             self.validate(value)
             good = value >= recorded
@@ -124,14 +124,14 @@ def has_object_placeholder(value: Any) -> bool:
 
 
 def get_display_name(value: Any) -> str:
-    """Return a name of a value for messages and file names: a text as it is, else its attribute `name` or its type."""
+    """Return the display name of a value: a text or path itself, else the attribute `name` or the name of the type."""
     return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
 
 
 def merge_resumed_options(
     options: Mapping[str, Option], recorded: Mapping[str, Any], given: Mapping[str, Any], file: Path
 ) -> dict[str, Any]:
-    """Return the options of a resumed call: those recorded in a file of its folder, overridden by the given ones.
+    """Merge options recorded in a file with the given options of a resumed call, which take precedence.
 
     Raises:
         UsageError: a recorded option is unknown, a recorded object is not given again, or a given option differs from
@@ -402,13 +402,13 @@ def subset_of(*names: str) -> OptionCheck:
     return validate
 
 
-def matches_type(value: Any, annotation: Any, *, objects: bool = True) -> bool:
+def matches_type(value: Any, annotation: Any, *, match_any: bool = True) -> bool:
     """Return whether a value matches a type annotation; an int matches `float`, a bool matches only `bool`.
 
     Args:
         value: the value.
         annotation: a type, a union, `Any`, `Literal` or a list or sequence type.
-        objects: whether `Any` matches every value or none.
+        match_any: whether `Any` matches every value or none.
 
     >>> matches_type(3, float | None), matches_type(True, float), matches_type("ab", Sequence[str])
     (True, False, False)
@@ -416,12 +416,12 @@ def matches_type(value: Any, annotation: Any, *, objects: bool = True) -> bool:
     classes, bool_classes, forms = _split_annotation(annotation)
     if isinstance(value, bool_classes if isinstance(value, bool) else classes):
         return True
-    return bool(forms) and any(_matches_form(value, form, objects=objects) for form in forms)
+    return bool(forms) and any(_matches_special_form(value, form, match_any=match_any) for form in forms)
 
 
 @functools.cache
 def _split_annotation(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
-    """Split an annotation into classes for `isinstance`, those of them for a bool, and forms such as `Literal`.
+    """Split an annotation into classes for `isinstance`, classes that accept a bool, and special forms (`Literal`).
 
     Cached: a run folder has some seventy options, and most annotations are unions.
     """
@@ -440,13 +440,13 @@ def _split_annotation(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ..
     return tuple(classes), tuple(bool_classes), tuple(forms)
 
 
-def _matches_form(value: Any, form: Any, *, objects: bool) -> bool:
+def _matches_special_form(value: Any, form: Any, *, match_any: bool) -> bool:
     if form is Any:
-        return objects
+        return match_any
     parts = get_args(form)
     if get_origin(form) is Literal:
         return value in parts
-    return isinstance(value, list | tuple) and all(matches_type(item, parts[0], objects=objects) for item in value)
+    return isinstance(value, list | tuple) and all(matches_type(item, parts[0], match_any=match_any) for item in value)
 
 
 def describe_type(annotation: Any) -> str:
@@ -464,10 +464,10 @@ def describe_type(annotation: Any) -> str:
         return "a list"
     if origin in (dict, Mapping):
         return 'keys with values, such as {"key": "value"}'
-    return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return _TYPE_DESCRIPTIONS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-_WORDS = {
+_TYPE_DESCRIPTIONS = {
     int: "an integer",
     float: "a number",
     bool: "true or false",

@@ -16,7 +16,7 @@ RAMP_FUNCTIONS: dict[str, Callable[[float], float]] = {
     "linear": lambda x: x,
     "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
 }
-"""Interpolation functions by name of the shape: from progress 0 to 1 to the position between start (0) and end (1)."""
+"""Shapes of ramps by name: functions from progress, 0 to 1, to the position between start (0) and end (1)."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def parse_schedule_parts(argument: str, text: float | str) -> tuple[float, float
     return numbers[0], numbers[-1], shape
 
 
-LEARN = "learn"
-"""Value of the option `temperature` for a learned temperature; learn:0.07 sets its initial value."""
+LEARNED_TEMPERATURE = "learn"
+"""Value of the option `temperature` that requests a learned temperature; learn:0.07 also sets its initial value."""
 
 
 def is_learned_temperature(text: object) -> bool:
@@ -96,7 +96,7 @@ def is_learned_temperature(text: object) -> bool:
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
     """
-    return str(text).partition(":")[0] == LEARN
+    return str(text).partition(":")[0] == LEARNED_TEMPERATURE
 
 
 def parse_learned_temperature(text: str) -> float | None:

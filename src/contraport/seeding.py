@@ -11,7 +11,7 @@ import torch
 from contraport.errors import UsageError
 
 _FIXED_SEEDS = {"data.split": 0}
-"""Seeds by purpose that replace the derived ones, as a new one would change, for example, the held-out items."""
+"""Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
 
 
 def derive_seed(purpose: str, *keys: int) -> int:
@@ -55,7 +55,7 @@ def draw_seed(random_state: Any) -> int:
     """Draw a seed from the `random_state` of a scikit-learn estimator: an integer, a `RandomState` or None.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the value is none of these.
 
     >>> draw_seed(3) == draw_seed(np.random.RandomState(3))
     True

@@ -59,10 +59,10 @@ def differentiable_gradient(
     grad_outputs: Sequence[Tensor | None],
     needs_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradient of a function of plain PyTorch operations by its inputs; it is differentiable again.
+    """Return the gradients of a function with respect to its inputs, as tensors that are differentiable again.
 
     Args:
-        function: maps the inputs to its outputs.
+        function: maps the inputs to its outputs, by plain PyTorch operations.
         inputs: may depend on one another; None where an input is absent.
         grad_outputs: cotangents of the outputs; None is zero.
         needs_grad: one flag per input.
@@ -81,7 +81,7 @@ def differentiable_gradient(
 
 
 def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context that disables autocast on the device of a tensor; free of cost if autocast is off."""
+    """Return a context that disables autocast on the device of a tensor; a null context if autocast is off."""
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -108,7 +108,7 @@ def pairwise_inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 class _PairwiseInnerProducts(torch.autograd.Function):
-    """Autograd function of pairwise inner products: no autocast in backward, and a single product there if y is x."""
+    """Autograd function of pairwise inner products: backward is without autocast, and one product if y is x."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
@@ -139,9 +139,9 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def _normalize_rows(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the normalized rows, (n, d), and two divisors, (n, 1), with z = rows * both; `constant` is z detached."""
-    largest = constant.abs().amax(1, keepdim=True)  # vector_norm(z, inf) takes ten times as long
-    largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)
+    """Return rows, (n, d), largest and scale, (n, 1), with z = rows * largest * scale; `constant` is z detached."""
+    largest = constant.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
+    largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
     # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
     scale = torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1) / length
@@ -149,7 +149,7 @@ def _normalize_rows(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor,
 
 
 class _NormalizeRows(torch.autograd.Function):
-    """Autograd function of `normalize`: a third of the operations of plain autograd in backward."""
+    """Autograd function of `normalize`: its backward takes a third of the operations of plain autograd."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
@@ -184,7 +184,7 @@ def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) 
     `torch.func`, which has no checkpointing, all blocks are in memory together.
 
     Args:
-        function: maps a range of rows to a tensor; it may allocate as many numbers as the block has pairs.
+        function: maps a range of rows to a tensor, without random numbers: the state of generators is not restored.
         shape: (N, M), the number of rows and of columns.
 
     >>> import torch

@@ -51,7 +51,7 @@ class BackendConfig(NamedTuple):
 
 
 class BackwardArgs(NamedTuple):
-    """Outputs, their gradients and the inputs that need gradients: arguments of an operation's backward pass.
+    """Arguments of the backward pass of an operation: outputs, their gradients, and flags of inputs that need one.
 
     Attributes:
         outputs: All outputs of the forward computation.
@@ -81,11 +81,11 @@ class Operation(ABC):
     @property
     @abstractmethod
     def output_counts(self) -> tuple[int, int]:
-        """Number of outputs, and how many of them, the first ones, are differentiable."""
+        """Number of outputs, and number of differentiable outputs, which come first."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        """Compute the outputs; those that are not differentiable are saved for the gradient."""
+        """Compute the outputs, differentiable ones first; all are saved for the gradient."""
 
     @abstractmethod
     def allocate_outputs(self) -> list[Tensor]:
@@ -103,11 +103,11 @@ class Operation(ABC):
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return gradients that are differentiable again (``create_graph=True``), by the tensors of the operation."""
+        """Return gradients with respect to the operation's tensors, differentiable again (``create_graph=True``)."""
 
 
 @dataclass(frozen=True, eq=False)
-class DenseOperation(Operation):
+class OperationWithDenseForm(Operation):
     """Base class of operations with a plain PyTorch definition on the whole matrix, used by the backend ``"dense"``."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class DenseOperation(Operation):
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         def outputs(*views: Tensor) -> list[Tensor]:
-            operation: DenseOperation = unflatten(structure, views)
+            operation: OperationWithDenseForm = unflatten(structure, views)
             return operation.dense_outputs()
 
         return differentiable_gradient(outputs, tensors, args.grad_outputs, args.needs_grad)
@@ -153,7 +153,7 @@ def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: Bac
     """Return the gradient of an operation with respect to each tensor that needs one."""
     operation: Operation = unflatten(structure, tensors)
     count, _ = operation.output_counts
-    # The same tensor may be several variables (rows that are also columns): gradients are added up by tensor.
+    # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
     with torch.no_grad(), autocast_disabled(tensors[0]):
@@ -226,17 +226,17 @@ def run_host_loop(loop: HostLoop) -> list[Tensor]:
 
 # A custom operator takes tensors and numbers only, so a compiled graph holds the index of a structure in this table.
 _structures: list[TreeStructure] = []
-_ids: dict[TreeStructure, int] = {}
+_structure_indices: dict[TreeStructure, int] = {}
 _lock = threading.Lock()
 
 
 def _register_structure(structure: TreeStructure) -> int:
     """Return the index of a structure in the table of structures, by which compiled graphs refer to it."""
     with _lock:
-        if structure not in _ids:
-            _ids[structure] = len(_structures)
+        if structure not in _structure_indices:
+            _structure_indices[structure] = len(_structures)
             _structures.append(structure)
-        return _ids[structure]
+        return _structure_indices[structure]
 
 
 # Set by hand: `torch.compiler.assume_constant_result` would load the compiler, and Triton, when this file is imported.
@@ -264,7 +264,7 @@ def _gradient_op(
     seeded: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Return the needed gradients of an operation in a compiled graph; `seeds` are the gradients of some outputs."""
+    """Return the needed gradients of an operation in a compiled graph, from the gradients `seeds` of some outputs."""
     operation: Operation = unflatten(_structures[structure], tensors)
     grad_outputs: list[Tensor | None] = [None] * operation.output_counts[1]
     for position, seed in zip(seeded, seeds, strict=True):
@@ -307,7 +307,7 @@ def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, 
     saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
-    # An operator takes no list with None in it: absent gradients are left out, and the positions of the others given.
+    # An operator takes no list with None in it: absent gradients are left out, and positions of the others are passed.
     seeded = [position for position in range(operation.output_counts[1]) if grads[position] is not None]
     seeds = [seed for position in seeded if (seed := grads[position]) is not None]
     gradients = iter(_gradient_op(ctx.structure, tensors, outputs, seeds, seeded, list(needs_grad)))

@@ -42,7 +42,7 @@ _AXES: tuple[Axis, Axis] = ("rows", "columns")
 
 @dataclass(frozen=True, eq=False)
 class FixedPointOperation(Operation):
-    """Operation that returns the potentials at convergence, with the gradient by implicit differentiation.
+    """Operation that returns Sinkhorn potentials at convergence, with the gradient by implicit differentiation.
 
     Its outputs are f and g, the log-sums L(g) and L'(f), 0 where there are no pairs, and the number of iterations, ().
     """
@@ -101,7 +101,7 @@ class FixedPointOperation(Operation):
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
-        u, v, f, g = _solve_densely(operation.geometry, operation._fixed_point(args), operation._cotangents(args))
+        u, v, f, g = _solve_adjoint_dense(operation.geometry, operation._fixed_point(args), operation._cotangents(args))
 
         def equations(*views: Tensor) -> list[Tensor]:
             at: FixedPointOperation = unflatten(structure, views)
@@ -116,7 +116,7 @@ class FixedPointOperation(Operation):
         return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
     def _cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the loss by the potentials f and g, zeros in place of None."""
+        """Return the gradients of the loss with respect to the potentials f and g, zeros in place of None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
         return f_bar, g_bar
@@ -182,7 +182,7 @@ def _implicit_gradient(
     return [*outer, *gradients]
 
 
-def _solve_densely(
+def _solve_adjoint_dense(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Solve the linear system of the implicit gradient on the whole matrix; return (u, v) and the potentials (f, g)."""
@@ -205,7 +205,7 @@ def _solve_densely(
 
 
 def _is_balanced(s: Tensor, t: Tensor) -> bool:
-    """Return whether both marginals are enforced exactly: then the slopes s and t of the half-steps are 1."""
+    """Return whether both marginals are enforced exactly: all slopes s and t of the half-steps are 1."""
     return bool((s == 1).all() and (t == 1).all())
 
 

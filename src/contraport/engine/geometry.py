@@ -14,7 +14,7 @@ from contraport.engine.links import Link
 from contraport.engine.log_kernels import Indices, LogKernel
 
 MAX_CACHED_PAIRS = 1 << 16
-"""Largest number of pairs (256 by 256, 64 KiB) up to which a mask caches its dense matrix."""
+"""Largest number of pairs for which a mask caches its dense matrix: 256 by 256, 64 KiB."""
 
 
 class PairExclusion(ABC):
@@ -101,7 +101,7 @@ class LabelExclusion(PairExclusion):
 
     @cached_property
     def _cached_dense(self) -> Tensor:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False):  # an inference tensor could not be saved for a later backward
             return super().dense()
 
     def dense(self) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd import autocast_disabled, differentiable_gradient, is_in_torch_func
-from contraport.engine.custom_op import BackwardArgs, DenseOperation
+from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.tensor_cache import constant_vector
 
@@ -71,7 +71,7 @@ class Relaxation(NamedTuple):
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential of step k by log a - log sum, per row, (N,), or column, (M,)."""
+        """Return the derivative of the potential of step k in log a - log sum, per row, (N,), or column, (M,)."""
         slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
             return slope
@@ -86,7 +86,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Backpropagate the gradient of the potential of step k to log a - log sum, its value without relaxation.
+        """Backpropagate a gradient from the potential of step k to its value without relaxation, log a - log sum.
 
         The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place; an
         entry is None where no gradient is needed.
@@ -123,7 +123,7 @@ class Relaxation(NamedTuple):
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Return the damping, bound and reference tensors of the relaxation; None for those that are not set."""
+        """Return the damping, bound and reference tensors of the relaxation, None where unset."""
         return self.dampings, self.max_shifts, *(self.reference_potentials or (None, None))
 
 
@@ -244,7 +244,7 @@ class _ScalingHalfSteps(torch.autograd.Function):
 
 
 @dataclass(frozen=True, eq=False)
-class HalfStepsOperation(DenseOperation):
+class HalfStepsOperation(OperationWithDenseForm):
     """Operation that runs Sinkhorn half-steps, with a gradient in a single pass over the pairs."""
 
     steps: tuple[HalfStep, ...]
@@ -266,7 +266,7 @@ class HalfStepsOperation(DenseOperation):
         return _run_in_log_domain(self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel)
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
-        """Return whether half-steps may use e^S and exponentials of potentials, as no product can overflow or vanish.
+        """Return whether products of e^S and exponentials of potentials can neither overflow nor vanish.
 
         Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
         masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.
@@ -283,7 +283,7 @@ class HalfStepsOperation(DenseOperation):
 
     @property
     def output_counts(self) -> tuple[int, int]:
-        """Number of outputs, two per step, and of the differentiable ones: potentials first, then log-sums."""
+        """Number of outputs, the potentials and then the log-sums of all steps, and number of potentials."""
         return 2 * len(self.steps), len(self.steps)
 
     def _step_batches(self) -> Iterator[list[int]]:

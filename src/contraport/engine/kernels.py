@@ -38,7 +38,7 @@ INITIAL_TEMPERATURE = 0.5
 
 
 class InitialTemperature(float):
-    """Number that, given as a temperature, makes it a learned parameter with that initial value."""
+    """Initial value of a learned temperature: passed as a temperature, it becomes a parameter with this value."""
 
 
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
@@ -49,7 +49,7 @@ ScaledCost: TypeAlias = Callable[[float | Tensor], LogKernel]
 
 
 class Kernel(nn.Module, ABC):
-    """Base class of kernels: similarities of embeddings; called on (N, d) and (M, d), a kernel gives a `LogKernel`.
+    """Base class of kernels: similarity functions that map embeddings, (N, d) and (M, d), to a `LogKernel`.
 
     Subclasses define `log_kernel`, the kernel as a function of the cost.
 
@@ -269,7 +269,7 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
 
 
 def _parse_temperature(temperature: TemperatureLike) -> float:
-    """Return a temperature argument as a number, or raise `UsageError` unless it is one positive number."""
+    """Convert a temperature argument to a number; raise `UsageError` unless it is a single positive number."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
@@ -339,7 +339,7 @@ class Gibbs(Kernel):
         self.power = power
 
     def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        kernel = scaled_cost(temperature ** (1 / self.power))
+        kernel = scaled_cost(temperature ** (1 / self.power))  # C^p / temperature = (C / temperature^(1/p))^p
         return kernel if self.power == 1 else kernel.with_link(PoweredCost(self.power))
 
     def __repr__(self) -> str:
@@ -431,8 +431,8 @@ class BilinearCost(nn.Module):
     As the cost of a `Gibbs` kernel it is the bilinear critic of contrastive predictive coding. W is zero initially.
 
     Args:
-        row_features: p.
-        column_features: q.
+        row_features: dimension p of the rows.
+        column_features: dimension q of the columns.
 
     >>> import torch
     >>> BilinearCost(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
@@ -449,7 +449,7 @@ class BilinearCost(nn.Module):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings of the rows or columns and their biases, by which -cost / scale is <x, y> plus biases.
+    """Scaled embeddings of rows or columns, and their biases: -cost / scale is an inner product plus biases.
 
     Attributes:
         z: Scaled embeddings, (n, d).
@@ -506,6 +506,6 @@ _SIMILARITY_COSTS: dict[str, tuple[float, float]] = {
     "negative-cosine": (1.0, 0.0),
     "dot": (1.0, 0.0),
 }
-"""Costs that are functions of the similarity s, by (factor, offset): -cost = factor s - offset."""
+"""Costs that are functions of the similarity s, as (factor, offset) with -cost = factor s - offset."""
 
 _DISTANCES = ("cosine", "chordal", "sqeuclidean")

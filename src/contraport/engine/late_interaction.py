@@ -40,8 +40,8 @@ from contraport.engine.kernels import Kernel, ScaledCost, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
 from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
 
-ROW_VECTORS, COLUMN_VECTORS = 256, 2048
-"""Vectors of the rows and of the columns in a tile: 2 MiB in single precision, the size of a processor's cache."""
+MAX_ROW_VECTORS, MAX_COLUMN_VECTORS = 256, 2048
+"""Maximum number of row and of column vectors in a tile: 2 MiB of cosines in single precision fit a CPU cache."""
 
 MIN_TWO_SIDED_TEMPERATURE = 0.05
 """Lowest temperature of half-steps on rows and columns: products of two e^(2 / 0.05) = e^40 fit single precision."""
@@ -187,12 +187,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the term of the dual objective for each vector of a row at its potential f, in the shape of f."""
+        """Return the dual term of each vector of a row at its potential f, in the shape of f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the term for each vector of a column at its potential g, if the last half-step was on the rows."""
+        """Return the dual term of each vector of a column at its potential g, after a last half-step on the rows."""
         _, ratio = self.temperature_to_price_ratios
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
 
@@ -218,8 +218,8 @@ def _match_sets(
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_outputs(x, y, temperature)
     with autocast_disabled(x):
-        row_blocks = list(_iter_set_blocks(x, ROW_VECTORS))
-        for columns in _iter_set_blocks(y, COLUMN_VECTORS):
+        row_blocks = list(_iter_set_blocks(x, MAX_ROW_VECTORS))
+        for columns in _iter_set_blocks(y, MAX_COLUMN_VECTORS):
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
@@ -262,9 +262,9 @@ def _match_sets_gradient(
         if temperature == 0:
             _add_max_sim_gradient(x, y, positions, seed, is_mean, d_x, d_y)
             return [d_x, d_y]
-        row_blocks = list(_iter_set_blocks(x, ROW_VECTORS))
+        row_blocks = list(_iter_set_blocks(x, MAX_ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
-        for columns in _iter_set_blocks(y, COLUMN_VECTORS):
+        for columns in _iter_set_blocks(y, MAX_COLUMN_VECTORS):
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
                 own_seed = seed[rows.set_indices[:, None], columns.set_indices]
@@ -427,7 +427,7 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, seed: Tensor) -> Tensor:
-        """Return the gradient of the cosines, (b, t, c, s), from that of the similarities, `seed`, (b, c).
+        """Return the gradient in the cosines, (b, t, c, s), from `seed`, the gradient in the similarities, (b, c).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient in the kernel.

@@ -80,7 +80,7 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Positions in `inputs` of those that belong to columns; each follows its counterpart of the rows."""
+        """Positions of the column inputs in `inputs`; each follows the corresponding row input."""
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
@@ -125,7 +125,7 @@ class LogKernel(ABC):
 
     @property
     def absolute_bound(self) -> float:
-        """Bound on |log K| that is known without computing it; infinity if there is none."""
+        """Bound on |log K| that holds by construction; infinity if none is known."""
         return math.inf
 
     @abstractmethod
@@ -145,7 +145,7 @@ class LogKernel(ABC):
         return None
 
     def compute_bound_without_biases(self) -> float:
-        """Compute a bound on |log K| less its biases, from the values; infinity if there is none."""
+        """Compute a bound on |log K| without its biases, from the embeddings; infinity if none is known."""
         return math.inf
 
     @property
@@ -161,7 +161,7 @@ class LogKernel(ABC):
         return self
 
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
-        """Return the kernel with tiles that multiply embeddings in a lower precision, if it multiplies embeddings."""
+        """Return the kernel with products of embeddings in another precision; without products, it does not change."""
         return self
 
     @abstractmethod
@@ -470,7 +470,7 @@ class CallableLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class _FunctionalCost:
-    """Cost module with its parameters as separate tensors, for which it is a pure function."""
+    """Cost module as a pure function: its parameters are separate tensors."""
 
     cost: nn.Module
     names: tuple[str, ...]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport.engine.autograd import autocast_disabled, check_not_in_torch_func
 from contraport.engine.backends import resolve_backend_config
-from contraport.engine.custom_op import BackwardArgs, DenseOperation, apply_operation
+from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfStep, HalfStepsOperation, Relaxation
@@ -78,11 +78,11 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
     zeros = constant_vector(geometry.shape[0], 0.0, like), constant_vector(geometry.shape[1], 0.0, like)
     initial = [zeros[axis == "rows"] if potential is None else potential]
     (negative,) = run_half_steps(geometry, [HalfStep(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
-    return -negative
+    return -negative  # with marginals of 1 a half-step is minus a log-sum
 
 
 @dataclass(frozen=True, eq=False)
-class TransportCostOperation(DenseOperation):
+class TransportCostOperation(OperationWithDenseForm):
     """Operation that returns the transport cost of each row with the plan held fixed; see `row_transport_costs`."""
 
     f: Tensor

@@ -144,7 +144,7 @@ class DensePairPasses(PairPasses):
     Every process does all the work.
     """
 
-    description: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
+    description: ClassVar[str] = "one (N, M) matrix and plain autograd: the reference, fastest for small batches"
     by_autograd: ClassVar[bool] = True
 
     def precompute(self) -> None:

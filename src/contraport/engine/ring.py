@@ -57,7 +57,7 @@ class Shards(NamedTuple):
         sizes = tuple(owners.bincount(minlength=len(item_counts)).tolist())
         if bool((owners[1:] >= owners[:-1]).all()):
             return cls(sizes)
-        order = owners.argsort(stable=True)
+        order = owners.argsort(stable=True)  # rows of one owner keep their order
         return cls(sizes, order, order.argsort())
 
     def offset(self, rank: int) -> int:
@@ -191,7 +191,7 @@ class RingLogKernel(LogKernel):
             column_places[mine] - self.column_shards.offset(rank),
         )
         counts = tuple(owners.bincount(minlength=size).tolist())
-        return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]
+        return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]  # gathered by rank
 
     def weighted_row_sums(self, weight: PairWeights) -> Tensor:
         tensors: list[Tensor] = []
@@ -221,7 +221,7 @@ class RingLogKernel(LogKernel):
         )
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
-        """Return the exchange of the columns around the ring, all of it or the half that a symmetric problem needs."""
+        """Start the exchange of the columns around the whole ring, or the half that a symmetric problem needs."""
         size = self.processes.size
         columns = [self.own.inputs[k].detach() for k in self.own.column_input_indices]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message

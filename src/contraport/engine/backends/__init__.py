@@ -1,4 +1,4 @@
-"""Backends of the passes over all pairs: their choice by size and device, and context managers that override it."""
+"""Backends of the passes over all pairs: registry, choice by size and device, and context managers to override it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
     "streamed": StreamedPairPasses,
     "cuda": CudaPairPasses,
 }
-"""All backends of a batch whose embeddings every process holds, by name."""
+"""Backends for batches whose embeddings are all on every process, by name."""
 
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -54,10 +54,10 @@ class CudaRingPasses(RingPairPasses):
 
 
 RING_BACKENDS: dict[BackendName, type[PairPasses]] = {"streamed": StreamedRingPasses, "cuda": CudaRingPasses}
-"""Backends of the ring exchange by name: those that store nothing of size O(N M)."""
+"""Backends of the ring exchange by name; none stores anything of size O(N M)."""
 
 MAX_DENSE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Number of pairs, by device, up to which plain autograd on the whole matrix is fastest: the backend ``"dense"``.
+"""Largest number of pairs for ``"dense"``, by device: up to it plain autograd on the whole matrix is fastest.
 
 It is 256 by 256 on a CPU; 2,048 by 2,048 on a GPU, where a pass ends before the host can launch the next one: fewer
 kernels beat fewer operations there.
@@ -166,7 +166,7 @@ def current_exchange() -> Exchange:
 
 
 def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
-    """Return the name of the backend for a geometry: that of the context manager `backend`, else by size and device.
+    """Return the name of the backend for a geometry: the one set by `backend`, else chosen by size and device.
 
     Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
     device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
@@ -232,7 +232,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def exchange_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype in which embeddings and gradients are gathered: bfloat16 if they are multiplied in bfloat16."""
+    """Return the dtype for gathering embeddings and gradients: bfloat16 if it is used for products, else their own."""
     precision = PRECISIONS[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
     return torch.bfloat16 if on_gpu or uses_bfloat16(like, precision) else like.dtype

@@ -265,7 +265,7 @@ class _WeightVariants(NamedTuple):
 
 
 def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
-    """Build the second form of the weights, in which all terms share the exponential of the first term.
+    """Build both forms of the pair weights; in the second, all terms share the exponential of the first term.
 
     Any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1.
     """
@@ -448,7 +448,7 @@ def _product_precision(x: Tensor) -> str:
 
 
 def _count_column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
-    """Return into how many programs the columns of one block of rows are split."""
+    """Return the number of programs among which the columns of a row block are split."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count
@@ -458,7 +458,7 @@ def _count_column_splits(inputs: _KernelInputs, blocks: dict[str, int]) -> int:
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return the number of column splits of least estimated time, at which the last wave of programs is nearly full.
+    """Return the number of column splits of least estimated time; the last wave of programs is then nearly full.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each.
 
@@ -473,7 +473,7 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 
 
 def _allocate_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate, for the rows or the columns, the gradient of the embeddings, (n, d), and the sums of W, (n,)."""
+    """Allocate the gradient of row or column embeddings, (n, d), and the row or column sums of W, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 

@@ -34,7 +34,7 @@ TILE_SHAPE = 512, 512
 The second is a multiple of the first, the side of the squares on the diagonal of a symmetric problem."""
 
 MAX_STORED_BYTES = 256 << 20
-"""Largest log K whose tiles are stored rather than recomputed: 8,192 by 8,192 in single precision."""
+"""Largest size of a log K whose tiles are stored, not recomputed: 8,192 by 8,192 in single precision."""
 
 MAX_EXPONENT_GAP = 16.0
 """Largest difference between the exponents of terms that share one exponential.
@@ -187,12 +187,12 @@ class StreamedPairPasses(PairPasses):
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
     def _own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of this process's tiles; tiles are dealt to the processes in turn."""
+        """Yield the row and column ranges of this process's tiles: every R-th tile of all, so that loads are equal."""
         rank, processes = self.processes
         return islice(self._tile_ranges(), rank, None, processes)
 
     def _tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of all tiles; in a symmetric problem of those on and above the diagonal."""
+        """Yield the row and column ranges of all tiles; in a symmetric problem, of tiles on and above the diagonal."""
         n, m = self.geometry.shape
         for rows in _split_range(0, n, TILE_SHAPE[0]):
             if self.is_symmetric:
@@ -201,7 +201,7 @@ class StreamedPairPasses(PairPasses):
                 yield rows, columns
 
     def _multiply_exponentials(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
-        """Multiply E = e^S, without biases, by a vector on the right, (N,), and on the left, (M,), in one pass."""
+        """Multiply E = e^S, without biases, by a vector on the right, (M,), and on the left, (N,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_tiles(exponential=True):
@@ -229,7 +229,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _tiles_with_weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its pair weights; in a symmetric problem those of the transposed tile are added."""
+        """Yield each tile with its pair weights; in a symmetric problem, plus the weights of the transposed tile."""
         groups = self._group_terms(terms)
         for tile in self._iter_tiles(exponential=groups[0].shared_exponents is None):
             parts = [self._group_weight(group, tile) for group in groups]
@@ -239,7 +239,7 @@ class StreamedPairPasses(PairPasses):
             yield tile, weight
 
     def _group_weight(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights of a group of terms on a tile; in a symmetric problem with those of its transpose."""
+        """Return the pair weights of a group on a tile; in a symmetric problem, plus those of the transposed tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffer(1, rows, columns)
@@ -261,7 +261,7 @@ class StreamedPairPasses(PairPasses):
         return (kernel + (a + self.row_bias[rows])[:, None]).add_(b + self.column_bias[columns]).exp_()
 
     def _group_terms(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group terms with similar exponents, so that a tile needs one exponential per group; mostly one group in all.
+        """Group terms with similar exponents, as a tile needs one exponential per group; usually there is one group.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -313,7 +313,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if all exponents are small enough for a plain `exp`; of saved tiles, as decided in their forward pass.
+        """True if all exponents are small enough for a plain `exp`; with saved tiles, the answer of their forward pass.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
@@ -357,7 +357,7 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def uses_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles are multiplied in bfloat16: if that is requested, and faster on the embeddings' CPU."""
+    """Return whether tiles are multiplied in bfloat16: it is requested, and the CPU multiplies it faster."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
@@ -396,7 +396,7 @@ class _LabelRanges:
 
 
 class _RunningLogSum:
-    """Running log-sum-exp of rows whose entries are added block by block; minus infinity for rows of none."""
+    """Running log-sum-exp of rows whose entries are added block by block; minus infinity for rows without entries."""
 
     def __init__(self, empty: Tensor) -> None:
         self.maximum, self.total = empty, torch.zeros_like(empty)

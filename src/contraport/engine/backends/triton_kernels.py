@@ -249,9 +249,9 @@ def _affine_tile(
 def _apply_link(t, factor, power, LINK: tl.constexpr):
     """Return the link function h(T) on a tile."""
     if LINK == "log-decay":
-        s = -factor * tl.log(1 + tl.maximum(-t, 0.0))
+        s = -factor * tl.log(1 + tl.maximum(-t, 0.0))  # T <= 0 up to rounding
     elif LINK == "power-decay":
-        s = -factor * tl.exp2(power * tl.log2(tl.maximum(-t, TINY)))
+        s = -factor * tl.exp2(power * tl.log2(tl.maximum(-t, TINY)))  # the logarithm of 0 would be -inf
     else:
         s = t
     return s

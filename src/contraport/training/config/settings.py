@@ -116,7 +116,7 @@ def check_config_types(config: Mapping[str, Any], where: object) -> None:
     """Raise `UsageError` if a value from `config.yaml` has the wrong type; unknown option names are ignored."""
     for name in config.keys() & RECORDED_OPTIONS.keys():
         option, value = RECORDED_OPTIONS[name], config[name]
-        if value is not option.default and not matches_type(value, option.type, objects=False):
+        if value is not option.default and not matches_type(value, option.type, match_any=False):
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
 
 
