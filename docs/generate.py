@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from audit import audit, audit_results
+from audit import audit, audit_results, audit_trainings
 from choosing import choosing, claims, evidence
 from evaluating import evaluating
 from papers import papers
@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "evaluating": evaluating,
         "audit": audit,
         "audit-results": audit_results,
+        "audit-trainings": audit_trainings,
         "choosing": choosing,
         "evidence": evidence,
         "claims": claims,
