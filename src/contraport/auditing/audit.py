@@ -51,7 +51,7 @@ CROSS_FIT_FILE = "judgements.npz"
 OPTIONS_FILE = "audit_options.json"
 """Options of the audit and fingerprint of its items, by which a stopped audit resumes."""
 
-PAGE = "audit.html"
+PAGE_FILE = "audit.html"
 
 MAX_NAME_LENGTH = 60
 """Longest name of a folder that is made of the names of views; file systems allow 255 bytes."""
@@ -59,7 +59,7 @@ MAX_NAME_LENGTH = 60
 
 @AUDIT.with_option_parameters
 def audit(values: dict[str, Any]) -> Audit | ViewAudit:
-    """Find mismatched pairs in data of two views, or in data of more views the view of an item that does not belong.
+    """Find mismatched pairs in data of two views; in data of three or more, find the mismatched views of each item.
 
     Raises:
         UsageError: an invalid argument, fewer than 50 items, or data of a single view; nothing was written.
@@ -74,7 +74,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     >>> 0.1 < result.noise_rate < 0.3, int((result.flagged(count=40) < 60).sum()) > 30
     (True, True)
     """
-    options = AuditOptions(**(_with_resumed_audit(values) if values.get("resume") else values))
+    options = AuditOptions(**(_merge_resumed_audit_options(values) if values.get("resume") else values))
     full = _load_dataset(options)
     chosen, names = options.given_views, full.view_names
     views = tuple(resolve_view("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
@@ -85,7 +85,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
         _check_view_exports(options, dataset)
     try:
         with _open_output_folder(options, dataset) as folder:
-            result = (_audit_pair if len(views) == 2 else _audit_all_views)(options, dataset, folder)
+            result = (_audit_two_views if len(views) == 2 else _audit_all_views)(options, dataset, folder)
             with report_write_errors("out", folder), console_logging(progress=options.progress):
                 for form in options.requested_exports:
                     if isinstance(result, ViewAudit):
@@ -107,7 +107,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _with_resumed_audit(given: dict[str, Any]) -> dict[str, Any]:
+def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the audit in `out`, overridden by the explicit options."""
     out = given.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
@@ -122,7 +122,7 @@ def _with_resumed_audit(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_view_exports(options: AuditOptions, dataset: Dataset) -> None:
-    """Raise `UsageError` if an export of cleaned data is requested that three or more views do not have."""
+    """Raise `UsageError` if a requested export of cleaned data is not available for three or more views."""
     unsupported = [form for form in options.requested_exports if form != "drop"]
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
@@ -131,16 +131,16 @@ def _check_view_exports(options: AuditOptions, dataset: Dataset) -> None:
         check_views_can_be_blanked(dataset)
 
 
-def _audit_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit a dataset of two views, and write the result to a folder unless it is temporary."""
-    result = _score_pair(options, dataset, folder)
+def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit a dataset of two views, and write the result to `folder` if the option `out` is set."""
+    result = _score_two_views(options, dataset, folder)
     if options.out is not None:
-        _save_pair(options, result, dataset, folder)
+        _save_two_view_audit(options, result, dataset, folder)
     return result
 
 
-def _score_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit a dataset of two views; only the training, or the scores of a cross-fit, are written to the folder."""
+def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit a dataset of two views without writing the result; `folder` is for the training or cross-fit scores."""
     if options.method == "online":
         run = Run(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
@@ -151,12 +151,12 @@ def _score_pair(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     return replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
 
 
-def _save_pair(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
+def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
     with report_write_errors("out", folder), console_logging(progress=options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
-        write_audit_page(result, dataset, folder / PAGE)
-        log.info("page of the worst pairs: %s", folder / PAGE)
+        write_audit_page(result, dataset, folder / PAGE_FILE)
+        log.info("page of the worst pairs: %s", folder / PAGE_FILE)
 
 
 def _one_view_hint(options: AuditOptions) -> str:
@@ -174,18 +174,18 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
         first, second = (names[view] for view in pair)
         log.info("audit of %s and %s", first, second)
         own = options.replace_unchecked(encoder=_select_encoders(options.encoder, dataset, pair))
-        audits[first, second] = _score_pair(own, dataset.select_views(pair), folder / name)
+        audits[first, second] = _score_two_views(own, dataset.select_views(pair), folder / name)
     result = ViewAudit.from_pair_audits(dataset, audits)
     if options.out is not None:
         for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
-            _save_pair(options, audit, dataset.select_views(pair), folder / name)
+            _save_two_view_audit(options, audit, dataset.select_views(pair), folder / name)
         with report_write_errors("out", folder):
             result.save(folder)
     return result
 
 
 def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
-    """Name the folder of each pair of views by the names of both, or by their numbers if names are alike or long.
+    """Return a folder name for each pair of views: the two view names, or indices if names collide or are too long.
 
     >>> _name_pair_folders(("ear", "right eye", "../hand")), _name_pair_folders(("a", "A", "b"))
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
@@ -196,7 +196,7 @@ def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
 
 
 def _select_encoders(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
-    """Return the option `encoder` for some views of a dataset; one encoder for all views stays as it is."""
+    """Restrict the option `encoder` to the given views; a single encoder for all views is returned unchanged."""
     if not isinstance(encoder, Mapping | list | tuple):
         return encoder
     each = encoder_to_view_list(encoder, dataset.view_names, dataset.shapes)
@@ -274,7 +274,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
 
 
 def _check_is_empty(path: Path) -> None:
-    """Raise `UsageError` unless a folder is new or empty; a lock and leftovers of killed processes do not count."""
+    """Raise `UsageError` unless a folder is new or empty; lock files and files of killed processes are ignored."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
     is_empty = not path.exists() or {path / LOCK_FILE, *find_leftover_files(path)}.issuperset(path.iterdir())
     resume = format_options(resume=True)

@@ -1,4 +1,4 @@
-"""Audit in rounds: cross-fitted encoders score pairs, and each round leaves out the suspects of the last one.
+"""Audit in rounds: cross-fitted encoders score pairs, and each round excludes the pairs suspected in the round before.
 
 A cross-fitted encoder scores only pairs that it was not trained on, so it has not memorized them. Frozen vectors are
 scored without training.
@@ -104,13 +104,13 @@ class CrossFitScores:
         if path is not None and path.exists():
             self._load(path)
 
-    def is_fold_scored(self, place: tuple[int, int], part: Tensor) -> bool:
-        """Return whether all pairs `part` of a fold have scores for `place`, the numbers of a round and a repeat."""
-        return bool(np.isfinite(self.scores_by_round[place][:, part.numpy()]).all())
+    def is_fold_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
+        """Return whether all pairs of a fold, ``(m,)``, have scores; `repeat` is (number of round, of repeat)."""
+        return bool(np.isfinite(self.scores_by_round[repeat][:, pairs.numpy()]).all())
 
-    def store_fold_scores(self, place: tuple[int, int], part: Tensor, scores: Tensor, mismatch_scores: Tensor) -> None:
-        """Store the scores of the pairs `part` of a fold for `place`, a round and a repeat, and save the file."""
-        self.scores_by_round[place][:, part.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
+    def store_fold_scores(self, repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor) -> None:
+        """Store the scores of the pairs of a fold, ``(m,)``, and of their mismatches; save the file."""
+        self.scores_by_round[repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
                 write_arrays(self._path, {"scores": self.scores_by_round})

@@ -93,7 +93,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
 
 
 def compute_histograms(audit: Audit) -> dict[str, Any]:
-    """Compute histograms of the scores of pairs and of known mismatches: the share of scores in each bin."""
+    """Compute histograms of the scores of pairs and of known mismatches, as the share of scores in each bin."""
     low = float(min(audit.scores.min(), audit.known_mismatch_scores.min()))
     high = float(max(audit.scores.max(), audit.known_mismatch_scores.max()))
     if high == low:

@@ -105,7 +105,7 @@ class Audit:
 
     @property
     def is_rate_reliable(self) -> bool:
-        """True if the views share enough to estimate the noise rate; if not, `audit.json` and the page omit it."""
+        """True if the estimate of the noise rate can be trusted; otherwise `audit.json` and the page omit it."""
         return is_rate_reliable(self.scores, self.known_mismatch_scores, self.noise_interval[0])
 
     @property
@@ -241,7 +241,7 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
 
 
 def advise_on_flagged(count: int, noun: str, clean_files: Sequence[Path]) -> str:
-    """Write which data to train on, in a sentence, if an audit flagged `count` pairs or views."""
+    """Return a sentence that recommends which data to train on after an audit flagged `count` pairs or views."""
     if count == 0:
         return f"Train on all {noun}s: none looks wrong."
     if clean_files:

@@ -1,4 +1,4 @@
-"""Audit of data with three or more views: which view of an item does not belong to it, from the audits of all pairs."""
+"""Audit result of data with three or more views: a score for each view of each item, from the audits of all pairs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ViewAudit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def json_summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`: the estimated share of each view, and the audits of the pairs."""
+        """Return the contents of `audit.json`: share of wrong items of each view, and summaries of the pair audits."""
         return {
             "data": self.data_name,
             "items": len(self.scores),
@@ -110,7 +110,7 @@ class ViewAudit:
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def write_without_flagged(self, dataset: Dataset, folder: Path) -> Path:
-        """Write the data to `dropped.npz` with the flagged views missing, which a training skips; return the path.
+        """Write the data to `dropped.npz` with flagged views set to NaN, which a training skips; return the path.
 
         Raises:
             UsageError: a view is an image or a text, which an `.npz` cannot mark as missing.
@@ -127,7 +127,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the pairs' audits, each with the names of the views."""
+        """Warnings of the audits of all pairs of views, each with the names of the two views."""
         return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
 
     @property

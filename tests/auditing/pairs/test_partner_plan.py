@@ -13,7 +13,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED,
     ScoredCandidates,
-    _assign_members,
+    _assign_proposed_items,
     propose_partners,
     score_candidates,
     select_exchangeable_items,
@@ -169,6 +169,6 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     found = ScoredCandidates(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    dealt, members = _assign_members(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    dealt, members = _assign_proposed_items(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert dealt.tolist() == [2, 0]
     assert members.tolist() == [0, 1]

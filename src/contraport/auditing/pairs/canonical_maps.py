@@ -1,4 +1,4 @@
-"""Canonical maps: regularized canonical correlation between two views, cross-fitted (maps of a pair to other pairs).
+"""Cross-fitted, regularized canonical correlation analysis: each pair is mapped by maps fitted to other pairs.
 
 Source: Hotelling (1936), Relations between two sets of variates; the ridge is that of Vinod (1976), Canonical ridge and
 econometrics of joint production.

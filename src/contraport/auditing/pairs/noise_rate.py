@@ -70,7 +70,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         # Repeating the sorted scores by their counts gives the resample in order, without another sort.
         counts = np.bincount(position[random.integers(0, number, number)], minlength=number)
         drawn = np.repeat(mismatches, counts)
-        # The numbers of resampled pairs between marks are multinomial, so the pairs need not be resampled one by one.
+        # Numbers of resampled pairs between thresholds are multinomial, so pairs need not be resampled one by one.
         between = np.diff(_compute_share_below(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
         draws[draw] = _compute_noise_rates(below, drawn)
@@ -81,13 +81,13 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
 
 def _compute_score_thresholds(mismatches: Scores) -> Scores:
     """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
-    marks: Scores = mismatches[np.ceil(MISMATCH_QUANTILES * (len(mismatches) - 1)).astype(int)]
-    return marks
+    thresholds: Scores = mismatches[np.ceil(MISMATCH_QUANTILES * (len(mismatches) - 1)).astype(int)]
+    return thresholds
 
 
-def _compute_share_below(ordered: Scores, marks: Scores) -> NDArray[np.float64]:
+def _compute_share_below(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.float64]:
     """Return the share of sorted scores that are at or below each threshold."""
-    return np.searchsorted(ordered, marks, side="right") / len(ordered)
+    return np.searchsorted(sorted_scores, thresholds, side="right") / len(sorted_scores)
 
 
 def _compute_noise_rates(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:

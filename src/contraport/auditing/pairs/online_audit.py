@@ -96,7 +96,7 @@ class PairAuditState(NamedTuple):
 
 
 class _OnlineAuditState(Protocol):
-    """Fields that the states of all online audits have."""
+    """Protocol of the fields that the states of all online audits share."""
 
     @property
     def trained_epochs(self) -> int: ...
@@ -143,7 +143,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         self._apply_selection()
 
     def after_epoch(self, loop: Loop) -> None:
-        """Score if a scoring is due after this epoch, then log and save the scores; before the checkpoint."""
+        """Run a scoring if one is due after this epoch, then log and save the scores; runs before checkpoints."""
         with propagate_errors():
             is_due = self.score_if_due(loop.completed_epochs)
         if not is_due or self.run_folder is None:
@@ -158,7 +158,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
             log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_if_due(self, epoch: int) -> bool:
-        """Score if a scoring is due after `epoch` epochs; return whether it was due."""
+        """Run a scoring if one is due after `epoch` epochs; return whether it was due."""
         if epoch not in self._scoring_epochs:
             return False
         # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
@@ -172,20 +172,20 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
 
     @abstractmethod
     def describe_state(self) -> str:
-        """Describe the last scoring: the share of mismatches, and what is trained on next."""
+        """Describe the last scoring: the share of mismatches, and the amount of data to train on next."""
 
     @abstractmethod
     def _score_and_select(self, epoch: int) -> State:
         """Score after `epoch` epochs, and return the state with the new selection."""
 
     def _apply_selection(self) -> None:
-        """Restrict the training to the positions of the last state; before the first scoring, to the initial ones."""
+        """Restrict the training to the positions of the last state, or to the initial positions before any scoring."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.restrict_positions(self._positions.numpy())
 
     def _draw_fresh_partners(self, purpose: str) -> Tensor:
-        """Draw other partners of the decoys, ``(d,)``, which were not trained on; their own item if there is none."""
+        """Draw new partners of the decoys, ``(d,)``, for pairs that were not trained on; the item itself if none."""
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
         return draw_wrong_partners(decoys.first, self._dataset.content_ids, random, shift=2)
@@ -199,7 +199,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         run.save_pair_scores(self.build_result_arrays())
 
     def describe_state(self) -> str:
-        """Describe the last scoring: the share of wrong pairs, and what is trained on next."""
+        """Describe the last scoring: the share of wrong pairs, and the number of pairs to train on next."""
         state = self.last_state
         assert state is not None
         rate, low, high = (100 * share for share in (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
@@ -215,7 +215,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
 
     @cached_property
     def _vector_features(self) -> PairedFeatures:
-        """Raw views, if they are vectors; their nearest items and ranks are computed once for all scorings."""
+        """Paired features of the raw vectors; nearest items and ranks are computed once for all scorings."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:

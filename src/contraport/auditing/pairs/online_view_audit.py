@@ -78,7 +78,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         run.save_view_scores(self.build_result_arrays())
 
     def describe_state(self) -> str:
-        """Describe the last scoring: the share of wrong views, and what is trained on next."""
+        """Describe the last scoring: the share of wrong views, and the number of items to train on next."""
         state, names = self.last_state, self._dataset.view_names
         assert state is not None
         rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
@@ -124,7 +124,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             )
         if last is None or last.trained_epochs < self._decoy_epochs:
             rates = torch.tensor([estimate_noise_rate(*sample).rate for sample in samples])
-            memorized = self._compute_memorization(trained_scores, fresh_scores)
+            memorized = self._compute_memorization_auc(trained_scores, fresh_scores)
         else:
             rates, memorized = last.pair_rates, last.memorization_auc
         ratios = [
@@ -156,8 +156,8 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         partners = self._draw_fresh_partners("audit.fresh_view_mismatches")
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
-            self._get_decoy_members(decoys.second),
-            self._get_decoy_members(partners),
+            self._get_decoy_view_sources(decoys.second),
+            self._get_decoy_view_sources(partners),
         ])  # fmt: skip
         trained = self._positions[self._positions < items]
         assert dataset.trusted_views is not None
@@ -174,14 +174,14 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
 
-    def _get_decoy_members(self, partners: Tensor) -> Tensor:
-        """Return the item that each view of each decoy comes from, ``(d, k)``, given its partner, ``(d,)``."""
+    def _get_decoy_view_sources(self, partners: Tensor) -> Tensor:
+        """Return the item that each view of each decoy is taken from, ``(d, k)``, given the decoys' partners."""
         views = torch.arange(len(self._dataset.shapes))
         is_replaced = views == self._dataset.replaced_views[:, None]
         return torch.where(is_replaced, partners[:, None], self._dataset.decoy_pairs.first[:, None])
 
-    def _compute_memorization(self, trained_scores: Tensor, fresh_scores: Tensor) -> float:
-        """Return the AUC of known mismatches that were trained on against fresh ones, the mean over pairs of views."""
+    def _compute_memorization_auc(self, trained_scores: Tensor, fresh_scores: Tensor) -> float:
+        """Return the AUC of trained against fresh mismatches, averaged over the pairs of views."""
         areas = []
         for trained, fresh in zip(trained_scores.T, fresh_scores.T, strict=True):
             is_known = ~fresh.isnan()
@@ -189,7 +189,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         return float(np.mean(areas))
 
     def _select_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
-        """Return the sorted positions to train on, and the mask of trusted views: those more probably right than wrong.
+        """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
 
         Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If
         too few items have two trusted views for a batch, others are trained on with their two best.

@@ -82,17 +82,17 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
 
 
 def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
-    """Return a decorator that registers a function as a statistic, under its name without the underscore."""
+    """Return a decorator that registers a function as a statistic, under its name without ``_score_``."""
 
     def register(function: _Function) -> _Function:
-        STATISTICS[function.__name__.removeprefix("_")] = Statistic(description, function, shared_space)
+        STATISTICS[function.__name__.removeprefix("_score_")] = Statistic(description, function, shared_space)
         return function
 
     return register
 
 
 @_register("how near the partners of a member's neighbors are to the other member, by rank", shared_space=False)
-def _neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Rank agreement: mean rank, seen from one member of a pair, of the partners of the other member's neighbors.
 
     Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
@@ -110,7 +110,7 @@ def _neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 @_register("csls in a common space that is learned from the other pairs", shared_space=False)
-def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Hub-corrected similarity (CSLS) of the two views of each pair in a common space, found by canonical correlation.
 
     It compares what one member predicts of the other view with the predictable part of the other member.
@@ -149,7 +149,7 @@ def _canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 @_register("similarity of each member to the partners of the other's neighbors", shared_space=False)
-def _likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Mean similarity of each view to the partners of the other view's neighbors, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.find_pair_neighbors(pairs), paired.features
     return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
@@ -162,35 +162,35 @@ def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
 
 
 @_register("cosine similarity of the two embeddings", shared_space=True)
-def _cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    x, y = _require_embeddings(paired)
+def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+    x, y = _get_embeddings(paired)
     return (x[pairs.first] * y[pairs.second]).sum(dim=1)
 
 
 @_register("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
-def _softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
-    x, y = _require_embeddings(paired)
+    x, y = _get_embeddings(paired)
     rows, columns = (
         torch.cat(
             [torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_into_row_blocks(own, len(others))]
         )
         for own, others in ((x, y), (y, x))
     )
-    return _cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
+    return _score_cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
 
 
 @_register("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
-def _csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
     rows, columns = paired.hub_similarity
-    return 2 * _cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
+    return 2 * _score_cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 
 @_register("minus the share of items that are nearer than the partner", shared_space=True)
-def _rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of items in the other view that are nearer than the partner, averaged over both directions."""
-    x, y = _require_embeddings(paired)
+    x, y = _get_embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
     return -(_compute_share_nearer(first, y, second) + _compute_share_nearer(second, x, first)) / 2
 
@@ -203,24 +203,24 @@ def _compute_share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> T
 
 
 @_register("log of the pair's mass in the balanced plan of all items", shared_space=True)
-def _balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return _compute_log_plan_mass(paired, pairs, Balanced(ITERATIONS))
 
 
 @_register("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
-def _unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return _compute_log_plan_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
 
 
 def _compute_log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
-    x, y = _require_embeddings(paired)
+    x, y = _get_embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
 
 @_register("the sum of neighbors and canonical, each standardized", shared_space=False)
-def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
     total, number = torch.zeros(len(pairs.first), device=pairs.first.device), len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))
@@ -236,6 +236,6 @@ def _combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return total
 
 
-def _require_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
+def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
     assert paired.embeddings is not None
     return paired.embeddings

@@ -54,7 +54,7 @@ Ints = NDArray[np.int64]
 
 
 class PartnerProposals(NamedTuple):
-    """Proposed partners of `n` items, where another second view fits better than their own, ``(n,)`` each.
+    """Proposed partners of `n` items, for items that another item's second view fits better, ``(n,)`` each.
 
     Attributes:
         partners: item whose second view is proposed, int64; -1 where nothing fits better.
@@ -68,7 +68,7 @@ class PartnerProposals(NamedTuple):
 
 
 class ScoredCandidates(NamedTuple):
-    """Sparse matrix of the scores of items, the rows, with candidate contents of the second view, the columns.
+    """Sparse score matrix: a row for each item, a column for each distinct content of a candidate second view.
 
     Attributes:
         rows: row of each entry, int64 ``(e,)``, sorted.
@@ -102,22 +102,22 @@ def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
 
 
 def get_partner_content_ids(dataset: Dataset) -> Tensor | None:
-    """Return the content id of each second view, in a coupling its column, int64 ``(n,)``; None if all differ."""
+    """Return the id of each second view's content (in a coupling, its column), int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 
 
 def propose_partners(
-    paired: PairedFeatures, free: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
+    paired: PairedFeatures, exchangeable: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
 ) -> PartnerProposals:
-    """Propose better partners of the items `free`, ``(f,)``, among one another.
+    """Propose better partners of the items `exchangeable`, ``(f,)``, among one another.
 
     An item gets no proposal where the slack, or its own partner, has more mass than any other candidate, or where its
     best candidate is proposed to another item with more mass.
 
     Args:
         paired: features of all items.
-        free: sorted items that may exchange partners.
+        exchangeable: sorted items that may exchange partners.
         statistic: name of the statistic that scores pairs.
         content_ids: number of the content of each second view, int64 ``(n,)``; second views of equal content are one
             candidate, which is proposed as often as it occurs. Default: all differ.
@@ -133,26 +133,26 @@ def propose_partners(
     contents = (items if content_ids is None else content_ids.to(items.device)).cpu().numpy()
     own_scores = score_pairs(paired, None, statistic)
     partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)
-    trusted = items[~torch.isin(items, free)]
+    trusted = items[~torch.isin(items, exchangeable)]
     if len(trusted) >= MIN_FITTED:
         order = numpy_generator("audit.partners", len(items)).permutation(len(trusted))
         drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED]
-        # There are as many candidates as free items: among more candidates, some would fit by chance.
-        samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(free)), MIN_FITTED)))
+        # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
+        samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED)))
         slope, offset = fit_plan_parameters([
             score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
             for known in samples
         ])  # fmt: skip
-        found = score_candidates(paired, free, free, statistic, contents, with_own=True)
+        found = score_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
         mass, slack = solve_plan_with_slack(found, slope, offset)
-        own = np.zeros(len(free))
+        own = np.zeros(len(exchangeable))
         own[found.rows[found.is_own_partner]] = mass[found.is_own_partner]
         entries = _find_row_maxima(found.rows, np.where(found.is_own_partner, -1.0, mass))
-        better = found.scores[entries] > own_scores[free].cpu().numpy()
+        better = found.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        entries, members = _assign_members(entries, found, mass, contents[free.cpu().numpy()])
-        at = free[torch.from_numpy(found.rows[entries]).to(free.device)]
-        partners[at] = free[torch.from_numpy(members).to(free.device)]
+        entries, members = _assign_proposed_items(entries, found, mass, contents[exchangeable.cpu().numpy()])
+        at = exchangeable[torch.from_numpy(found.rows[entries]).to(exchangeable.device)]
+        partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
         best[at] = torch.from_numpy(found.scores[entries]).to(best)
         confidences[at] = torch.from_numpy(mass[entries]).to(confidences)
     return PartnerProposals(partners, best, confidences)
@@ -161,7 +161,7 @@ def propose_partners(
 def score_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: Ints, *, with_own: bool = False
 ) -> ScoredCandidates:
-    """Score items, ``(r,)``, against shortlisted candidates: the contents of the second views of others, ``(s,)``.
+    """Score items, ``(r,)``, against a shortlist of the distinct second views of other items, ``(s,)``.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """
@@ -226,7 +226,7 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
 
 
 def _stack_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
-    """Stack matrices as the diagonal blocks of one matrix."""
+    """Combine score matrices into one block-diagonal matrix."""
     rows = np.cumsum([0, *(len(one.own_columns) for one in samples)])
     columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
     return ScoredCandidates(
@@ -269,7 +269,7 @@ def _find_row_maxima(rows: Ints, values: Floats) -> Ints:
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _assign_members(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
+def _assign_proposed_items(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
     """Assign the items of each content to the proposals of that content, the largest mass first.
 
     Returns:

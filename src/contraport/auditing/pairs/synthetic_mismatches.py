@@ -19,12 +19,12 @@ from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
-SHARE = 0.1
-MIN_DECOYS, MAX_DECOYS, MAX_SHARE = 200, 2_000, 0.2
+DECOY_SHARE = 0.1
+MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 
 
 class DecoyDataset(Dataset):
-    """Dataset of `n` items that also has decoys, items with a wrong view at positions from `n` on; its length is `n`.
+    """Dataset of `n` items with decoys (items with one wrong view) at the positions from `n` on; its length is `n`.
 
     Decoy k is item ``decoy_pairs.first[k]``, with one view of item ``decoy_pairs.second[k]``. Its id, label and all
     else are those of the former.
@@ -52,7 +52,7 @@ class DecoyDataset(Dataset):
 
     @property
     def has_partial_items(self) -> bool:
-        """True if batches have a mask of views: the data lack views, or an audit leaves some out."""
+        """True if batches have a mask of views, because the data lack views or an audit excludes views."""
         return self.trusted_views is not None or super().has_partial_items
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -77,7 +77,7 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     """
     check_paired_dataset(dataset)
     items, views = len(dataset), len(dataset.shapes)
-    number = int(min(min(max(SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_SHARE * items))
+    number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = draw_wrong_partners(drawn, dataset.content_ids, random)
@@ -118,9 +118,9 @@ ExchangeGroup = tuple[Tensor, ...]
 
 
 def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup, ...]:
-    """Draw random groups of two item sets of similar size to exchange partners; equal contents are in one set.
+    """Draw random pairs of item sets of similar size that exchange partners; items of equal content are in one set.
 
-    If the number of sets is odd, the last group has three.
+    If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))

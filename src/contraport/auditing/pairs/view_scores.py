@@ -1,4 +1,4 @@
-"""Scores of views from scores of pairs of views: the log odds that a view belongs to its item.
+"""Scores of single views (log odds that a view belongs to its item), from the scores of all pairs of views.
 
 A pair of views is right if both views belong to the item. The scores of all pairs give the probability of each
 combination of at most three wrong views, by Bayes' rule; that of a view sums over the combinations.
@@ -28,7 +28,7 @@ _GRID, _SAMPLE, _TINY = 512, 5_000, 1e-9
 
 
 def estimate_view_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
-    """Estimate the share of wrong items of each view from the shares of wrong pairs, ``(k,)``.
+    """Estimate the share of items whose view is wrong, for each view, ``(k,)``, from the shares of wrong pairs.
 
     A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
     solution with rates of at least 0 is returned.
@@ -71,7 +71,7 @@ def compute_mismatch_log_ratio(
     mismatch_scores: NDArray[np.floating],
     noise_rate: float,
 ) -> NDArray[np.floating]:
-    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, bounded.
+    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, clipped to `MAX_LOG_RATIO`.
 
     Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
 
