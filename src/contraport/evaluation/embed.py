@@ -63,13 +63,13 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
     """
     options = EmbedOptions(**arguments)
     if options.out is not None:
-        return _write_embedding(options, Path(options.out))
+        return _embed_to_file(options, Path(options.out))
     check(options.shard_items is None, "shard_items: requires out, got None.", "no_out")
     with TemporaryDirectory() as folder:
-        return read_features(_write_embedding(options, Path(folder) / "features.npz"))
+        return read_features(_embed_to_file(options, Path(folder) / "features.npz"))
 
 
-def _write_embedding(options: EmbedOptions, out: Path) -> Path:
+def _embed_to_file(options: EmbedOptions, out: Path) -> Path:
     rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     path = out if processes == 1 else shard_path(out, rank, processes)
     suffixes = ", ".join(SUPPORTED_SUFFIXES)
@@ -159,7 +159,7 @@ def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int
 def _add_batch(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool
 ) -> None:
-    """Add a batch to the buffer; keys are those of the data, or, `by_text` or without keys, the texts cut short."""
+    """Add a batch to the buffer; its keys are those of the data, or shortened texts (`by_text`, or without keys)."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]

@@ -102,7 +102,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
 
 
 class EvaluatedRun(NamedTuple):
-    """Evaluation of one run, with the contents of the files to save.
+    """Evaluation result of one run, and the contents of the files to save.
 
     Attributes:
         result: contents of `evaluation.json`.
@@ -141,7 +141,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
     trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines()
     if options.classes:
-        _check_classes(trained, options.classes, run)
+        _check_zero_shot_classes(trained, options.classes, run)
     unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
@@ -167,12 +167,12 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
                 plans.append((epoch, plan))
         if not options.alone:
             step(f"{run.path.name}: samples for the page")
-            samples, plan_notes = _page_samples(loaded, trained, plans, probed="linear_probe" in results["trained"])
+            samples, plan_notes = _collect_samples(loaded, trained, plans, probed="linear_probe" in results["trained"])
     rows = {
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
         for name, of in results.items()
     }
-    draws = _draw_bootstrap(results)
+    draws = _draw_bootstrap_values(results)
     differences = {name: _compute_differences(draws["trained"], draws[name]) for name in baselines}
     skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
@@ -202,7 +202,7 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
         },
         "differences": {name: _differences_to_dicts(of) for name, of in differences.items()},
         "pairs_of_runs": 0,
-        "directions": _summarize_directions(results["trained"]),
+        "directions": _summarize_retrieval(results["trained"]),
     }
     items = {
         key: one.item_values
@@ -212,10 +212,10 @@ def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
     return EvaluatedRun(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
 
 
-def _page_samples(
+def _collect_samples(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, Arrays]], *, probed: bool
 ) -> tuple[Arrays, list[str]]:
-    """Return the arrays drawn on the report page, and notes that give the reason if the plan is missing."""
+    """Collect the arrays that the report page draws; also return notes with the reason if the plan is missing."""
     samples = collect_page_data(trained, probed=probed) | (collect_misclassified_items(trained) if probed else {})
     # Scored pairs are pairs of the training data.
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
@@ -251,7 +251,7 @@ def _compute_metrics(
     return results
 
 
-def _draw_bootstrap(results: Mapping[str, Mapping[str, MetricResult | float]]) -> Mapping[str, MetricDraws]:
+def _draw_bootstrap_values(results: Mapping[str, Mapping[str, MetricResult | float]]) -> Mapping[str, MetricDraws]:
     """Draw bootstrap values; return the value and the draws of each metric, by encoder and metric key.
 
     Only metrics with values per item are included. All encoders share the resamples.
@@ -268,8 +268,8 @@ def _draw_bootstrap(results: Mapping[str, Mapping[str, MetricResult | float]]) -
     return draws
 
 
-def _check_classes(context: EvalContext, classes: Sequence[str], run: Run) -> None:
-    """Raise `UsageError` unless there is a name for each class and the run can compare texts with items."""
+def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: Run) -> None:
+    """Raise `UsageError` unless the items have labels, `classes` names each, and the run compares texts with items."""
     names = context.test.class_names
     check(names is not None, f"classes: need labels, but {context.test.name!r} has none.", "labels")
     views = ", ".join(context.test.view_names)
@@ -286,7 +286,7 @@ def _check_classes(context: EvalContext, classes: Sequence[str], run: Run) -> No
     )
 
 
-def _summarize_directions(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:
+def _summarize_retrieval(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:
     """Return the retrieval metrics with their intervals, by direction such as "image to caption"."""
     parts = {
         (part, key): part_result

@@ -1,4 +1,4 @@
-"""Loaded run: encoder, data, baselines, intermediate models and objective of a run folder, for its evaluation."""
+"""Loading of a run for its evaluation: encoder, data, baselines, intermediate models and objective."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MODEL = "model."
 
 
 def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
-    """Return the paths of the intermediate checkpoints of a run, by epoch in ascending order."""
+    """Return the intermediate checkpoints of a run by epoch, ascending; with `before`, only those of earlier epochs."""
     files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
     return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
 

@@ -62,7 +62,7 @@ def export(arguments: dict[str, Any]) -> Path:
         message = f"out: must end in {suffixes}, got {path}; or pass {format_options(format=...)}."
         raise UsageError(message, kind="unknown_suffix")
     format = _FORMATS[name]
-    is_folder = format.replacing is atomic_write_folder
+    is_folder = format.atomic_writer is atomic_write_folder
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
     kind = "folder" if is_folder else "file"
@@ -97,7 +97,7 @@ def export(arguments: dict[str, Any]) -> Path:
     model = copy.deepcopy(model).cpu().eval()
     with (
         report_write_errors("out", path),
-        format.replacing(path) as temporary,
+        format.atomic_writer(path) as temporary,
         warnings.catch_warnings(),
         torch.no_grad(),
     ):
@@ -226,7 +226,7 @@ def _describe_root_cause(error: BaseException) -> str:
 class _Format(NamedTuple):
     write: Callable[[Model, Path], object]
     read: Callable[[Path, Model], _ExportedModel]
-    replacing: Callable[[Path], AbstractContextManager[Path]]
+    atomic_writer: Callable[[Path], AbstractContextManager[Path]]
     packages: Sequence[str] = ()
 
 

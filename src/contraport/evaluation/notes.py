@@ -1,4 +1,4 @@
-"""Notes and the verdict on an evaluation: skipped metrics, caveats, zero-width intervals, and which encoder to use."""
+"""Notes on an evaluation (skipped metrics, caveats, zero-width intervals) and its verdict: which features to use."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
 
 
 def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
-    """Return a note if training worsened alignment or uniformity; it usually trades one for the other.
+    """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
 
     Differences that are not significant are ignored.
     """
@@ -138,22 +138,22 @@ def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyTyp
     return [" ".join([*worse, *better])]
 
 
-def write_verdict(trained: Iterable[str], differences: Differences, *, test_items: int) -> str | None:
-    """Write which features to use, the trained ones or those of a baseline, and why; None without a comparison.
+def write_verdict(metric_keys: Iterable[str], differences: Differences, *, test_items: int) -> str | None:
+    """Write whether to use the trained features or those of a baseline, and why; None if no metric compares them.
 
     Args:
-        trained: keys of the metrics of the trained encoder; the headline metrics among them decide.
+        metric_keys: keys of the metrics of the trained encoder; the headline metrics among them decide.
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
     """
-    verdict = _choose_features(trained, differences)
+    verdict = _write_recommendation(metric_keys, differences)
     if verdict is None or test_items >= FEW_TEST_ITEMS:
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _choose_features(trained: Iterable[str], differences: Differences) -> str | None:
-    metrics = choose_headline_metrics(collect_metrics_from_rows([trained]))
+def _write_recommendation(metric_keys: Iterable[str], differences: Differences) -> str | None:
+    metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINES:
         known = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}

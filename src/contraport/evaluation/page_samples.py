@@ -46,7 +46,7 @@ PLAN_ITEMS = 32
 MAX_LISTED_ITEMS = 10
 """Maximum number of worst pairs, and of misclassified items, that are saved."""
 
-LISTED_SIDE = 64
+LISTED_THUMBNAIL_SIDE = 64
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -55,7 +55,7 @@ def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
     """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
     test, chosen = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
     arrays = collect_point_data(test, context.test_x, chosen) | collect_cosines(test, context.test_x)
-    arrays |= _compute_item_losses(context, chosen) | _compute_suspicion(context, chosen)
+    arrays |= _compute_item_losses(context, chosen) | _compute_mismatch_scores(context, chosen)
     if probed:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_x, context.test_y)
     return arrays
@@ -92,7 +92,7 @@ def collect_item_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arr
 
 
 def collect_cosines(dataset: Dataset, features: Tensor) -> Arrays:
-    """Return the pairwise cosines of some items, sorted by label, and their labels."""
+    """Return the pairwise cosines of a subsample of the items, sorted by label, and the labels of these items."""
     chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_COSINE_ITEMS))
     z = F.normalize(features[chosen], dim=1)
     arrays: Arrays = {"cosines": (z @ z.T).numpy()}
@@ -102,7 +102,7 @@ def collect_cosines(dataset: Dataset, features: Tensor) -> Arrays:
 
 
 def _compute_item_losses(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Compute the loss of each chosen item in one batch of them; empty if the objective has no loss per item."""
+    """Compute the loss of each chosen item, in one batch of all chosen items; empty without losses per item."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
@@ -116,7 +116,7 @@ def _compute_item_losses(context: EvalContext, chosen: Tensor) -> Arrays:
     return {"losses": values.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
 
 
-def _compute_suspicion(context: EvalContext, chosen: Tensor) -> Arrays:
+def _compute_mismatch_scores(context: EvalContext, chosen: Tensor) -> Arrays:
     """Compute a mismatch score from 0 to 1 for each chosen item of two-view data.
 
     It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
@@ -168,7 +168,7 @@ def collect_misclassified_items(context: EvalContext) -> Arrays:
     items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
-    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_SIDE)
+    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE)
     keys = context.test.keys
     names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
     return names | {
@@ -197,12 +197,12 @@ def collect_worst_pairs(run: Run, train: Dataset) -> Arrays:
         train = with_partner_views(train, torch.from_numpy(run.mismatched_partners()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
-    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_SIDE)
+    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE)
     return {
         "worst": worst,
         "worst_1": first,
         "worst_2": second,
-        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_SIDE)[1],
+        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE)[1],
         "worst_views": np.array(train.view_names, dtype=np.str_),
     }
 
@@ -213,7 +213,7 @@ def sort_positions_by_label(dataset: Dataset, positions: Tensor) -> Tensor:
 
 
 def choose_fixed_subsample(items: int, maximum: int) -> Tensor:
-    """Return all positions, or a fixed random choice of `maximum`, in ascending order."""
+    """Return the positions of a fixed random subsample of at most `maximum` items, in ascending order."""
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 
 

@@ -84,7 +84,7 @@ def tabulate_retrieval_directions(result: Mapping[str, Any]) -> list[dict[str, s
 
 
 def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with a column for each epoch: some intermediate ones and the last."""
+    """Return a table row for each metric, with columns for the last epoch and evenly spaced earlier epochs."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     positions = {round(place * (len(names) - 1) / max(1, MAX_EPOCHS_SHOWN - 1)) for place in range(MAX_EPOCHS_SHOWN)}
     shown = names if len(names) <= MAX_EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
@@ -94,7 +94,7 @@ def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, 
 
 
 def tabulate_metrics_across_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with a column for each size of cut features and for all; empty if uncut."""
+    """Return a table row for each metric, with a column for full and for truncated features; empty without `dims`."""
     names = [name for name in result["rows"] if name.startswith("dims ")]
     return (
         tabulate_metrics_across_encoders({name: result["rows"][name] for name in ("trained", *names)}) if names else []

@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
 
 def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
-    """Load the training and test datasets of an evaluation, with the same class and domain numbers in both.
+    """Load the training and test datasets of an evaluation, and number classes and domains alike in both.
 
     Raises:
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
@@ -149,7 +149,7 @@ def _drop_incomplete_items(dataset: Dataset) -> Dataset:
 
 
 def have_same_items(one: Dataset, other: Dataset) -> bool:
-    """Return whether two datasets have the same items in the same order, judged by name, rows, labels and digests."""
+    """Return whether two datasets have equal items in equal order, compared by name, rows, labels and digests."""
     same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
     if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
         return False
@@ -159,7 +159,7 @@ def have_same_items(one: Dataset, other: Dataset) -> bool:
 
 
 def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
-    """Return the name of the test data, and for data that the run was trained on also the corruption and domains."""
+    """Return the name of the test data; for the run's own data, also the corruption and domains of the training."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
     changes = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
@@ -167,7 +167,7 @@ def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptio
 
 
 def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether data are the run's training data: None, the same name, or the same file or folder."""
+    """Return whether `data` stands for the training data of a run: None, an equal name, or the same file or folder."""
     if data is None:
         return True
     if not isinstance(data, str | Path) or settings.data is None:
@@ -229,7 +229,7 @@ class SplitLoader:
         return dataset
 
     def _adapt_settings(self, data: Any) -> Settings:
-        """Adapt the training settings to load other data."""
+        """Return the training settings, adapted to load the given data."""
         settings, columns = self.training_settings, self.column_roles
         adapted = settings.replace_unchecked(
             root=self.data_root or settings.root, image_size=infer_model_image_size(self.model)
@@ -271,7 +271,7 @@ def infer_model_image_size(model: Model) -> int | None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the torch device with a name; "auto" is the GPU of this process if available, otherwise the CPU.
+    """Convert a device name to a torch device; "auto" is the GPU of this process if available, otherwise the CPU.
 
     Raises:
         UsageError: the device cannot be used.
