@@ -18,7 +18,7 @@ def test_names_existing_objectives_and_claims(recommendation: ObjectiveRecommend
     for evidence in recommendation.evidence:
         claims = build_grid({"suite": evidence.suite}).claims
         assert 0 <= evidence.claim_index < len(claims)
-        assert claims[evidence.claim_index].says.endswith(".")
+        assert claims[evidence.claim_index].statement.endswith(".")
 
 
 def test_lists_use_cases_of_an_objective() -> None:

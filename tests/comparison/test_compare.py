@@ -22,7 +22,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _build_table_cells, _provenance
+from contraport.comparison.compare import _provenance, _build_table_cells
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
@@ -484,16 +484,16 @@ def test_judge_claim() -> None:
     assert judge_claim([none, unknown]) == UNDECIDED
     assert judge_claim([better, worse, none, unknown]) == PARTLY
     assert judge_claim([]) == UNDECIDED
-    assert judge_claim([], each=True) == UNDECIDED
-    assert judge_claim([none, none], small=0.0) == UNDECIDED
-    assert judge_claim([worse, none], small=0.0) == NOT_HELD
-    assert judge_claim([better, better], each=True) == HELD
-    assert judge_claim([better, unknown], each=True) == UNDECIDED
+    assert judge_claim([], requires_all=True) == UNDECIDED
+    assert judge_claim([none, none], negligible=0.0) == UNDECIDED
+    assert judge_claim([worse, none], negligible=0.0) == NOT_HELD
+    assert judge_claim([better, better], requires_all=True) == HELD
+    assert judge_claim([better, unknown], requires_all=True) == UNDECIDED
     little = Difference(0.005, 0.002, 0.008)  # surely better, if by less than a point
-    assert judge_claim([little]) == judge_claim([better, little], each=True) == HELD
-    assert judge_claim([little, unknown], each=True) == UNDECIDED
-    assert judge_claim([little, none], each=True) == NOT_HELD
-    assert judge_claim([better, none], each=True) == judge_claim([better, worse], each=True) == NOT_HELD
+    assert judge_claim([little]) == judge_claim([better, little], requires_all=True) == HELD
+    assert judge_claim([little, unknown], requires_all=True) == UNDECIDED
+    assert judge_claim([little, none], requires_all=True) == NOT_HELD
+    assert judge_claim([better, none], requires_all=True) == judge_claim([better, worse], requires_all=True) == NOT_HELD
 
 
 def test_verdict_names_the_number_of_deciding_seeds() -> None:

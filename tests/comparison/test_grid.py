@@ -55,7 +55,7 @@ def test_claims_name_rows_and_settings_of_their_suite(suite: str) -> None:
     grid = build_grid({"suite": suite})
     rows, settings = {row.name for row in grid.rows}, {column.setting_name for column in grid.columns}
     for claim in grid.claims:
-        assert {*claim.better, claim.than} <= rows
+        assert {*claim.better_rows, claim.other_row} <= rows
         assert set(claim.settings) <= settings
 
 

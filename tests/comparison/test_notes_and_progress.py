@@ -21,8 +21,8 @@ from contraport._utils.files import write_arrays
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
     _build_trial_records,
-    _check_any_metric,
-    _check_first_cell,
+    _check_and_time_cell,
+    _check_any_metric_computed,
     _collect_failed_searches,
     _describe_result,
     _report_progress,
@@ -142,11 +142,11 @@ def test_fixed_settings_are_noted(tmp_path: Path) -> None:
 def test_first_evaluated_cell_must_have_a_metric(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path})
     failed, empty = {"failed": "the loss is nan"}, {"values": {}, "not_measured": ["Not measured, as it is dark: kNN."]}
-    _check_any_metric(grid, {"a": failed})
-    _check_any_metric(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
+    _check_any_metric_computed(grid, {"a": failed})
+    _check_any_metric_computed(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
     for found in ({"a": empty}, {"a": failed, "b": empty}):
         with raises_usage_error("metrics.none_computed", "Not measured, as it is dark"):
-            _check_any_metric(grid, found)
+            _check_any_metric_computed(grid, found)
 
 
 def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytes
 def test_plan_estimates_the_total_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processes: int, told: str
 ) -> None:
-    monkeypatch.setattr(MODULE, "_check_first_cell", lambda grid, cell, estimate: 600.0)
+    monkeypatch.setattr(MODULE, "_check_and_time_cell", lambda grid, cell, estimate: 600.0)
     compare(**SMALL | {"progress": True}, processes=processes, dry_run=True, out=tmp_path)
     assert f"600 s per training, {told}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -169,7 +169,7 @@ def test_plan_estimates_the_total_duration(
 
 def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = count_trainings(monkeypatch)
-    monkeypatch.setattr(MODULE, "_check_first_cell", lambda grid, cell, estimate: 600.0)
+    monkeypatch.setattr(MODULE, "_check_and_time_cell", lambda grid, cell, estimate: 600.0)
     found = compare(**SMALL, budget="5m", out=tmp_path)
     assert (begun, found.num_missing) == ([], 4)
     assert "The budget of 5m is shorter than one training, so none was started." in found.notes
@@ -207,8 +207,8 @@ def test_no_estimate_for_refused_settings(
         raise error.pop(0)
 
     monkeypatch.setattr(MODULE, "build_components", refused)
-    assert _check_first_cell(grid, grid.cells[0], estimate=True) is None
-    assert _check_first_cell(grid, grid.cells[0], estimate=True) is None
+    assert _check_and_time_cell(grid, grid.cells[0], estimate=True) is None
+    assert _check_and_time_cell(grid, grid.cells[0], estimate=True) is None
     with pytest.raises(RuntimeError, match="a bug"):
-        _check_first_cell(grid, grid.cells[0], estimate=True)
+        _check_and_time_cell(grid, grid.cells[0], estimate=True)
     assert asked == [("my data", "cpu")] * 3

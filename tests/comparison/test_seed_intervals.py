@@ -63,7 +63,7 @@ def test_prior_of_equal_variances_is_certain() -> None:
     likely = estimate_variance_prior(found)
     assert likely is not None
     assert likely.variance == pytest.approx(true, rel=0.1)
-    assert likely.freedom > 30
+    assert likely.dof > 30
 
 
 def test_prior_of_different_variances_is_less_certain() -> None:
@@ -72,7 +72,7 @@ def test_prior_of_different_variances_is_less_certain() -> None:
     found = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
     likely = estimate_variance_prior(found)
     assert likely is not None
-    assert likely.freedom == pytest.approx(prior, rel=0.25)
+    assert likely.dof == pytest.approx(prior, rel=0.25)
     assert likely.variance == pytest.approx(0.04, rel=0.1)
 
 
@@ -82,8 +82,8 @@ def test_prior_agrees_with_smyth() -> None:
     found = estimate_variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
     assert found is not None
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
-    assert polygamma(1, found.freedom / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
-    assert np.log(found.variance) == pytest.approx(logs.mean() + digamma(found.freedom / 2) - np.log(found.freedom / 2))
+    assert polygamma(1, found.dof / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
+    assert np.log(found.variance) == pytest.approx(logs.mean() + digamma(found.dof / 2) - np.log(found.dof / 2))
 
 
 def test_zero_variance_is_raised_to_a_share_of_the_median() -> None:

@@ -94,15 +94,15 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
     trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
     trial_cells = [cell for cells in trials.values() for cell in cells]
-    plan = [*trial_cells, *grid.cells]
-    _check_cell_settings(plan)
-    check_data_unchanged(build_cell_job(grid, cell) for cell in plan)
+    default_cells = [*trial_cells, *grid.cells]
+    _check_cell_settings(default_cells)
+    check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
     missing = [cell for cell in _list_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
     needs_estimate = console is not None or options.budget is not None
-    budget.first_job_seconds = _check_first_cell(grid, missing[0], estimate=needs_estimate) if missing else None
+    budget.first_job_seconds = _check_and_time_cell(grid, missing[0], estimate=needs_estimate) if missing else None
     if console is not None:
-        _print_plan(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
+        _print_training_estimate(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
         rows, columns = [row.name for row in grid.rows], [column.name for column in grid.columns]
         return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [])
@@ -146,13 +146,13 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
     results: dict[str, JobResult] = {}
     for job, result in run_cell_jobs(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
-        _check_any_metric(grid, results)
+        _check_any_metric_computed(grid, results)
         if job.run_folder.name in missing:
             on_done(missing[job.run_folder.name], result)
     return results
 
 
-def _check_any_metric(grid: Grid, results: Mapping[str, JobResult]) -> None:
+def _check_any_metric_computed(grid: Grid, results: Mapping[str, JobResult]) -> None:
     """Raise `UsageError` if no metric of the first evaluated cell could be computed."""
     first = next((one for one in results.values() if "values" in one), None)
     if first is not None and not first["values"]:
@@ -190,20 +190,20 @@ def _build_table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResu
     return cells
 
 
-def _check_cell_settings(plan: Iterable[Cell]) -> None:
+def _check_cell_settings(cells: Iterable[Cell]) -> None:
     """Raise `UsageError` for invalid settings before any training starts."""
-    for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in plan}.items():
+    for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in cells}.items():
         try:
             resolve_settings(cell.options)
         except UsageError as error:
             raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
-def _check_first_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
-    """Raise `UsageError` if no metric of a cell can be computed; estimate its seconds by a dry run.
+def _check_and_time_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
+    """Raise `UsageError` if no metric of a cell can be computed; return the training time, estimated by a dry run.
 
     Returns:
-        The duration of its training; None without `estimate`, or if its settings are invalid.
+        The training time in seconds; None without `estimate`, or if the settings of the cell are invalid.
     """
     metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
@@ -234,7 +234,7 @@ def _find_unmet_metric_requirements(
     return {metric.key: metric.first_unmet_requirement(context) for metric in metrics}
 
 
-def _print_plan(console: Console, grid: Grid, trials: int, missing: int, seconds: float | None) -> None:
+def _print_training_estimate(console: Console, grid: Grid, trials: int, missing: int, seconds: float | None) -> None:
     """Print the number of trainings and, if there is an estimate, their duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
@@ -380,7 +380,7 @@ def _collect_failed_searches(grid: Grid, trials: Trials, results: Mapping[str, J
 
 
 def _collect_reference_metrics(grid: Grid, results: CellResults) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics of untrained encoders and raw inputs as a dict: name, then column, then metric key."""
+    """Return the metrics of untrained encoders and raw inputs, by name of the reference, column and metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.reference_rows.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())

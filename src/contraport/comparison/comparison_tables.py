@@ -188,7 +188,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def _describe_count(names: Sequence[str], direction: str, largest: str) -> str:
-    """Format the number of significant differences, with the names of the rows if they are few."""
+    """Describe how many rows are significantly better or worse, with their names if they are few."""
     listed = f" ({'; '.join(names)})" if 0 < len(names) <= _MAX_NAMED and list(names) != [largest] else ""
     return f"{len(names)} significantly {direction}{listed}"
 
@@ -294,7 +294,7 @@ def _summarize_column(comparison: Comparison, column: str) -> str:
     cells = [one for one in comparison.entries if (one.column_name, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
     failed = [one.row_name for one in cells if one.mean is None and one.failure_reason]
-    failure = [f"{_join_briefly(failed)} failed"] if failed else []
+    failure = [f"{_join_first_names(failed)} failed"] if failed else []
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     best, title = _find_best_entry(metric, entries), lower_first_letter(metric.title)
@@ -331,7 +331,7 @@ def _find_best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntr
 
 
 def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
-    """Write clauses that name the rows significantly better or worse than the baseline, and those that are neither."""
+    """Write clauses that name the rows significantly better, worse and not different, relative to the baseline."""
     baseline = comparison.baseline
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
@@ -342,21 +342,21 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
     parts = []
     if above:
         best = _find_best_entry(metric, entries).row_name
-        names = _join_briefly(sorted(above, key=lambda name: name != best))
+        names = _join_first_names(sorted(above, key=lambda name: name != best))
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
-        parts.append(f"{_join_briefly(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
+        parts.append(f"{_join_first_names(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
     if rest := [name for name in differences if name not in above and name not in below]:
         verb = "does" if len(rest) == 1 else "do"
-        parts.append(f"{_join_briefly(rest)} {verb} not differ significantly from {baseline}")
+        parts.append(f"{_join_first_names(rest)} {verb} not differ significantly from {baseline}")
     unknown = [one.row_name for one in entries if one.row_name not in differences and one.row_name != baseline]
-    return [*parts, f"no interval is known for {_join_briefly(unknown)}"] if unknown else parts
+    return [*parts, f"no interval is known for {_join_first_names(unknown)}"] if unknown else parts
 
 
-def _join_briefly(names: Sequence[str]) -> str:
-    """Join names for a sentence: only the first three of many; names that contain commas are quoted.
+def _join_first_names(names: Sequence[str]) -> str:
+    """Join names for a sentence; of more than four, name the first three; names with commas are quoted.
 
-    >>> _join_briefly(["a, b"]), _join_briefly(["a, b", "c", "d", "e", "f"])
+    >>> _join_first_names(["a, b"]), _join_first_names(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')
     """
     quoted = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]

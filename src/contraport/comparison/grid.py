@@ -59,20 +59,20 @@ class Claim(NamedTuple):
     """Claim of a suite: some rows (objectives) are better than another row.
 
     Attributes:
-        says: the claim as a sentence.
-        better: names of the rows that the claim states to be better.
-        than: name of the row that they are compared with.
+        statement: the claim as a sentence.
+        better_rows: names of the rows that the claim states to be better.
+        other_row: name of the row that they are compared with.
         settings: names of the settings that the claim is about; empty: all settings.
-        measure: key of the metric; None: the first metric of the comparison.
-        each: whether each of the rows must be better in each setting; otherwise one of them in one setting.
+        metric_key: key of the metric; None: the first metric of the comparison.
+        requires_all: whether each of the rows must be better in each setting; otherwise one of them in one setting.
     """
 
-    says: str
-    better: tuple[str, ...]
-    than: str
+    statement: str
+    better_rows: tuple[str, ...]
+    other_row: str
     settings: tuple[str, ...] = ()
-    measure: str | None = None
-    each: bool = False
+    metric_key: str | None = None
+    requires_all: bool = False
 
 
 class Cell(NamedTuple):
@@ -145,7 +145,7 @@ class Grid:
 
     @cached_property
     def reference_rows(self) -> dict[str, dict[str, Any]]:
-        """Rows whose untrained encoder and raw inputs are evaluated: row name, then settings other than the baseline's.
+        """Rows whose untrained encoder and raw inputs are evaluated, with settings that differ from the baseline's.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another
         representation do not show what training added.
@@ -197,7 +197,7 @@ def _untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
 
 
 def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
-    """Return options updated by others; settings of the objective are merged one by one.
+    """Return options updated by others; `objective_settings` are merged key by key.
 
     >>> merge_options({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
@@ -211,6 +211,9 @@ def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
 
 SUITE_KEYS = ("title", "source", "claims", "quick", "not_run")
 """Keys of a suite that are not options of `compare`."""
+
+CLAIM_KEYS = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
+"""Fields of a claim by their keys in a suite."""
 
 
 def suites_folder() -> Path:
@@ -262,11 +265,11 @@ def parse_claim(value: Any) -> Claim:
     is_claim = isinstance(value, Mapping) and {"says", "better", "than"} <= value.keys()
     check(is_claim, f"claims: must have the keys says, better and than, got {value!r}.", "missing_key")
     for key in value:
-        if key not in Claim._fields:
-            raise unknown_name_error("claims: key", key, Claim._fields)
+        if key not in CLAIM_KEYS:
+            raise unknown_name_error("claims: key", key, CLAIM_KEYS)
     lists = {key: tuple(value[key]) for key in ("better", "settings") if key in value}
     has_lists = not any(isinstance(value[key], str) for key in lists)
     check(has_lists, f"claims: better and settings must be lists of names, got {value!r}.", "not_a_list")
     each = value.get("each", False)
     check(isinstance(each, bool), f"claims: each must be true or false, got {each!r}.", "not_a_bool")
-    return Claim(**{**value, **lists})
+    return Claim(**{CLAIM_KEYS[key]: entry for key, entry in {**value, **lists}.items()})

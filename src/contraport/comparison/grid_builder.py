@@ -47,7 +47,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     values = {**saved, **quick}
     options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
-    own_rows, own_columns = (index_saved_entries(key, saved, quick) for key in ("objectives", "settings"))
+    own_rows, own_columns = (index_suite_entries(key, saved, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries(options.objectives, own_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
@@ -119,26 +119,26 @@ def _check_claims(
     """Raise `UsageError` for a claim about an unknown metric or, with `check_names`, an unknown row or setting."""
     names, settings = [row.name for row in rows], [column.setting_name for column in columns]
     for claim in claims:
-        if claim.measure is not None:
-            select_metrics_keeping_order([claim.measure])
+        if claim.metric_key is not None:
+            select_metrics_keeping_order([claim.metric_key])
         if check_names:
-            for valid, claimed in ((names, (*claim.better, claim.than)), (settings, claim.settings)):
+            for valid, claimed in ((names, (*claim.better_rows, claim.other_row)), (settings, claim.settings)):
                 for name in claimed:
                     if name not in valid:
-                        raise unknown_name_error(f"claims: {claim.says}", name, valid)
+                        raise unknown_name_error(f"claims: {claim.statement}", name, valid)
 
 
 _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")
 """Options of a training that the comparison sets itself."""
 
 
-def index_saved_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the named rows or columns of suites, by name: a name on the command line is replaced by its entry."""
+def index_suite_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
+    """Return the named entries of suites under `key` (rows or columns), by name, which stands for them in options."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 
 def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionMap]) -> list[str | OptionMap]:
-    """Split texts at commas into entries.
+    """Split option values at commas into the entries of rows or columns.
 
     A part without a colon before its ``=`` continues the settings before it.
     Quoted values keep their commas. The name of a saved entry is replaced by that entry.
@@ -275,7 +275,7 @@ _OPTION_BY_SETTING_WORD = {
 """Option of `contraport.train` and its default value, by word of a setting; augmentations are words too."""
 
 _SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_BY_SETTING_WORD)
-_JOIN = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")
+_WORD_SEPARATOR = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")
 
 
 def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
@@ -294,7 +294,7 @@ def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[st
         check_train_options(f"settings: {name}", options)
         return name, options
     options = {}
-    parts = _JOIN.split(value)
+    parts = _WORD_SEPARATOR.split(value)
     for part in parts:
         name, _, rest = part.partition(":")
         if name not in _SETTING_WORDS:

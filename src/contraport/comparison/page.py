@@ -62,7 +62,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
             panel.spines[side].set_visible(False)
     label = f"{metric.title}{', %' if scale == 100 else ''}"
     figure.supxlabel(
-        escape_dollars(f"{label}, mean over seeds and interval of 95%{_format_shared_data(comparison)}"), fontsize=9
+        escape_dollars(f"{label}, mean over seeds and interval of 95%{_shared_data_name(comparison)}"), fontsize=9
     )
     return figure
 
@@ -72,8 +72,8 @@ def _wrap_name(name: str) -> str:
     return escape_dollars("\n".join(textwrap.wrap(name, _MAX_LINE_LENGTH)))
 
 
-def _format_shared_data(comparison: Comparison) -> str:
-    """Format the name of the data that all columns share; empty if the headings already contain it."""
+def _shared_data_name(comparison: Comparison) -> str:
+    """Return the name of the data if all columns have the same data; empty if the headings contain the name."""
     return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
 
 
@@ -140,7 +140,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
         panels=build_panels(comparison),
-        shared_data=_format_shared_data(comparison),
+        shared_data=_shared_data_name(comparison),
         seconds={row: _format_mean_seconds(comparison, row) for row in comparison.rows},
     )
 

@@ -198,7 +198,7 @@ def _collect_cell_values(grid: Grid, results: CellResults, row: Row, column: Col
 
 
 def list_single_seed_differences(grid: Grid, results: CellResults) -> list[str]:
-    """Return the names of cells whose difference from the baseline has one seed only and no variance prior.
+    """Return the names of cells whose difference from the baseline has a single seed and no variance prior.
 
     Their intervals do not cover other seeds. The first metric is used.
     """
@@ -276,9 +276,10 @@ def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
     default = select_metrics_keeping_order(grid.compare_options.metrics)[0]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
-        metric = select_metrics_keeping_order([claim.measure])[0] if claim.measure else default
+        metric = select_metrics_keeping_order([claim.metric_key])[0] if claim.metric_key else default
         columns = [column for column in grid.columns if not claim.settings or column.setting_name in claim.settings]
-        pairs = [(name, column) for column in columns for name in claim.better if name in names and claim.than in names]
+        better_rows = [name for name in claim.better_rows if name in names and claim.other_row in names]
+        pairs = [(name, column) for column in columns for name in better_rows]
         claims.append((claim, metric, pairs))
     comparisons = max(1, sum(len(pairs) for _, _, pairs in claims))
     verdicts = []
@@ -287,12 +288,12 @@ def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
         gains = {
             f"{name} on {column.name}": difference if metric.better_direction != "lower" else -difference
             for name, column in pairs
-            if (difference := values.paired_difference(name, claim.than, column.name)) is not None
+            if (difference := values.paired_difference(name, claim.other_row, column.name)) is not None
             and difference.seed_variance is not None
         }
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
-        judge = partial(judge_claim, each=claim.each, small=NEGLIGIBLE_GAIN if metric.in_percent else 0.0)
+        judge = partial(judge_claim, requires_all=claim.requires_all, negligible=NEGLIGIBLE_GAIN * metric.in_percent)
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:
             seeds = num_seeds_to_decide(
@@ -300,22 +301,22 @@ def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
                 list(gains.values()),
                 comparisons=comparisons,
             )
-        verdicts.append(ClaimVerdict(claim.says, verdict, metric.key, intervals, seeds))
+        verdicts.append(ClaimVerdict(claim.statement, verdict, metric.key, intervals, seeds))
     return verdicts
 
 
-def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float = NEGLIGIBLE_GAIN) -> str:
-    """Return the verdict on a claim from the differences, positive if they support it, and their confidence intervals.
+def judge_claim(gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN) -> str:
+    """Return the verdict on a claim, from differences (positive if they support it) with confidence intervals.
 
-    Without `each`, it held if some gain is significantly positive and none significantly negative, and in part if some
-    are both. It did not hold if some are significantly negative and none positive, or if all gains are below `small`.
-    With `each`, it held if all gains are significantly positive, and did not if one that is not is below `small`.
-    Otherwise it is not decided.
+    Without `requires_all`, it held if some gain is significantly positive and none significantly negative, and in part
+    if some are both. It did not hold if some are significantly negative and none positive, or if all gains are below
+    `negligible`. With `requires_all`, it held if all gains are significantly positive, and did not if one that is not
+    is below `negligible`. Otherwise it is not decided.
 
     Args:
         gains: paired differences in favor of the claim.
-        each: whether the claim is about each place rather than about some.
-        small: gain that is too small to matter: a point of a share; 0 for other units.
+        requires_all: whether the claim is about all gains rather than about some.
+        negligible: gain that is too small to matter: a point of a share; 0 for other units.
 
     >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
@@ -323,15 +324,15 @@ def judge_claim(gains: Sequence[Difference], *, each: bool = False, small: float
     'held in part'
     >>> judge_claim([Difference(0.001, -0.005, 0.007)]), judge_claim([Difference(0.01, -0.03, 0.05)])
     ('did not hold', 'not decided at this size')
-    >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)], each=True)
+    >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)], requires_all=True)
     'not decided at this size'
     """
-    if each and gains:
-        ruled_out = any(gain.high < small and not gain.low > 0 for gain in gains)
+    if requires_all and gains:
+        ruled_out = any(gain.high < negligible and not gain.low > 0 for gain in gains)
         return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
     better, worse = any(gain.low > 0 for gain in gains), any(gain.high < 0 for gain in gains)
     if better:
         return PARTLY if worse else HELD
-    if gains and (worse or all(gain.high < small for gain in gains)):
+    if gains and (worse or all(gain.high < negligible for gain in gains)):
         return NOT_HELD
     return UNDECIDED

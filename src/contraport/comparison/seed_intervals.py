@@ -22,7 +22,7 @@ from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResu
 
 Array = np.ndarray[Any, Any]
 
-_MAX_FREEDOM = 1e4
+_MAX_DOF = 1e4
 _MIN_VARIANCE_RATIO = 1e-2
 """Minimum ratio of a variance to the median variance; smaller variances, from few test items, are raised to it."""
 
@@ -34,18 +34,18 @@ class VarianceEstimate(NamedTuple):
     """Variance estimate with its degrees of freedom."""
 
     variance: float
-    freedom: float
+    dof: float
 
     def shrink_toward(self, prior: VarianceEstimate | None) -> VarianceEstimate:
         """Return the variance shrunk toward a prior, weighted by the degrees of freedom of both.
 
         >>> VarianceEstimate(4.0, 1.0).shrink_toward(VarianceEstimate(1.0, 3.0))
-        VarianceEstimate(variance=1.75, freedom=4.0)
+        VarianceEstimate(variance=1.75, dof=4.0)
         """
         if prior is None:
             return self
-        freedom = self.freedom + prior.freedom
-        return VarianceEstimate((self.freedom * self.variance + prior.freedom * prior.variance) / freedom, freedom)
+        dof = self.dof + prior.dof
+        return VarianceEstimate((self.dof * self.variance + prior.dof * prior.variance) / dof, dof)
 
 
 def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
@@ -54,24 +54,24 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
     The logarithms of estimates of one variance spread as their degrees of freedom imply; the excess is the spread of
     the variances themselves. The degrees of freedom are at most half of the total, as the estimates share a baseline.
 
-    >>> estimate_variance_prior([VarianceEstimate(variance, 2.0) for variance in (1.0, 1.1, 0.9)]).freedom
+    >>> estimate_variance_prior([VarianceEstimate(variance, 2.0) for variance in (1.0, 1.1, 0.9)]).dof
     3.0
-    >>> estimate_variance_prior([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).freedom < 2
+    >>> estimate_variance_prior([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).dof < 2
     True
     """
     several = list(estimates)
     variances = np.array([one.variance for one in several])
     if len(several) < 3 or not np.median(variances) > 0:
         return None
-    freedom = np.array([one.freedom for one in several])
+    dof = np.array([one.dof for one in several])
     variances = np.maximum(variances, _MIN_VARIANCE_RATIO * np.median(variances))
-    logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
-    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
-    own = _MAX_FREEDOM
+    logs = np.log(variances) - digamma(dof / 2) + np.log(dof / 2)
+    excess = float(logs.var(ddof=1) - polygamma(1, dof / 2).mean())
+    own = _MAX_DOF
     if excess > polygamma(1, own / 2):
-        own = float(brentq(lambda one: polygamma(1, one / 2) - excess, 1e-3, _MAX_FREEDOM))
+        own = float(brentq(lambda one: polygamma(1, one / 2) - excess, 1e-3, _MAX_DOF))
     variance = float(np.exp(logs.mean() + digamma(own / 2) - np.log(own / 2)))
-    return VarianceEstimate(variance, min(own, float(freedom.sum()) / 2))
+    return VarianceEstimate(variance, min(own, float(dof.sum()) / 2))
 
 
 def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = None) -> VarianceEstimate | None:
@@ -97,7 +97,7 @@ def mean_interval_over_seeds(
         return None if items is None else bootstrap_interval(MetricResult(items[0]))
     if estimate.variance == 0:
         return None
-    half = float(student.ppf((1 + LEVEL) / 2, estimate.freedom)) * (estimate.variance / len(values)) ** 0.5
+    half = float(student.ppf((1 + LEVEL) / 2, estimate.dof)) * (estimate.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
 
@@ -130,17 +130,17 @@ class PairedDifference:
         seeds = seeds or self.num_seeds
         components = list[VarianceEstimate]()
         if self.seed_variance is not None:
-            freedom = self.seed_variance.freedom + seeds - self.num_seeds
-            components.append(VarianceEstimate(self.seed_variance.variance / seeds, freedom))
+            dof = self.seed_variance.dof + seeds - self.num_seeds
+            components.append(VarianceEstimate(self.seed_variance.variance / seeds, dof))
         if self.item_variance is not None:
             saved = self.reducible_item_variance * (1 - self.num_seeds / seeds)
-            components.append(VarianceEstimate(self.item_variance.variance - saved, self.item_variance.freedom))
+            components.append(VarianceEstimate(self.item_variance.variance - saved, self.item_variance.dof))
         total = sum(one.variance for one in components)
         if total == 0:  # also for equal values, which do not show that others would be equal
             return None
-        squares = sum(one.variance**2 / one.freedom for one in components)
-        freedom = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
-        half = float(student.ppf((1 + bonferroni_level(comparisons)) / 2, freedom)) * total**0.5
+        squares = sum(one.variance**2 / one.dof for one in components)
+        dof = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
+        half = float(student.ppf((1 + bonferroni_level(comparisons)) / 2, dof)) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 

@@ -193,7 +193,7 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 
 @link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
 def link_recall(context: EvalContext, number: int) -> ItemValues:
-    """Share of test pairs whose column is among the k nearest of its row, which exclude the row's training columns."""
+    """Share of test pairs whose column is among the k nearest of its row; columns of training pairs are left out."""
     return context.link_ranking.recall(number)
 
 
@@ -251,7 +251,7 @@ def recall(context: EvalContext, number: int) -> MetricResult:
     requires=(NO_COUPLING, COMPARABLE_VIEWS, STORED_AUGMENTATION),
 )
 def median_rank(context: EvalContext) -> MetricResult:
-    """Median rank of an item's other view among those of all test items, over directions; 1 is the nearest."""
+    """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
     return intervals.MetricResult(
         context.retrieval_ranks, intervals.bootstrap_median, column_names=context.retrieval_directions
     )

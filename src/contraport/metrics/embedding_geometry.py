@@ -176,7 +176,7 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
 
 
 def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGHBORS) -> float:
-    """Return the trustworthiness of a map, whether neighbors on it are neighbors in the data: 1 perfect, .5 random.
+    """Return the trustworthiness of a map `z` of data `x`: how far neighbors in `z` are neighbors in `x`; at most 1.
 
     The penalty of a neighbor on the map is its rank in the data, by Euclidean distance, minus `neighbors`; 0 if that is
     negative. Beyond `TRUSTWORTHINESS_QUERIES` items, only the neighbors of a fixed random subset of this size count.

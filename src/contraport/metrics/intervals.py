@@ -35,7 +35,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def bonferroni_level(comparisons: int) -> float:
-    """Return the confidence level at which each of several intervals must hold so that all hold at once (Bonferroni).
+    """Return the confidence level that each of several intervals needs for all to hold at once (Bonferroni).
 
     >>> bonferroni_level(1), round(bonferroni_level(10), 4)
     (0.95, 0.995)
@@ -170,7 +170,7 @@ class Difference(NamedTuple):
 def draw_bootstrap_values(
     results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[K, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Return the value of each metric on bootstrap resamples of the items, `(resamples,)`; all share the resamples.
+    """Return the value of each metric on bootstrap resamples of the items, `(resamples,)`, the same for all metrics.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
 

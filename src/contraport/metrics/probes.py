@@ -125,7 +125,7 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
 def few_label_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
 ) -> np.ndarray[Any, Any]:
-    """Return the share of probes with few labels that predict the class of each test item correctly, `(m,)`.
+    """Return, for each test item, the share of few-label probes that predict its class correctly, `(m,)`.
 
     `choose` draws the positions of the training items; the mean is over `FEW_LABEL_DRAWS` draws. The penalty is
     selected on the drawn items alone (`select_penalty`), so that no other label is used.
@@ -195,7 +195,7 @@ _LabeledItems = tuple[Tensor, Tensor, Tensor]
 
 
 def unseen_domain_correctness(train: _LabeledItems, test: _LabeledItems) -> ItemCorrectness:
-    """Return whether a probe on the training items of all other domains predicts the class of each test item, `(m,)`.
+    """Return whether a probe trained on all other domains predicts the class of each test item correctly, `(m,)`.
 
     Raises:
         UsageError: only one class is left without one of the domains.

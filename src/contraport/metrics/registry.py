@@ -150,7 +150,7 @@ class Metric:
         return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
-        """Return whether a metric value is worse than another one by enough to show in print.
+        """Return whether a metric value is worse than another one, also after both are rounded for printing.
 
         >>> from contraport.metrics import metric_by_key
         >>> metric_by_key("knn").is_worse(0.91, 0.95), metric_by_key("knn").is_worse(0.95001, 0.95004)

@@ -133,7 +133,7 @@ def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, secon
 
 
 def _count_nearer(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
-    """Return the number of keys of each query whose cosine, in double precision, reaches its threshold, ``(q,)``.
+    """Return for each query the number of keys whose cosine reaches the query's threshold in float64, ``(q,)``.
 
     Args:
         cosines: cosines in any precision, ``(q, k)``; minus infinity does not count.
@@ -155,7 +155,7 @@ def _count_reached(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
-    """Return the smallest cosine that counts as equal to the best match of each item, up to rounding.
+    """Return for each item the smallest cosine that equals the cosine of its best match, up to rounding.
 
     Match `k`, with cosine ``matched[k]``, is one of item ``at[k]``. The tolerance applies to distances, which rounding
     moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of that: a fixed tolerance
