@@ -22,7 +22,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _provenance, _build_table_cells
+from contraport.comparison.compare import _build_table_cells, _provenance
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,

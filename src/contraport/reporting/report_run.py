@@ -69,7 +69,7 @@ class ReportRun:
         return self.metrics_rows[-1].get("seconds") if self.metrics_rows else None
 
     @property
-    def rows_by_encoder(self) -> dict[str, dict[str, Any]]:
+    def values_by_encoder(self) -> dict[str, dict[str, Any]]:
         """Metric values by evaluated encoder and metric key; empty if the run is not evaluated.
 
         The encoders are ``trained``, the baselines such as ``raw``, first coordinates of the representation,
@@ -79,7 +79,7 @@ class ReportRun:
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
         """Return the value of a metric for the trained encoder, or for another row of the results; None if missing."""
-        value = self.rows_by_encoder.get(row, {}).get(key)
+        value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
     def paired_difference(self, other: str | ReportRun, key: str) -> Difference | None:
@@ -91,7 +91,7 @@ class ReportRun:
         stored = {row: of[key] for row, of in self.evaluation.get("differences", {}).items() if key in of}
         if isinstance(other, str):
             return Difference(**stored[other]) if other in stored else None
-        own, others = self.rows_by_encoder.get("trained", {}), other.rows_by_encoder.get("trained", {})
+        own, others = self.values_by_encoder.get("trained", {}), other.values_by_encoder.get("trained", {})
         if key not in own or key not in others:
             return None
         expected = own[key] - others[key]

@@ -58,7 +58,7 @@ def write_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
         else:
             sentences += [_describe_best_run(metric, group) for metric in headlines]
             sentences += _suggest_joint_evaluation(group, headlines)
-            sentences += _count_better_metrics(group)
+            sentences += _write_better_metric_counts(group)
             if (pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
                 sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
             for metric in headlines:
@@ -130,8 +130,8 @@ def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Met
     return [] if together else [f"For intervals of differences, evaluate them together: contraport evaluate {paths}"]
 
 
-def _count_better_metrics(runs: Sequence[ReportRun]) -> list[str]:
-    """Write in how many metrics each of two runs is significantly better; Recall@1 and Recall@5 count as one."""
+def _write_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
+    """Write the number of metrics in which each of two runs is significantly better; recall at all k counts once."""
     if len(runs) != 2:
         return []
     one, other = runs

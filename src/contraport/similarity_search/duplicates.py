@@ -258,7 +258,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Update the nearest other item of each of the distinct `rows`, by its cosine with the item in `others`."""
+        """Replace the nearest item of each of the distinct `rows` by that in `others` where the cosine is larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
@@ -298,7 +298,7 @@ def _link_all_pairs(features: np.ndarray, threshold: float, device: torch.device
 
 
 def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[np.ndarray, _NearestTracker]:
-    """Compare only the pairs that an index finds; return the same kind of result as `_link_all_pairs`."""
+    """Compare only the pairs that an index finds; return group labels and nearest other rows of all items."""
     links, nearest = [(np.arange(items), np.arange(items))], _NearestTracker(items)
     for rows, others, cosines in index.iterate_near_pairs():
         order = np.lexsort((others, -cosines, rows))
@@ -322,7 +322,7 @@ def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[
 
 
 def _label_components(links: list[tuple[np.ndarray, np.ndarray]], items: int) -> np.ndarray:
-    """Return the first item in the connected component of each item, ``(n,)``."""
+    """Label the connected component of each item by its first item, ``(n,)``."""
     ends, others = (np.concatenate(part) for part in zip(*links, strict=True))
     graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(items, items))
     _, components = connected_components(graph.tocsr(), directed=False)

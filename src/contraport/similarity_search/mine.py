@@ -97,7 +97,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
 
 
 def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
-    """Load the training items to mine; with `whole`, no random test split is taken from them."""
+    """Load the training items to mine negatives for; with `whole`, no random test split is held out."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run(options.encoder)
@@ -117,7 +117,7 @@ def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
 
 
 def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Read which pairs an audit trusts, Booleans ``(n,)``, and the better partners of the others, int64 ``(n,)``."""
+    """Read an audit: mask of pairs that are not flagged, ``(n,)``, and better partners of flagged pairs, ``(n,)``."""
     file = folder / "pairs.csv"
     check_existing_file("audit", file)
     with file.open(encoding="utf-8", newline="") as lines:
@@ -143,7 +143,7 @@ def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
     """Build the table of anchors, positives and negatives for other trainers, as texts, keys or row numbers."""
-    anchors, positives = (_identify_items(dataset, view) for view in (anchor, positive))
+    anchors, positives = (_build_view_column(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]
     if layout == "triplet":
@@ -156,8 +156,8 @@ def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int
     return pa.table(table | {name: positives.take(pa.array(column.numpy())) for name, column in columns.items()})
 
 
-def _identify_items(dataset: Dataset, view: int) -> pa.Array:
-    """Return the text, or else the key or row number, that stands for each item of a view in a table."""
+def _build_view_column(dataset: Dataset, view: int) -> pa.Array:
+    """Return a table column with the text of each item of a view, or its key or row number if it is no text."""
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []

@@ -100,7 +100,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
         query = torch.from_numpy(np.array(features.features[position], dtype=np.float32)).to(device)
     else:
         card = ItemCard(Path(str(options.query)), _format_query_title(options.query))
-        if options.run is None and features.run is None and not _is_path(options.query):
+        if options.run is None and features.run is None and not _is_existing_path(options.query):
             raise _unknown_query_error(options.query, features)
         query = _embed_query(options, features, _resolve_query_run(options, features), features.view, device)
     result = NearestItems(_find_nearest_items(options, features, query, exclude=position), card.name)
@@ -162,7 +162,7 @@ def _write_page(options: _Options, features: Features, result: NearestItems, *se
 
 
 def _find_query_position(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query names by position or key; None if it names none."""
+    """Return the position of the item that a query names by position or key; None if it names no item."""
     if isinstance(query, int):
         items = len(features)
         check(0 <= query < items, f"query: must be a position from 0 to {items - 1}, got {query}.", "out_of_range")
@@ -170,7 +170,7 @@ def _find_query_position(query: int | str | Path, features: Features) -> int | N
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
         return keys.index(str(query))
-    if str(query).removeprefix("-").isdecimal() and not _is_path(query):
+    if str(query).removeprefix("-").isdecimal() and not _is_existing_path(query):
         return _find_query_position(int(str(query)), features)
     return None
 
@@ -185,7 +185,7 @@ def _unknown_query_error(query: object, features: Features) -> UsageError:
     return UsageError(message, kind="unknown")
 
 
-def _is_path(query: object) -> bool:
+def _is_existing_path(query: object) -> bool:
     """Return whether a query is the path of an existing file or folder."""
     try:
         return Path(str(query)).exists()
@@ -194,13 +194,13 @@ def _is_path(query: object) -> bool:
 
 
 def _has_file_suffix(query: str) -> bool:
-    """Return whether a query has the suffix of an image or array, and so is no text."""
+    """Return whether a query ends in the suffix of an image or array file, so that it is not searched as a text."""
     return Path(query).suffix.lower() in {*IMAGE_SUFFIXES, ".npy"}
 
 
 def _format_query_title(query: int | str | Path) -> str:
     """Return a query as text for titles: the base name if it is a file, otherwise the query unchanged."""
-    return Path(str(query)).name if _is_path(query) else str(query)
+    return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 
 def _resolve_query_run(options: _Options, features: Features) -> Run:
@@ -219,7 +219,7 @@ def _embed_query(options: _Options, features: Features, run: Run, view: str | No
     model = model if view is None else model.select_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
     width = features.features.shape[1]
-    if len(model.shapes) > 1 and any(map(is_text_shape, model.shapes)) and not _is_path(options.query):
+    if len(model.shapes) > 1 and any(map(is_text_shape, model.shapes)) and not _is_existing_path(options.query):
         message = f"{_unknown_query_error(query, features)} A text needs features of one view, of "
         message += f"{' or '.join(model.view_names)}: `contraport embed {run.path} --view {model.view_names[0]}`, then "
         raise UsageError(f"{message}`contraport search FEATURES TEXT`.", kind="unknown")
@@ -227,7 +227,7 @@ def _embed_query(options: _Options, features: Features, run: Run, view: str | No
     check(model.num_features == width, message, "width")
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):
         item = from_arrays([query], name="query", argument="query")
-    elif _is_path(query):
+    elif _is_existing_path(query):
         item = _load_query_item(Path(query), model)
     else:
         raise _unknown_query_error(query, features)
@@ -280,10 +280,10 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
     is_file = isinstance(options.query, Path) or _has_file_suffix(options.query)
-    is_file = is_file or (_is_path(options.query) and Path(options.query).is_file())
+    is_file = is_file or (_is_existing_path(options.query) and Path(options.query).is_file())
     if is_file:
         hint = f"To search it as a text, add {format_options(query_view=...)}."
-        check(_is_path(options.query), f"query: there is no file {str(options.query)!r}. {hint}", "not_found")
+        check(_is_existing_path(options.query), f"query: there is no file {str(options.query)!r}. {hint}", "not_found")
     kind = "text" if not is_file else "image" if Path(options.query).suffix != ".npy" else None
     kinds = dict(zip(model.view_names, map(kind_from_shape, model.shapes), strict=True))
     fitting = [name for name in kinds if kind in (kinds[name], None)]

@@ -153,7 +153,7 @@ def pair_weights(
 
 
 class _ShiftedCost(nn.Module):
-    """Half the squared distance of unit embeddings plus a shift per pair, whose gradient is that of the pair's cost.
+    """Half the squared distance of unit embeddings, plus a zero shift per pair to differentiate by the pair's cost.
 
     Each embedding is followed by the one-hot vector of its row, which selects its shifts.
     """
@@ -168,7 +168,7 @@ class _ShiftedCost(nn.Module):
 
 
 def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return pair weights of a loss, (2n, 2n): minus its derivative by the cost of each negative pair, times 2n."""
+    """Return pair weights of a loss, (2n, 2n): -2n times the derivative of the loss by each negative pair's cost."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")

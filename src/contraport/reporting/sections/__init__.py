@@ -1,1 +1,1 @@
-"""Sections of the report: one function for each builds its figures and texts."""
+"""Sections of the report, each built by one function that adds its figures and returns its texts."""

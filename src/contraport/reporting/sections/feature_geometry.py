@@ -137,10 +137,10 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
 def _list_alignment_uniformity(run: ReportRun) -> list[tuple[str, float, float]]:
     """List name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
     names = [row for _, row in list_row_names_by_epoch(run)] or [
-        row for row in (*INITIAL_ENCODER_BASELINES, "trained") if row in run.rows_by_encoder
+        row for row in (*INITIAL_ENCODER_BASELINES, "trained") if row in run.values_by_encoder
     ]
     path = [
-        (name, run.rows_by_encoder[name].get("uniformity"), run.rows_by_encoder[name].get("alignment"))
+        (name, run.values_by_encoder[name].get("uniformity"), run.values_by_encoder[name].get("alignment"))
         for name in names
     ]
     return [(name, x, y) for name, x, y in path if x is not None and y is not None]

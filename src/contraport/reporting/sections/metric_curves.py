@@ -121,10 +121,10 @@ def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
 
 
 def list_row_names_by_epoch(run: ReportRun) -> list[tuple[int, str]]:
-    """Return each evaluated epoch with the row name of its metrics; epoch 0 is before training."""
+    """Return each evaluated epoch with the name of its row in the evaluation; epoch 0 is before training."""
     last = run.evaluation.get("epochs")
-    epochs = [(int(name.removeprefix("epoch ")), name) for name in run.rows_by_encoder if name.startswith("epoch ")]
-    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINES if row in run.rows_by_encoder]
+    epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
+    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINES if row in run.values_by_encoder]
     epochs += [(last, "trained")] if last is not None else []
     return sorted(epochs)
 
@@ -158,11 +158,11 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
 
 
 def _epoch_values(run: ReportRun, metric: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Return epochs, metric values, and distances of the interval ends above and below the values."""
+    """Return the evaluated epochs, the metric values, and the error bars above and below the values."""
     intervals = run.evaluation.get("intervals", {})
     x, y, high, low = [], [], [], []
     for epoch, row in list_row_names_by_epoch(run):
-        value = run.rows_by_encoder[row].get(metric.key)
+        value = run.values_by_encoder[row].get(metric.key)
         if value is None:
             continue
         ends = intervals.get(row, {}).get(metric.key, {"low": value, "high": value})

@@ -95,7 +95,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     if scale is None:
         return None
     plans = [
-        _build_run_plan(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
+        _draw_run_plans(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
     ]
     several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
     over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves(several)) if several else None
@@ -115,7 +115,7 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _build_run_plan(
+def _draw_run_plans(
     builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
     """Draw the last plan of a run, and add the data from which the page's script draws lines and other epochs."""
@@ -179,7 +179,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
 
 
 def compute_kept_target_mass(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
-    """Return the share of its target mass that each item keeps in the plan, ``(items,)``."""
+    """Return for each item the share of its target mass that the plan carries, ``(items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % items:  # rows that are not whole views of the items
         return np.ones(items)

@@ -159,7 +159,7 @@ class DatasetTable(NamedTuple):
 
 def list_evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     """Return all metrics that have a value in at least one of the runs."""
-    return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.rows_by_encoder.values())
+    return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
 
 
 def build_metric_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
@@ -198,7 +198,7 @@ def _build_dataset_table(data: str, runs: list[ReportRun], metrics: Sequence[Met
         ]
         seconds = MISSING_VALUE if run is None else _format_seconds(run.training_seconds)
         encoders.append(EncoderRow(source.name, run, cells, seconds))
-    return DatasetTable(data, _describe_sizes(data, runs), encoders)
+    return DatasetTable(data, _describe_dataset_sizes(data, runs), encoders)
 
 
 class _EvaluatedEncoder(NamedTuple):
@@ -210,7 +210,7 @@ class _EvaluatedEncoder(NamedTuple):
 
     @property
     def metric_values(self) -> dict[str, Any]:
-        return dict(self.run.rows_by_encoder.get(self.row, {}))
+        return dict(self.run.values_by_encoder.get(self.row, {}))
 
     def has_same_values(self, other: _EvaluatedEncoder) -> bool:
         """Return whether two encoders have equal values in all metrics that both have."""
@@ -249,7 +249,7 @@ def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
     ]
 
 
-def _describe_sizes(data: str, runs: Iterable[ReportRun]) -> str:
+def _describe_dataset_sizes(data: str, runs: Iterable[ReportRun]) -> str:
     """Write a sentence with the numbers of training and test items, for each run where they differ."""
     names_by_size: dict[str, list[str]] = {}
     for run in runs:
