@@ -289,17 +289,17 @@ def test_budget_limits_the_trainings(tmp_path: Path) -> None:
     assert found.num_missing == 4
     assert any(note.startswith("4 of 4 trainings") for note in found.notes)
     clock = TimeBudget(100.0)
-    assert clock.allows_next()
+    assert clock.allows_next_job()
     clock.first_job_seconds = 150.0
-    assert not clock.allows_next()
+    assert not clock.allows_next_job()
     clock.finished_job_seconds += [10.0]
-    assert clock.allows_next()
+    assert clock.allows_next_job()
     clock.finished_job_seconds.clear()
     clock.finished_job_seconds += [150.0, 90.0]
-    assert not clock.allows_next()
+    assert not clock.allows_next_job()
     clock.finished_job_seconds.append(30.0)
-    assert clock.allows_next(), "it is the mean that counts"
-    assert TimeBudget(None).allows_next()
+    assert clock.allows_next_job(), "it is the mean that counts"
+    assert TimeBudget(None).allows_next_job()
 
 
 def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None
 
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TimeBudget, "allows_next", lambda clock: not clock.finished_job_seconds)
+    monkeypatch.setattr(TimeBudget, "allows_next_job", lambda clock: not clock.finished_job_seconds)
     monkeypatch.setattr(running, "run_cell_job", judged)
     found = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert found.num_missing == 3

@@ -179,15 +179,8 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     )
     steps, warmup = settings.epochs * len(batches), int(settings.num_warmup_epochs * len(batches))
     schedule = build_lr_schedule(optimizer, lr_scheduler=settings.lr_scheduler, steps=steps, warmup=warmup)
-    loop = Loop(
-        pipeline,
-        batches,
-        optimizer,
-        schedule,
-        epochs=settings.epochs,
-        device=settings.device,
-        callbacks=[FiniteGuard()],
-    )
+    guard = [FiniteGuard()]
+    loop = Loop(pipeline, batches, optimizer, schedule, epochs=settings.epochs, device=settings.device, callbacks=guard)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         loop.run()
     return encode_pairs(

@@ -16,7 +16,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION,
     estimate_fdr,
-    estimate_separation,
+    estimate_separation_auc,
     is_rate_reliable,
 )
 from contraport.auditing.pairs.online_audit import (
@@ -87,7 +87,7 @@ class Audit:
         low, high = self.noise_interval
         note = None
         if not self.is_rate_reliable:
-            separation = estimate_separation(self.scores, self.known_mismatch_scores, low)
+            separation = estimate_separation_auc(self.scores, self.known_mismatch_scores, low)
             note = (
                 "The views share too little to estimate how many pairs are wrong: right pairs score above known "
                 f"mismatches in {separation:.0%} of cases ({MIN_SEPARATION:.0%} needed). Right pairs are flagged too."
@@ -185,7 +185,7 @@ class Audit:
         """Recommendation of the next step, in a sentence."""
         if not self.is_rate_reliable:
             return "Look at the worst pairs before you train without any: the share of wrong pairs is unknown."
-        return advise_on_flagged(len(self.flagged()), "pair", self.clean_files)
+        return write_training_advice(len(self.flagged()), "pair", self.clean_files)
 
     @property
     def worst_title(self) -> str:
@@ -240,7 +240,7 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
     )
 
 
-def advise_on_flagged(count: int, noun: str, clean_files: Sequence[Path]) -> str:
+def write_training_advice(count: int, noun: str, clean_files: Sequence[Path]) -> str:
     """Return a sentence that recommends which data to train on after an audit flagged `count` pairs or views."""
     if count == 0:
         return f"Train on all {noun}s: none looks wrong."

@@ -14,7 +14,7 @@ from contraport._utils.files import write_arrays, write_json
 from contraport._utils.formatting import join_names
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
-from contraport.auditing.result import Audit, advise_on_flagged, write_csv_columns
+from contraport.auditing.result import Audit, write_csv_columns, write_training_advice
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
 from contraport.errors import check
@@ -133,7 +133,7 @@ class ViewAudit:
     @property
     def advice(self) -> str:
         """Recommendation of the next step, in a sentence."""
-        return advise_on_flagged(len(self.flagged()), "view", self.clean_files)
+        return write_training_advice(len(self.flagged()), "view", self.clean_files)
 
     @property
     def worst_title(self) -> str:

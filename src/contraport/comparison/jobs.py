@@ -207,7 +207,7 @@ class TimeBudget:
         self.finished_job_seconds: list[float] = []
         self.first_job_seconds: float | None = None
 
-    def allows_next(self) -> bool:
+    def allows_next_job(self) -> bool:
         """Return whether the budget allows another job to start."""
         expected = (
             sum(self.finished_job_seconds) / len(self.finished_job_seconds)
@@ -232,7 +232,7 @@ def run_cell_jobs(
             waiting.append(job)
     for _ in range(2):  # a second round for jobs that another process was running
         workers, skipped = min(processes, len(waiting)), []
-        sequential = ((job, run_cell_job(job)) for job in takewhile(lambda _: budget.allows_next(), waiting))
+        sequential = ((job, run_cell_job(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting))
         for job, result in sequential if workers < 2 else _run_in_parallel(waiting, workers, budget):
             if result is None:
                 skipped.append(job)
@@ -254,7 +254,7 @@ def _run_in_parallel(
     )
     try:
         while waiting or running:
-            while waiting and len(running) < processes and budget.allows_next():
+            while waiting and len(running) < processes and budget.allows_next_job():
                 job = waiting.pop()
                 running[pool.submit(run_cell_job, job)] = job
             if not running:

@@ -193,7 +193,7 @@ def unseen_domain(context: EvalContext) -> ItemValues:
 
 @link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
 def link_recall(context: EvalContext, number: int) -> ItemValues:
-    """Share of test pairs whose column is among the k nearest of its row; columns of training pairs are left out."""
+    """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
     return context.link_ranking.recall(number)
 
 

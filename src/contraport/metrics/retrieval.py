@@ -80,12 +80,12 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
     """
     a, b = _normalize_views(z0, z1)
 
-    def one_way(queries: Tensor, keys: Tensor) -> Tensor:
+    def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
         positives = (queries * keys).sum(dim=1) / temperature
         sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_rows_at_once(keys))]
         return positives - torch.cat(sums)
 
-    return ((one_way(a, b) + one_way(b, a)) / 2).cpu().numpy()
+    return ((log_softmax_of_matches(a, b) + log_softmax_of_matches(b, a)) / 2).cpu().numpy()
 
 
 def nearest_neighbors(z: Tensor, count: int) -> Tensor:

@@ -114,14 +114,14 @@ def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArra
     return rates
 
 
-def estimate_separation(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
+def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
     """Estimate the AUC of right pairs against known mismatches, from pairs of which the share `rate` is wrong.
 
     Wrong pairs score above known mismatches half the time. With the lower end of the interval of the rate, the estimate
     is a cautious one.
 
     >>> mismatches = np.arange(10.0)
-    >>> estimate_separation(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
+    >>> estimate_separation_auc(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
     1.0
     """
     if rate >= 1:
@@ -132,7 +132,7 @@ def estimate_separation(scores: Scores, mismatch_scores: Scores, rate: float) ->
 
 def is_rate_reliable(scores: Scores, mismatch_scores: Scores, lowest_rate: float) -> bool:
     """Return whether right pairs score far enough above mismatches for the noise rate to be trusted."""
-    return estimate_separation(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION
+    return estimate_separation_auc(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION
 
 
 def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:

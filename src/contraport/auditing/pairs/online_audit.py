@@ -184,7 +184,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.restrict_positions(self._positions.numpy())
 
-    def _draw_fresh_partners(self, purpose: str) -> Tensor:
+    def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
         """Draw new partners of the decoys, ``(d,)``, for pairs that were not trained on; the item itself if none."""
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
@@ -269,7 +269,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
     def _score_pairs(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
-        partners = self._draw_fresh_partners("audit.fresh_mismatches")
+        partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))

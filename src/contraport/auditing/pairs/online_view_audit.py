@@ -138,7 +138,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         }
         view_rates = estimate_view_rates(names, rate_by_names)
         view_scores = torch.from_numpy(compute_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
-        positions, trusted = self._select_views(view_scores, with_decoys=epoch < self._decoy_epochs)
+        positions, trusted = self._select_trusted_views(view_scores, with_decoys=epoch < self._decoy_epochs)
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
@@ -153,7 +153,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         sources = [encoded[: len(dataset.shapes)]]
         if has_vector_views(dataset, widest=MAX_VECTOR_WIDTH):
             sources.append(dataset.store.fetch(torch.arange(items)))
-        partners = self._draw_fresh_partners("audit.fresh_view_mismatches")
+        partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
             self._get_decoy_view_sources(decoys.second),
@@ -188,7 +188,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             areas.append(area_under_roc_curve(trained[is_known].numpy(), fresh[is_known].numpy()))
         return float(np.mean(areas))
 
-    def _select_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
+    def _select_trusted_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
         """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
 
         Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If

@@ -31,7 +31,7 @@ def build_results_section(builder: PageBuilder) -> Section:
         "notes": write_run_notes(runs),
         "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
-        "directions": _build_direction_cells(runs),
+        "directions": _build_retrieval_cells(runs),
     }
     return Section("results", "Results", values)
 
@@ -111,7 +111,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
     return result
 
 
-def _build_direction_cells(
+def _build_retrieval_cells(
     runs: Sequence[ReportRun],
 ) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[MetricCell]]]]]:
     """Return the metrics of cross-view retrieval, and table cells of each run by direction of retrieval."""
