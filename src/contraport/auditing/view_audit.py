@@ -57,7 +57,7 @@ class ViewAudit:
 
     @classmethod
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
-        """Combine the audits of all pairs of views of a dataset; the key of an audit is the names of its two views."""
+        """Combine the audits of all pairs of views of a dataset; keys are the names of the two views."""
         names = dataset.view_names
         rates = estimate_view_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [

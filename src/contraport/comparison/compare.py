@@ -128,7 +128,7 @@ _OUTPUT_FILES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.p
 
 
 def _check_output_folder(out: Path) -> None:
-    """Raise `UsageError` unless a folder is new, empty or that of a comparison.
+    """Raise `UsageError` unless a folder is new, empty or the output folder of a comparison.
 
     A comparison without results has `cells/` alone; `results.json` is written before the other files.
     """

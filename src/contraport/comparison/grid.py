@@ -128,7 +128,7 @@ class Grid:
         return range(self.compare_options.seeds)
 
     def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **others: Any) -> Cell:
-        """Build the cell for a row, a column and a seed; further options override those of the grid."""
+        """Build the cell for a row, a column and a seed; further options override the options of the grid."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, others):
             options = merge_options(options, layer)

@@ -33,7 +33,7 @@ from contraport.training.config import OPTIONS
 
 
 def build_grid(explicit: OptionMap) -> Grid:
-    """Build the grid of a comparison from explicit options, which override those of the suite.
+    """Build the grid of a comparison from explicit options, which override the options of the suite.
 
     Raises:
         UsageError: unknown or invalid suite, wrong options, or an empty grid.
@@ -91,7 +91,7 @@ _TEST_ITEM_OPTIONS = ("test_items", "test_fraction", "corrupt", "domains")
 
 
 def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequence[OptionMap]) -> None:
-    """Raise `UsageError` if a row would have other test items than the rest of its column.
+    """Raise `UsageError` if the options of a row change its test items, which all rows must share.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.
     """
@@ -133,7 +133,7 @@ _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress"
 
 
 def index_suite_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the named entries of suites under `key` (rows or columns), by name, which stands for them in options."""
+    """Return the entries with names (rows or columns) that suites have under `key`, by name."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 

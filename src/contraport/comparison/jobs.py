@@ -266,7 +266,7 @@ def _run_in_parallel(
 
 
 def _init_worker(counter: Synchronized[int], devices: int, threads: int) -> None:
-    """Set the number of threads of a worker process and, if there are several GPUs, assign it one."""
+    """Set the number of threads of a worker process; if there are several GPUs, assign one to the process."""
     with counter.get_lock():
         index, counter.value = counter.value, counter.value + 1
     torch.set_num_threads(threads)

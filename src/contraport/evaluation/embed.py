@@ -159,7 +159,7 @@ def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int
 def _add_batch(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool
 ) -> None:
-    """Add a batch to the buffer; its keys are those of the data, or shortened texts (`by_text`, or without keys)."""
+    """Add a batch to the buffer; keys are the keys of the data, or shortened texts (`by_text`, or without keys)."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]

@@ -62,7 +62,7 @@ def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
 
 
 def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return a 2-D map of the chosen items, their data (`collect_item_data`), and the spectrum of all features."""
+    """Return 2-D points of the chosen items, `collect_item_data` of these items, and the spectrum of all features."""
     method, plane = project_to_2d(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
     arrays["spectrum"] = centered_singular_values(features).numpy()

@@ -217,7 +217,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
 
 @link_metric("Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
 def link_popularity(context: EvalContext, number: int) -> float:
-    """Mean popularity (number of training pairs) of the rows' k nearest columns, relative to that of true partners."""
+    """Mean popularity (number of training pairs) of the rows' k nearest columns, divided by that of true partners."""
     return context.link_ranking.popularity_ratio(number)
 
 

@@ -261,7 +261,7 @@ def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Return metric titles by name; metrics that differ only in their number share one, as in "Recall@1, 5 and 10".
+    """Return metric titles by name; metrics that differ only in a number share a title: "Recall@1, 5 and 10".
 
     >>> from contraport.metrics import titles_by_metric_name, select_metrics
     >>> list(titles_by_metric_name(select_metrics(["knn", "recall", "noise"])).values())

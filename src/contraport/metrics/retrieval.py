@@ -167,7 +167,7 @@ def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
 
 
 def first_occurrences(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first position of each distinct id, and for each id its index among the distinct ones."""
+    """Return the first position of each distinct id, and the index of each id among the distinct ids."""
     distinct, index = torch.unique(ids, return_inverse=True)
     first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")
     return first, index

@@ -258,7 +258,7 @@ class _NearestTracker:
         self._others = np.arange(items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Replace the nearest item of each of the distinct `rows` by that in `others` where the cosine is larger."""
+        """Replace the nearest item of each of the distinct `rows` by its item in `others` if the cosine is larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]

@@ -97,7 +97,7 @@ def _compute_noise_rates(below: NDArray[np.float64], mismatches: Scores) -> NDAr
 
 
 def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
-    """Estimate the false discovery rate at the score of each pair, ``(n,)``: share of good pairs at or below it.
+    """Estimate the false discovery rate of each pair, ``(n,)``: share of good pairs among pairs that score no higher.
 
     It is 1 - rate F0(s) / F(s), where F0 and F are the shares of mismatches and pairs that score at most s, made
     monotone in s. It is an estimate without a guarantee.

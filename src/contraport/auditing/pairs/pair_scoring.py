@@ -93,7 +93,7 @@ def _register(description: str, *, shared_space: bool) -> Callable[[_Function], 
 
 @_register("how near the partners of a member's neighbors are to the other member, by rank", shared_space=False)
 def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Rank agreement: mean rank, seen from one member of a pair, of the partners of the other member's neighbors.
+    """Rank agreement: mean rank of the partners of one member's neighbors, by nearness to the other member.
 
     Nearness is only measured within a view, so each view may have its own space, and a memorized wrong pair does not
     bring its neighbors' partners together. A rank is a p-value; the mean of the logs is Fisher's (1925) combination.

@@ -261,7 +261,7 @@ class PairedFeatures:
 
     @cached_property
     def hub_similarity(self) -> tuple[Tensor, Tensor]:
-        """Mean similarity of each embedding to its nearest ones in the other view, ``(n,)`` per view; high for hubs."""
+        """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings
         return mean_nearest_similarity(x, y, self.neighbors), mean_nearest_similarity(y, x, self.neighbors)

@@ -54,7 +54,7 @@ Ints = NDArray[np.int64]
 
 
 class PartnerProposals(NamedTuple):
-    """Proposed partners of `n` items, for items that another item's second view fits better, ``(n,)`` each.
+    """Proposed partners of `n` items, with scores and confidences, ``(n,)`` each.
 
     Attributes:
         partners: item whose second view is proposed, int64; -1 where nothing fits better.
@@ -86,7 +86,7 @@ class ScoredCandidates(NamedTuple):
 
     @property
     def is_own_partner(self) -> NDArray[np.bool_]:
-        """Mask of the entries that pair an item with its given partner, ``(e,)``."""
+        """Mask of the entries that pair an item with its own second view, ``(e,)``."""
         is_own_partner: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
         return is_own_partner
 
@@ -185,7 +185,7 @@ def score_candidates(
 
 
 def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return the positions of the `others` nearest to the partners of the neighbors of each item, ``(p, k)``.
+    """Return the positions in `others` that are nearest to the mean partner of each item's neighbors, ``(p, k)``.
 
     Neighbors are those in the view of the items; nearness is that in the other view.
     """
@@ -244,7 +244,7 @@ def _stack_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
 def solve_plan_with_slack(
     candidates: ScoredCandidates, slope: float, offset: float, iterations: int = ITERATIONS
 ) -> tuple[Floats, Floats]:
-    """Solve the plan; return the mass of each entry, ``(e,)``, and that of the slack of each row, ``(r,)``.
+    """Solve the plan; return the mass of each entry, ``(e,)``, and the mass of each row's slack, ``(r,)``.
 
     With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
 
