@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def headings(self) -> list[str]:
-        """Headings of a table: that of the row names, then that of each column.
+        """Headings of a table: one for the row names, then one for each column.
 
         Data that all columns share are named in the first heading only.
         """
