@@ -230,9 +230,9 @@ class PairedFeatures:
         """Per view: neighbor ranks as fractions, ``(r,)``, and each item's similarity at each rank, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._rank_thresholds
-        return self._compute_thresholds(self.features[0]), self._compute_thresholds(self.features[1])
+        return self._compute_rank_thresholds(self.features[0]), self._compute_rank_thresholds(self.features[1])
 
-    def _compute_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_rank_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
         references = self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_RANK_THRESHOLDS).round().clamp(max=number).unique()
