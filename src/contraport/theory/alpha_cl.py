@@ -249,7 +249,7 @@ class LinearEncoderResult:
 def train_linear_encoder(
     x0: Tensor, x1: Tensor, dimensions: int = 2, *, alpha: Tensor | None = None, iterations: int = 200, seed: int = 0
 ) -> LinearEncoderResult:
-    """Train a linear encoder by alpha-CL with fixed pair weights; it learns principal components.
+    """Train a linear encoder by alpha-CL with fixed pair weights; the encoder learns principal components.
 
     The rows of the encoder are orthonormal and converge to the top eigenvectors of the contrastive covariance.
 

@@ -1,4 +1,4 @@
-"""Report sections: map of the test items in the plane, and nearest neighbors of some of them."""
+"""Report sections: map of the test items in the plane, and nearest neighbors of some test items."""
 
 from __future__ import annotations
 

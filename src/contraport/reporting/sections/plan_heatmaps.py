@@ -44,7 +44,7 @@ NUM_DROPPED = 6
 
 
 class PlanSnapshot(NamedTuple):
-    """Transport plan of a batch of test items after an epoch, with its target.
+    """Transport plan of a batch of test items after an epoch, with the target plan.
 
     Attributes:
         epoch: number of the epoch; None if unknown.
