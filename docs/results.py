@@ -23,6 +23,14 @@ SHORTEST_COMPARED = 0.2
 
 LIMITS = "900 CPU seconds and 8 GB"
 
+FORMATS = {
+    "embed, .npz": "`.npz`",
+    "embed, .npy": "`.npy`",
+    "embed, .parquet of lists": "`.parquet`, a column of lists",
+    "embed, .parquet of numbers": "`.parquet`, a column per number",
+}
+"""Cases of `benchmarks.scale` that differ in the format of their data."""
+
 Cases = dict[str, dict[str, float]]
 
 ROWS = 512, 8192
@@ -206,6 +214,8 @@ def scale(results: list[dict[str, Any]]) -> str:
         auroc = f"{row['auroc']:.4f}" if "auroc" in row else ""
         return [*first, seconds, exponent(row), f"{row['gigabytes']:.2f}", auroc]
 
+    formats = {row["case"]: row for row in results if row["case"] in FORMATS}
+    results = [row for row in results if row["case"] not in FORMATS]
     audits = [row for row in results if row["case"] == "audit" and "parts" in row]
     largest = max(audits, key=lambda row: (row["rows"], -row["width"]))
     parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in largest["parts"].items())
@@ -228,8 +238,24 @@ def scale(results: list[dict[str, Any]]) -> str:
     shown = paragraph(
         f"The exponents in the plot are those of more than {MAX_EXACT_ITEMS:,} pairs; the dashed lines grow as n^1.1."
     )
-    sections = said, quadratic, table(head, map(cells, results)), shown, image
+    sections = said, quadratic, table(head, map(cells, results)), shown, image, input_formats(formats)
     return "\n\n".join(("## Commands by number of rows", *sections))
+
+
+def input_formats(cases: dict[str, dict[str, Any]]) -> str:
+    """Return the section of the time and memory of `embed` by the format of its data."""
+    rows = (
+        [title, f"{row['seconds']:.1f}", f"{row['own']:.2f}", f"{row['gigabytes'] - row['before']:.2f}"]
+        for title, row in ((title, cases[name]) for name, title in FORMATS.items())
+    )
+    one = cases["embed, .npz"]
+    said = paragraph(
+        f"`embed` of {one['rows']:,} vectors of {one['width']} numbers, {4e-9 * one['rows'] * one['width']:.2f} GB, by "
+        "a small network. The memory is that of the command at its peak, without the libraries. The mapped pages of "
+        "files belong to the page cache, which gives them back when memory is short."
+    )
+    head = ["file", "CPU s", "GB", "with mapped files"]
+    return f"## Input formats\n\n{said}\n\n{table(head, rows)}"
 
 
 def approximate_audits(results: list[dict[str, Any]]) -> str:

@@ -30,6 +30,7 @@ _ITEM_ARRAY_NAMES = {"source_rows": "rows", "splits": "splits", "keys": "keys", 
 """Names in `.npz` files of the arrays of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26
+_ITEM_COLUMNS = "row", "split", "key", "label", "class_name"
 _SHARD = re.compile(r"\.\d{5}-of-\d{5}")
 
 
@@ -342,13 +343,23 @@ def _write_parquet(path: Path, features: Features) -> None:
 
 
 def _read_parquet(path: Path) -> Features:
-    table = _read_table(path)
-    names = [name for name in table.schema.names if name[:1] == "f" and name[1:].isdecimal()]
-    first_names = table.schema.names[:5]
-    check(len(names) > 0, f"features: {path} has no columns f0, f1 and so on, only {first_names}.", "no_features")
-    names.sort(key=lambda name: int(name[1:]))
-    array = np.stack([table[name].to_numpy() for name in names], axis=1).astype(np.float32)
-    return _features_from_table(array, table)
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        columns = file.schema_arrow.names
+        names = [name for name in columns if name[:1] == "f" and name[1:].isdecimal()]
+        first_names = columns[:5]
+        check(len(names) > 0, f"features: {path} has no columns f0, f1 and so on, only {first_names}.", "no_features")
+        names.sort(key=lambda name: int(name[1:]))
+        array = np.empty((file.metadata.num_rows, len(names)), dtype=np.float32)
+        start = 0
+        for batch in file.iter_batches(max(1, _ROW_GROUP_BYTES // (4 * len(names))), columns=names):
+            batch.validate(full=True)
+            rows = array[start : start + len(batch)]
+            np.stack([batch[name].to_numpy(zero_copy_only=False) for name in names], 1, rows, casting="unsafe")
+            start += len(batch)
+    check(start == len(array), f"features: {path} has {start} rows of {len(array)}.", "shape")
+    return _features_from_table(array, _read_table(path, [name for name in columns if name in _ITEM_COLUMNS]))
 
 
 def _item_columns(features: Features) -> dict[str, Any]:
@@ -374,16 +385,16 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mappi
             writer.write_table(table.cast(writer.schema))
 
 
-def _read_table(path: Path) -> Any:
+def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path, partitioning=None)
+    table = pq.read_table(path, columns=columns, partitioning=None)
     table.validate(full=True)  # otherwise Arrow would follow corrupt offsets out of its memory
     return table
 
 
 def _features_from_table(array: np.ndarray, table: Any) -> Features:
-    names = [name for name in ("row", "split", "key", "label", "class_name") if name in table.schema.names]
+    names = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}
     if "row" not in columns or "split" not in columns:
         return _features_from_array(array)

@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.formatting import use_flag_style
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
-from contraport.data.formats import tables
+from contraport.data.formats import table_rows, tables
 from contraport.data.formats.tables import read_table, replace_view_columns
 from contraport.data.views import Views
 
@@ -204,6 +204,49 @@ def test_lists_in_parquet_are_vectors_series_and_images(tmp_path):
     assert np.allclose(batch.views[1].numpy(), series[rows])
     assert np.array_equal(batch.views[2].numpy()[:, 0], pixels[rows])
     assert batch.views[2].dtype == torch.uint8
+
+
+@pytest.mark.parametrize(("block_bytes", "most_rows"), [(1, 1), (200, 12), (2**22, 40)])
+def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, most_rows):
+    rng = np.random.default_rng(0)
+    lists, numbers = rng.normal(size=(40, 2, 3)), rng.normal(size=(40, 2))
+    names = ["train", "val", "test", "train"] * 10
+    path = write_parquet(
+        tmp_path,
+        view0=[None if row == 7 else lists[row].tolist() for row in range(40)],
+        **{"view1.a": numbers[:, 0], "view1.b": numbers[:, 1]},
+        split=names,
+    )
+    sizes = []
+    read = table_rows.read_number_columns
+    monkeypatch.setattr(table_rows, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(
+        table_rows, "read_number_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
+    )
+    train, test = load(path), load(path, "test")
+    for dataset, split in ((train, "train"), (test, "test")):
+        chosen = [row for row in range(40) if names[row] == split]
+        assert dataset.rows.tolist() == chosen
+        present = [row != 7 for row in chosen]
+        first, second = dataset.__getitems__(list(range(len(chosen)))).views
+        assert np.allclose(first[present], lists[chosen][present])
+        assert np.allclose(second, numbers[chosen])
+    assert max(sizes) <= most_rows
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "code", "where"),
+    [
+        ([1.0, 2.0], [1.0], "data.list_lengths", "row 30"),
+        ([1.0, 2.0], [1.0, None], "data.missing_value", "row 30"),
+        ([1.0, 2.0], [1.0, float("inf")], "data.not_finite", "row 30"),
+        (1.0, None, "data.missing_value", "2 of 40 rows"),
+    ],
+)
+def test_errors_in_a_block_count_the_rows_of_the_table(tmp_path, monkeypatch, right, wrong, code, where):
+    monkeypatch.setattr(table_rows, "_BLOCK_BYTES", 1)
+    with raises_usage_error(code, where):
+        load(write_parquet(tmp_path, x=[*[right] * 30, wrong, wrong, *[right] * 8]))
 
 
 def as_png(pixels):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
+import torch
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
@@ -40,6 +41,9 @@ from contraport.errors import UsageError, check, check_regular_file, import_opti
 
 MAX_CLASSES = 100
 """Maximum number of distinct values of a text column that is read as labels; each must occur ten times on average."""
+
+_BLOCK_BYTES = 2**22
+"""Number of bytes of a table that are converted to numbers at a time."""
 
 _MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
@@ -80,6 +84,18 @@ class TableRows:
         if self.is_table:
             return self.table if positions is None else self.table.take(pa.array(positions))
         return self.table[:] if positions is None else self.table[positions.tolist()]
+
+    def iterate_blocks(self) -> Iterator[tuple[pa.Table, Positions]]:
+        """Yield all rows of an Arrow table in blocks, with the positions of the rows of each block."""
+        size = max(1, _BLOCK_BYTES * len(self.table) // max(self.table.nbytes, 1))
+        for start in range(0, len(self.table), size):
+            block = self.table.slice(start, size)
+            if self.indices is None:
+                yield block, np.arange(start, start + len(block))
+            else:
+                places = np.flatnonzero((start <= self.indices) & (self.indices < start + size))
+                if len(places) > 0:
+                    yield block.take(pa.array(self.indices[places] - start)), places
 
     def read_row(self, position: int) -> pa.Table:
         """Return one row without copying the table; `read` copies all rows if the table has several chunks."""
@@ -365,14 +381,32 @@ def _build_view(rows: TableRows, names: tuple[str, ...], folder: Path, where: st
     if len(names) == 1 and can_hold_encoded_images(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, where)
     if rows.is_table:
-        return ArrayStore((_read_numbers(rows, names, where),))
+        return ArrayStore((_read_all_numbers(rows, names, where),))
     first = _read_numbers(rows, names, where, np.zeros(1, dtype=np.int64))
     return NumberColumnStore(rows, names, where, tuple(first.shape[1:]))
 
 
 def _read_numbers(rows: TableRows, names: tuple[str, ...], where: str, positions: Positions | None = None) -> Tensor:
-    numbers = read_number_columns(rows.read(positions), names, where)
-    return as_view_tensor(f"data: {where}: columns {list(names)}", numbers)
+    return _convert_numbers(rows.read(positions), names, where)
+
+
+def _read_all_numbers(rows: TableRows, names: tuple[str, ...], where: str) -> Tensor:
+    """Read the numbers of an Arrow table block by block, so that only the result is in memory as a whole."""
+    numbers: Tensor | None = None
+    for block, places in rows.iterate_blocks():
+        try:
+            part = _convert_numbers(block, names, where)
+            numbers = part.new_empty(len(rows), *part.shape[1:]) if numbers is None else numbers
+            check(part.shape[1:] == numbers.shape[1:], "blocks must have equal shapes.")
+        except UsageError:
+            return _read_numbers(rows, names, where)  # its message counts the rows of the whole table
+        numbers[torch.from_numpy(places)] = part
+    assert numbers is not None
+    return numbers
+
+
+def _convert_numbers(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
+    return as_view_tensor(f"data: {where}: columns {list(names)}", read_number_columns(table, names, where))
 
 
 def is_huggingface_folder(folder: str) -> bool:
