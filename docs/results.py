@@ -229,9 +229,11 @@ def scale(results: list[dict[str, Any]]) -> str:
         f"seconds of its parts: {parts}; the rest is reading."
     )
     quadratic = paragraph(
-        "`duplicates` without an index compares all pairs of rows. Metrics of retrieval and kNN in `evaluate` compare "
-        "the test items, here a fifth of the rows, with one another or with the training items. Their time is "
-        "quadratic, their memory is not."
+        "`duplicates` without an index compares all pairs of rows. kNN and retrieval in `evaluate` are exact: they "
+        "compare the test items, here a fifth of the rows, with the training items or with one another. Their time is "
+        "quadratic, their memory is not. The number of cells of an index grows with the root of the rows, so the time "
+        "of `duplicates` with one approaches n^1.5. `cluster` repeats its passes until no item changes its cluster, at "
+        "most 100 times."
     )
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
     image = "![CPU seconds of audits against the number of pairs, for vectors of 64 and 512 numbers](images/scale.png)"
