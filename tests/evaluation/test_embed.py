@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -73,6 +74,21 @@ def test_parquet_has_a_column_per_feature(tmp_path: Path) -> None:
     assert table.num_rows == 30
     assert table["row"].to_pylist() == list(range(30))
     assert table["label"].to_pylist() == [position % 3 for position in range(30)]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_features_in_parquet_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    values = np.random.default_rng(0).normal(size=(30, 12)).astype(np.float32)
+    columns = {f"f{number}": values[:, number] for number in reversed(range(12))}
+    table = pa.table(columns | {"row": np.arange(30)[::-1], "split": ["train", "test"] * 15, "other": ["x"] * 30})
+    pq.write_table(table, tmp_path / "features.parquet")
+    monkeypatch.setattr("contraport.features._ROW_GROUP_BYTES", 4 * 12 * batch)
+    found = read_features(tmp_path / "features.parquet")
+    assert found.features.dtype == np.float32
+    assert np.array_equal(found.features, values)
+    assert found.source_rows.tolist() == list(range(30))[::-1]
+    assert found.splits.tolist() == ["train", "test"] * 15
+    assert found.keys is None
 
 
 def test_embed_without_labels_has_no_label_column(tmp_path: Path) -> None:

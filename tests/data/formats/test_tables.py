@@ -206,14 +206,14 @@ def test_lists_in_parquet_are_vectors_series_and_images(tmp_path):
     assert batch.views[2].dtype == torch.uint8
 
 
-@pytest.mark.parametrize(("block_bytes", "most_rows"), [(1, 1), (200, 12), (2**22, 40)])
+@pytest.mark.parametrize(("block_bytes", "most_rows"), [(1, 2), (200, 12), (2**22, 40)])
 def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, most_rows):
     rng = np.random.default_rng(0)
     lists, numbers = rng.normal(size=(40, 2, 3)), rng.normal(size=(40, 2))
     names = ["train", "val", "test", "train"] * 10
     path = write_parquet(
         tmp_path,
-        view0=[None if row == 7 else lists[row].tolist() for row in range(40)],
+        view0=[None if row == 7 else lists[row].tolist() for row in range(40)],  # row 0 stands in for row 7
         **{"view1.a": numbers[:, 0], "view1.b": numbers[:, 1]},
         split=names,
     )
