@@ -8,7 +8,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport import Cross, DataBalanced, Gibbs, Joint, Objective, Pairs
-from contraport.objectives.loss_schedules import parse_constraint
+from contraport.objectives.loss_schedules import parse_constraint_schedule
 
 N, TEMPERATURE = 120, 0.25
 
@@ -166,7 +166,7 @@ def test_large_exponents_stay_finite():
 def test_a_constraint_with_a_state_is_saved_and_replaced():
     loss = objective(contraport.Rows())
     assert not loss.requires_ids
-    parse_constraint("data-balanced:items=50,momentum=0.2", 1).apply(loss, 0)
+    parse_constraint_schedule("data-balanced:items=50,momentum=0.2", 1).apply(loss, 0)
     assert loss.requires_ids
     assert list(loss.state_dict()) == ["constraint.log_average"]
     assert repr(loss.constraint) == "DataBalanced(50, 0.2)"

@@ -30,7 +30,7 @@ def both(request):
 def assert_same(target, matrix):
     y = torch.randn(matrix.matrix.shape[1], 2, dtype=torch.float64)
     for of in (lambda t: t.dense(), lambda t: t.row_mass(), lambda t: t.row_negative_entropy(),
-               lambda t: t.row_square_mass(), lambda t: t.apply(y), lambda t: t.apply(y[:, 0])):  # fmt: skip
+               lambda t: t.row_squared_norm(), lambda t: t.apply(y), lambda t: t.apply(y[:, 0])):  # fmt: skip
         torch.testing.assert_close(of(target), of(matrix))
 
 

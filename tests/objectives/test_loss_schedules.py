@@ -5,7 +5,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport import Loosen, TemperatureSchedule, Tighten
-from contraport.objectives.loss_schedules import parse_constraint
+from contraport.objectives.loss_schedules import parse_constraint_schedule
 from contraport.schedules import parse_schedule_parts
 
 
@@ -46,7 +46,7 @@ def test_loosen_is_tighten_reversed():
 def test_parsed_schedules_equal_constructed_ones():
     assert TemperatureSchedule.parse("0.5:0.1:linear", 9) == TemperatureSchedule(0.5, 0.1, 9, "linear")
     assert [TemperatureSchedule.parse(0.3, 9).value(step) for step in (0, 5, 99)] == pytest.approx([0.3] * 3)
-    assert parse_constraint("relax:every=3", unit=5) == Loosen(15)
+    assert parse_constraint_schedule("relax:every=3", unit=5) == Loosen(15)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_parsed_schedules_equal_constructed_ones():
 )
 def test_any_constraint_can_be_named(text, constraint):
     loss = contraport.nt_xent()
-    parse_constraint(text, unit=7).apply(loss, step=0)
+    parse_constraint_schedule(text, unit=7).apply(loss, step=0)
     assert loss.constraint == constraint
 
 
 def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
     with raises_usage_error("divergence.constraint", "KL"):
-        parse_constraint("tsallis", unit=1).apply(contraport.nt_xent(), step=0)
+        parse_constraint_schedule("tsallis", unit=1).apply(contraport.nt_xent(), step=0)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,20 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
         (lambda: parse_schedule_parts("heat", ""), "heat.format", ""),
         (lambda: parse_schedule_parts("heat", "1:2:linear:3"), "heat.format", ""),
         (lambda: parse_schedule_parts("heat", "1:2:liner"), "heat.unknown", "'linear'"),
-        (lambda: parse_constraint("tighten:every=1.5", 1), "constraint.every", ""),
-        (lambda: parse_constraint("relax:each=3", 1), "constraint.unknown", "'each'"),
-        (lambda: parse_constraint("relax:3", 1), "constraint.bad_setting", ""),
-        (lambda: parse_constraint("tighten:every=True", 1), "constraint.every", ""),
-        (lambda: parse_constraint("rows:5", 1), "constraint.bad_setting", "'rows:5'"),
-        (lambda: parse_constraint("balanced:iterations=3,iterations=4", 1), "constraint.duplicate_setting", ""),
-        (lambda: parse_constraint("balanced:iteration=3", 1), "constraint.unknown", "'iteration'"),
-        (lambda: parse_constraint("balanced:3", 1), "constraint.bad_setting", ""),
-        (lambda: parse_constraint("balanced:iterations=0", 1), "constraint.invalid", ""),
-        (lambda: parse_constraint("tight:every=3", 1), "constraint.unknown", "'tighten'"),
+        (lambda: parse_constraint_schedule("tighten:every=1.5", 1), "constraint.every", ""),
+        (lambda: parse_constraint_schedule("relax:each=3", 1), "constraint.unknown", "'each'"),
+        (lambda: parse_constraint_schedule("relax:3", 1), "constraint.bad_setting", ""),
+        (lambda: parse_constraint_schedule("tighten:every=True", 1), "constraint.every", ""),
+        (lambda: parse_constraint_schedule("rows:5", 1), "constraint.bad_setting", "'rows:5'"),
+        (
+            lambda: parse_constraint_schedule("balanced:iterations=3,iterations=4", 1),
+            "constraint.duplicate_setting",
+            "",
+        ),
+        (lambda: parse_constraint_schedule("balanced:iteration=3", 1), "constraint.unknown", "'iteration'"),
+        (lambda: parse_constraint_schedule("balanced:3", 1), "constraint.bad_setting", ""),
+        (lambda: parse_constraint_schedule("balanced:iterations=0", 1), "constraint.invalid", ""),
+        (lambda: parse_constraint_schedule("tight:every=3", 1), "constraint.unknown", "'tighten'"),
         (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "constraint.sum", ""),
     ],
 )

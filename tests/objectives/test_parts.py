@@ -132,7 +132,7 @@ def assert_target(found, expected, tolerance=1e-12):
     close(found.apply(vectors[:, 0]), expected @ vectors[:, 0])
     close(found.row_mass(), expected.sum(1))
     close(found.row_negative_entropy(), torch.special.xlogy(expected, expected).sum(1))
-    close(found.row_square_mass(), expected.square().sum(1))
+    close(found.row_squared_norm(), expected.square().sum(1))
 
 
 @pytest.mark.parametrize("ids", [None, IDS], ids=["all", "without duplicates"])

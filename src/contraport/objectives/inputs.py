@@ -1,7 +1,7 @@
 """Inputs of a call of an objective, checked and converted: views, attributes of items, additional negatives.
 
-Items may lack a view, and two views may show different items. Both are one mark per item and view; rows marked as
-absent are never read.
+Items may lack a view, and two views may show different items. Both are stored as one Boolean per item and view; rows of
+absent views are never read.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def pad_vector_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, ...]:
-    """Pad sets of vectors, (..., t, d), with zeros to one t of at least `length`; return vectors, (n, d), unchanged."""
+    """Pad sets of vectors, (..., t, d), with zeros to a common t >= `length`; vectors, (n, d), do not change."""
     if items[0].ndim == 2:
         return tuple(items)
     length = max(length, *(z.shape[-2] for z in items))
@@ -116,7 +116,7 @@ def pad_vector_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, .
 
 
 def read_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Check views whose items are sets of vectors, and return them as (n, t, d), zero vectors in place of masked ones.
+    """Check views of vector sets, and return them as (n, t, d), with zeros in place of masked vectors.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.
@@ -180,7 +180,7 @@ def read_inputs(
             values[name] = options[name]
     if _have_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
-        return _align_different_items(views, values, sets)
+        return _pad_views_of_different_items(views, values, sets)
     check_views(views, sets=sets)
     n, device, attributes = views[0].shape[0], views[0].device, {}
     for name, value in values.items():
@@ -198,7 +198,7 @@ def read_inputs(
 
 
 def _have_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
-    """Return whether two views have different items: other row counts, or attributes given as pairs."""
+    """Return whether two views show different items: unequal row counts, or attributes given as pairs."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
@@ -211,7 +211,7 @@ def _is_pair_of_arrays(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
-def _align_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
+def _pad_views_of_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
     """Convert two views of n and of m different items to two views of n + m items, each absent from one view."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
@@ -293,7 +293,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are valid, by a Boolean mask of the valid ones.
+    """Raise `UsageError` unless all values are valid; `good` is the mask of valid values.
 
     While `torch.compile` traces a graph no value can be read: the graph then asserts it at run time.
     """
@@ -345,7 +345,7 @@ def _check_integers(name: str, numbers: Tensor) -> None:
 
 
 def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return all views in one dtype, the widest of theirs."""
+    """Convert all views to their promoted dtype."""
     dtype = views[0].dtype
     for view in views:
         if view.dtype != dtype:  # promote_types is an operation, which most calls do without

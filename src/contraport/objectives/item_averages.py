@@ -53,7 +53,7 @@ class ItemAverages(nn.Module):
 
         Args:
             keys: position in the flattened buffer, (k,); keys may repeat.
-            values: log of what is averaged, (k,); minus infinity is left out.
+            values: logs of the values to average, (k,); minus infinity is left out.
         """
         groups, size, present = labels_to_groups(keys), len(keys), values != -torch.inf
         # Values that are left out form a group of their own, behind those of the keys.

@@ -199,7 +199,7 @@ class PairPattern:
         )
 
     def shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
-        """Return the distribution of rows and of columns over processes, which have given numbers of items."""
+        """Return the distribution of rows and columns over processes, given the number of items of each process."""
 
         def distribute() -> tuple[Shards, Shards]:
             rows = Shards.from_items(self.row_items, item_counts)
@@ -357,11 +357,11 @@ class Layout(ReprMixin, ABC):
         return LayoutTraits()
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block with a mask of pairs that features of its rows, (N, k), and columns, (M, k), exclude."""
+        """Return the block masked by features of its rows, (N, k), and columns, (M, k); by default unchanged."""
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        """Return the blocks of values that are not embeddings, (n, k) per view, arranged as those of the views."""
+        """Return the blocks of other values than embeddings, (n, k) per view, such as marks of absent views."""
         return self(*values)
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
@@ -369,7 +369,7 @@ class Layout(ReprMixin, ABC):
 
         Args:
             shape: of the matrix.
-            items: number of items, if other options of the call tell it.
+            items: number of items, if known from other options of the call.
 
         Raises:
             UsageError: the layout has no single matrix of rows by columns, or the shape does not fit.
@@ -483,7 +483,7 @@ class Joint(Layout):
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
-        """Return the number of items of each view, assuming two views unless that number is known."""
+        """Return the number of items of each view; there are two views unless `items` is given."""
         rows, columns = shape
         size = rows // 2 if items is None else items
         good = rows == columns and size > 0 and rows % size == 0

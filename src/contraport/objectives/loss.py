@@ -16,7 +16,7 @@ from contraport._utils.lazy_imports import import_object
 from contraport.errors import UsageError, add_hint, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.problem import report_failure
+from contraport.objectives.problem import broadcast_failure
 from contraport.objectives.targets import Target
 from contraport.objectives.transport import PlanWeights
 from contraport.options import keep_deprecated_attributes
@@ -221,7 +221,7 @@ class Loss(nn.Module, ABC):
         try:
             if temperature is not None and not self.accepts_temperature:
                 error = UsageError("temperature: not accepted, as this objective has a fixed one.", kind="conflict")
-                report_failure(views, error)
+                broadcast_failure(views, error)
                 raise error
             total: Tensor | None = None
             for value in self.compute_terms(*views, **options, reduction=reduction).values():

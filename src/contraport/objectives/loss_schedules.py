@@ -60,7 +60,7 @@ class TemperatureSchedule(ReprMixin, RampSchedule):
 
     @classmethod
     def parse(cls, text: float | str, steps: int) -> TemperatureSchedule:
-        """Parse a number, ``"start:end"`` or ``"start:end:shape"``.
+        """Parse a temperature schedule: a number, ``"start:end"`` or ``"start:end:shape"``.
 
         >>> TemperatureSchedule.parse("0.5:0.1", steps=100)
         TemperatureSchedule(start=0.5, end=0.1, steps=100)
@@ -73,7 +73,7 @@ class TemperatureSchedule(ReprMixin, RampSchedule):
         loss.temperature = self.value(step)
 
 
-_NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
+_TIGHTENING_CONSTRAINTS: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +99,7 @@ class Tighten(ReprMixin):
     Balanced(iterations=8)
     """
 
-    constraints: ClassVar[tuple[Constraint, ...]] = _NARROWING
+    constraints: ClassVar[tuple[Constraint, ...]] = _TIGHTENING_CONSTRAINTS
 
     every: int
 
@@ -120,7 +120,7 @@ class Loosen(Tighten):
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
 
-    constraints: ClassVar[tuple[Constraint, ...]] = _NARROWING[::-1]
+    constraints: ClassVar[tuple[Constraint, ...]] = _TIGHTENING_CONSTRAINTS[::-1]
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,7 +160,7 @@ CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": L
 """Constraint schedules available in training, by name."""
 
 
-def parse_constraint(text: str, unit: int) -> LossSchedule:
+def parse_constraint_schedule(text: str, unit: int) -> LossSchedule:
     """Parse the name of a constraint or of a constraint schedule, with its settings after a colon.
 
     Args:
@@ -171,9 +171,9 @@ def parse_constraint(text: str, unit: int) -> LossSchedule:
     Raises:
         UsageError: a name is unknown, or a value is out of range.
 
-    >>> parse_constraint("tighten:every=10", unit=50)
+    >>> parse_constraint_schedule("tighten:every=10", unit=50)
     Tighten(every=500)
-    >>> parse_constraint("balanced:iterations=3", unit=50)
+    >>> parse_constraint_schedule("balanced:iterations=3", unit=50)
     FixedConstraint(constraint=Balanced(iterations=3))
     """
     if text.partition(":")[0] in CONSTRAINT_SCHEDULES:
@@ -188,7 +188,7 @@ def parse_constraint(text: str, unit: int) -> LossSchedule:
 
 @dataclass(frozen=True)
 class PlanWeightsSchedule:
-    """Schedule of `PlanWeights` over the steps of a training: their strength changes, their iterations do not.
+    """Schedule of `PlanWeights` over training steps: the strength changes, the number of iterations does not.
 
     >>> PlanWeightsSchedule(RampSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
     PlanWeights(strength=0.45, iterations=20, item_weights=None)

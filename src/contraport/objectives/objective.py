@@ -1,4 +1,4 @@
-"""Objectives: losses of a layout, a kernel, a constraint, a target and a divergence; sums of them; Matryoshka."""
+"""Objectives: losses of layout, kernel, constraint, target and divergence; their sums, and Matryoshka losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoor
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss, add_terms
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.problem import MatchingProblem, convert_target, read_local_problem, report_failure
+from contraport.objectives.problem import MatchingProblem, broadcast_failure, convert_target, read_local_problem
 from contraport.objectives.targets import Pairs, Target
 
 
@@ -200,7 +200,7 @@ class Objective(Loss):
         The divergence is 0 if nothing is left to compare, as no item has two views.
         """
         reduction = options.pop("reduction", "mean")
-        problem = self._build_problem(views, options, str(reduction))  # a caller's None is not that of an inspection
+        problem = self._build_problem(views, options, str(reduction))  # as text: None is reserved for inspection
         totals: dict[str, Tensor] = {}
         log_masses: list[Tensor | float | None] = []
         patterns: list[PairPattern] = []
@@ -208,7 +208,7 @@ class Objective(Loss):
             for block in problem.blocks():
                 for result in self._solve_block(problem, block):
                     exact = result.plan.exact_axis is not None
-                    log_mass = 0.0 if exact else result.plan.cached_log_mass
+                    log_mass = 0.0 if exact else result.plan.cached_log_marginal
                     log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
                     if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
                         patterns.append(result.block.pattern)
@@ -244,7 +244,7 @@ class Objective(Loss):
             problem = read_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
-            report_failure(views, error)
+            broadcast_failure(views, error)
             raise
         return problem.gather(self.kernel)
 
@@ -293,7 +293,7 @@ class Objective(Loss):
         return results
 
     def _weights_as_marginals(self, block: Block, weights: Tensor | None) -> Marginals:
-        """Return the log marginals of the rows and columns of a block that are proportional to the items' weights."""
+        """Return log marginals of the rows and columns of a block, proportional to the weights of their items."""
         if weights is None or not bool((weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")

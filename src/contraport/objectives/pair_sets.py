@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def labels_to_groups(labels: Tensor) -> Tensor:
-    """Return a group index of each label, (n,), in 0, ..., n - 1 and not consecutive; equal labels share one.
+    """Return a group index of each label, (n,), in 0, ..., n - 1 with gaps; equal labels share an index.
 
     >>> labels_to_groups(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
@@ -28,7 +28,7 @@ def labels_to_groups(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return each group's weighted log-mean-exp and number of values, (size,) each; both are 0 if it is empty."""
+    """Return the weighted log-mean-exp and number of values of each group, (size,) each; 0 for empty groups."""
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))
     mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)

@@ -29,6 +29,9 @@ from contraport.objectives.targets import TargetPlan
 from contraport.options import keep_deprecated_attributes
 
 
+@keep_deprecated_attributes(
+    log_kernel_row_sums="kernel_log_row_sums", row_square_mass="row_squared_norm", cached_log_mass="cached_log_marginal"
+)
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Transport plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
@@ -125,7 +128,7 @@ class Plan:
             return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
-    def log_kernel_row_sums(self) -> Tensor:
+    def kernel_log_row_sums(self) -> Tensor:
         """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
         return self.log_row_mass() - self.f if self.column_potential is None else log_sums(self.geometry, "rows")
 
@@ -145,16 +148,16 @@ class Plan:
 
     def mass(self) -> Tensor:
         """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
-        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_mass
+        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_marginal
         return (self.log_row_mass() if cached is None else cached).exp().sum()
 
     @property
-    def cached_log_mass(self) -> Tensor | None:
+    def cached_log_marginal(self) -> Tensor | None:
         """Log mass of each row, else of each column, if the solver has computed it; None otherwise."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
-    def row_square_mass(self) -> Tensor:
-        """Return sum_j P_ij^2, (N,); one pass over the pairs."""
+    def row_squared_norm(self) -> Tensor:
+        """Return the squared Euclidean norm of each row, sum_j P_ij^2, (N,); one pass over the pairs."""
         link = self.geometry.log_kernel.link
         # Without a link, a scale of 2 squares the kernel, which the passes take for free.
         if link is None:

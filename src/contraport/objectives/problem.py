@@ -37,7 +37,7 @@ from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_block_features
 from contraport.objectives.transport import PlanWeights
 
-COMPARED_OPTIONS = (
+CROSS_CHECKED_OPTIONS = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
@@ -310,7 +310,7 @@ def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple
     """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
     forms, views = _option_signatures(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
-    complete = {name: forms.get(name, "none") for name in COMPARED_OPTIONS}
+    complete = {name: forms.get(name, "none") for name in CROSS_CHECKED_OPTIONS}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     gathered = processes.gather_integers([1, len(views[0]), negatives, problem.max_set_size, *codes], views[0].device)
@@ -319,7 +319,7 @@ def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
         raise UsageError(f"call: rejected by process {rank}: {message}", kind="refused")
-    for name, theirs in zip(COMPARED_OPTIONS, codes_by_option, strict=True):
+    for name, theirs in zip(CROSS_CHECKED_OPTIONS, codes_by_option, strict=True):
         if len(set(theirs)) > 1:
             texts = processes.gather_strings(complete[name])
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
@@ -331,12 +331,12 @@ def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple
     return item_counts, negative_counts, max(lengths)
 
 
-def report_failure(views: Sequence[object], error: Exception) -> None:
-    """Send this process's error in the collective that the other processes wait in, so that they raise it too."""
+def broadcast_failure(views: Sequence[object], error: Exception) -> None:
+    """Send this process's error to the other processes, which wait in a collective, so that they raise it too."""
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.collective_device)
-        processes.gather_integers([0] * (4 + len(COMPARED_OPTIONS)), device)
+        processes.gather_integers([0] * (4 + len(CROSS_CHECKED_OPTIONS)), device)
         processes.gather_strings(str(error))
 
 
@@ -364,7 +364,7 @@ def _build_placeholder_views(
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
-    """Build the error of a target that matches views if there is one view only, or views of different items."""
+    """Build the error for a target that matches views, given a single view or views of different items."""
     remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
@@ -375,7 +375,7 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
 
 
 def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options or targets of items, as the layout compares coordinates."""
+    """Raise `UsageError` for options and targets that apply to items, as the layout compares coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")
@@ -387,7 +387,7 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return weights of the rows, (N,), by which the loss is a weighted mean; 0 for rows without target mass."""
+    """Return the weight of each row in a loss that is a mean over rows, (N,); 0 for rows without target mass."""
     mass = target.row_mass()
     nonempty = mass > 0
     row_weights = nonempty.to(mass.dtype)

@@ -1,4 +1,4 @@
-"""Base class of constraints, and those without Sinkhorn half-steps: `Free`, `Simplex` and `Exact`."""
+"""Base class of constraints, and the constraints without Sinkhorn half-steps: `Free`, `Simplex` and `Exact`."""
 
 from __future__ import annotations
 

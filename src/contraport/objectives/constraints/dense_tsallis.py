@@ -31,7 +31,7 @@ _COOLING_FACTOR = 4.0
 """Range of the logits at the first temperature, and the factor by which the temperature falls per stage."""
 
 _NULL_SPACE_CUTOFF = 1e-11
-"""Relative size below which an eigenvalue of the Hessian counts as zero: that of a constant added to f less g."""
+"""Relative size of eigenvalues of the Hessian that count as zero, as for a constant added to f and taken from g."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -114,7 +114,7 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _DualProblem:
-    """Dual problem, in units of the temperature: plans with row masses a and, unless b is None, column masses b."""
+    """Dual of Tsallis transport in units of the temperature, for row masses a and, unless None, column masses b."""
 
     theta: Tensor
     order: float

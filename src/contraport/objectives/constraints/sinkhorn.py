@@ -90,7 +90,7 @@ class SinkhornConstraint(Constraint):
         """
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        """Return how far half-steps on an axis may deviate from the marginal; by default not at all."""
+        """Return the relaxation of half-steps on an axis; by default none, so that the marginal is met exactly."""
         return STRICT_MARGINAL
 
     @property
@@ -136,7 +136,7 @@ class SinkhornConstraint(Constraint):
         return plans
 
     def _log_reference(self, masses: Marginals, log_column_weights: Tensor | None) -> Marginals | None:
-        """Return r, (N,), and c, (M,), of the reference measure exp(r_i + c_j) of the entropy; None if they are zero.
+        """Return the reference measure of the entropy, exp(r_i + c_j), as r, (N,), and c, (M,); None if both are zero.
 
         The potentials start from r and c, and relaxation is measured from them.
         """
@@ -214,7 +214,7 @@ def _cached_uniform_marginals(rows: int, columns: int, dtype: torch.dtype, devic
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
-    """Build the half-steps of all directions; each reads the previous potential of its direction, or the initial."""
+    """Build the half-steps of all directions; each reads the previous or initial potential of its direction."""
     offset = 0 if has_initial else -1
     return tuple(
         HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)

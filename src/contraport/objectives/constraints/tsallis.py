@@ -57,7 +57,7 @@ class TsallisPlan(Plan):
     def log_kernel_without_link(self) -> LogKernel:
         return self.kernel_geometry.log_kernel.with_link(None)
 
-    def log_kernel_row_sums(self) -> Tensor:
+    def kernel_log_row_sums(self) -> Tensor:
         return log_sums(self.kernel_geometry, "rows")
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -72,7 +72,7 @@ class TsallisPlan(Plan):
         return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
 
     def conjugate_at_potentials(self) -> Tensor:
-        """Return the convex conjugate Omega*(theta) of the quadratic regularizer, per row, (N,), or in all, ().
+        """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
@@ -195,7 +195,7 @@ class Tsallis(Constraint):
         return [self._solve_direction(pairs) for pairs, _ in requested_directions(geometry, request)]
 
     def build_entropic(self) -> Constraint:
-        """Build the entropic constraint, `Rows`, `Simplex` or `Balanced`, that this one is at order 1."""
+        """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.over]
 
     def _solve_direction(self, geometry: Geometry) -> TsallisPlan:
@@ -262,7 +262,7 @@ class Tsallis(Constraint):
         return step, log_total
 
     def _pool_row_sums(self, row_sums: Tensor) -> Tensor:
-        """Return the log-sums of the rows, (N,); if all rows share one potential, the log-sum of all pairs for each."""
+        """Return the log-sums of the rows, (N,); if all rows share a potential, each is the log-sum of all pairs."""
         return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
 
 

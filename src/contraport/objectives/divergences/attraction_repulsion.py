@@ -29,7 +29,7 @@ from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_b
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTargetPlan
 
-SQUARE = LogOfFunction(torch.square)
+LOG_SQUARE_LINK = LogOfFunction(torch.square)
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,9 +88,7 @@ class KernelAttraction(KernelDivergence):
 class LogKernelAttraction(KernelDivergence):
     """Attraction of the positives by the log-kernel: minus the log of the kernel, summed over an item's view pairs.
 
-    For two views it is minus the log-kernel of the positive.
-
-    With more views, the pairs of an item that are most similar attract most.
+    For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 
     Args:
         sigma: weight each of the n items by 2 - n softmax_i(s_i / sigma), detached, s_i the similarity of its views
@@ -240,7 +238,7 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return _repulsion_of_rows(result, torch.exp(result.plan.log_kernel_row_sums() - log_candidate_counts(result)))
+        return _repulsion_of_rows(result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts(result)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,7 +289,7 @@ class MeanSquaredCost(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan = result.plan
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
-        log_squares = log_sums(plan.geometry.with_link(SQUARE), "rows")
+        log_squares = log_sums(plan.geometry.with_link(LOG_SQUARE_LINK), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
         return _repulsion_of_rows(result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares))
 
@@ -368,7 +366,7 @@ class ContrastiveEnergy(Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True unless the plan is detached, through which alone the temperature gets a gradient."""
+        """True unless the plan is detached: the temperature gets its gradient through the plan alone."""
         return not self.detach
 
     def __call__(self, result: BlockResult) -> Tensor:

@@ -57,7 +57,7 @@ class KernelDivergence(Divergence):
 
 
 def require_negatives(result: BlockResult) -> None:
-    """Raise `UsageError` if there are no negatives: a single item, and no additional ones."""
+    """Raise `UsageError` if there are no negatives: a single item, and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "
@@ -65,7 +65,7 @@ def require_negatives(result: BlockResult) -> None:
 
 
 def replace_zeros_by_one(mass: Tensor) -> Tensor:
-    """Return masses to divide by, with 1 in place of 0."""
+    """Return masses with ones in place of zeros, safe to divide by."""
     return torch.where(mass > 0, mass, 1)
 
 
@@ -80,7 +80,7 @@ def log_mean_kernel(result: BlockResult) -> Tensor:
     It takes one pass over the pairs unless the plan has the row sums cached.
     """
     plan = result.plan
-    log_row_sums = plan.log_kernel_row_sums()
+    log_row_sums = plan.kernel_log_row_sums()
     count = result.block.pattern.compared_pairs().row_counts(plan.f).sum()
     nonempty = count > 0
     total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)

@@ -113,7 +113,7 @@ def _log_add(log_sum: Tensor, *, epsilon: float) -> Tensor:
     return torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum) if epsilon else log_sum
 
 
-def _positive_square(log_sum: Tensor) -> Tensor:
+def _squared_relu(log_sum: Tensor) -> Tensor:
     return F.relu(log_sum).square()
 
 
@@ -139,7 +139,7 @@ PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
     "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", torch.exp, LogPower(), e)),
     "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", F.softplus, shift=e, scaled=True)),
     "n_plus_1_tuplet": PairwisePreset(False, lambda e, c: Pairwise("n_plus_1_tuplet", F.softplus)),
-    "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
+    "lifted_structured": PairwisePreset(False, lambda e, c: Pairwise("lifted_structured", _squared_relu, shift=e)),
     "sigmoid_pairs": PairwisePreset(
         False, lambda e, c: Pairwise("sigmoid_pairs", torch.exp, LogOfFunction(partial(_sigmoid, slope=c)))
     ),

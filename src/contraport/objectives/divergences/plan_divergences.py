@@ -55,7 +55,7 @@ class KL(Divergence):
         return super().constraint_conflict(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return each row's term of the divergence, (N,); that of the total masses is split by target row mass."""
+        """Return the term of each row, (N,); the term of the total masses is split by target row mass."""
         if not result.block.pattern.includes_positives:
             require_negatives(result)
         target, plan = result.target, result.plan
@@ -111,7 +111,7 @@ class SquaredL2(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
         inner = target.target_weighted_row_sums(plan, torch.exp)
-        return plan.shape[0] * (plan.row_square_mass() / 2 - inner + target.row_square_mass() / 2)
+        return plan.shape[0] * (plan.row_squared_norm() / 2 - inner + target.row_squared_norm() / 2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,7 +154,7 @@ class Rince(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class FenchelYoung(Divergence):
-    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss): what KL is for entropic plans.
+    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss), the counterpart of KL.
 
     Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero if P = t.
 
@@ -185,7 +185,7 @@ class FenchelYoung(Divergence):
             raise UsageError(message, kind="constraint")
         mass = target.row_mass()
         shared = mass if plan.has_row_potentials else mass.sum()
-        own = target.row_square_mass() / replace_zeros_by_one(shared) / 2
+        own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
         return (
             mass * plan.conjugate_at_potentials() - target.inner_products_with_log_kernel(plan.logits.log_kernel) + own
         )

@@ -149,7 +149,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         """Return the log of the moving average of each row's item, (N,); in training mode, update it first."""
         require_negatives(result)
         items = self.require_ids(result.ids)
-        values = result.plan.log_kernel_row_sums() - log_candidate_counts(result)
+        values = result.plan.kernel_log_row_sums() - log_candidate_counts(result)
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
 
 

@@ -24,7 +24,7 @@ from contraport.objectives.targets.target import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairList(Target):
-    """Target given as a list of positive pairs: mass 1/N per row, divided among them equally or by given shares.
+    """Target given as a list of positive pairs: mass 1/N per row, divided among its pairs equally or by shares.
 
     A pair is a row of the first view and a row of the second; (i, i) are the two views of item i, which are positive
     only if listed. In layouts that compare all views with each other (`Joint`), all views of the one item are positives

@@ -170,9 +170,7 @@ def _swap_views(features: Features) -> Features:
 class KernelTargetPlan(TargetPlan):
     """Target plan given by a kernel on features, p_ij = exp(S_ij + r_i + c_j), without gradient.
 
-    S is the log of the kernel.
-
-    Sums are computed for some rows at a time, and again in backward: no (N, M) matrix is stored.
+    S is the log-kernel. Sums are computed for some rows at a time, also in backward: no (N, M) matrix is stored.
 
     Attributes:
         geometry: Geometry of the target: compared pairs under the log-kernel S.
@@ -190,7 +188,7 @@ class KernelTargetPlan(TargetPlan):
 
     @classmethod
     def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
-        """Build the target plan from a kernel, each row scaled to mass 1/N; rows without compared pairs have none."""
+        """Build the target plan from a kernel, each row scaled to mass 1/N; rows without compared pairs stay empty."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():
@@ -225,7 +223,7 @@ class KernelTargetPlan(TargetPlan):
     def row_negative_entropy(self) -> Tensor:
         return self._map_row_blocks(lambda plan: torch.xlogy(plan, plan).sum(1))
 
-    def row_square_mass(self) -> Tensor:
+    def row_squared_norm(self) -> Tensor:
         return self._map_row_blocks(lambda plan: plan.square().sum(1))
 
     def dense(self) -> Tensor:
@@ -254,7 +252,7 @@ class KernelTargetPlan(TargetPlan):
 
 
 class _KernelProduct(torch.autograd.Function):
-    """Product of the plan with a matrix; its backward is the product with the transposed plan."""
+    """Autograd function of the plan times a matrix; its backward is the product with the transposed plan."""
 
     @staticmethod
     def forward(ctx: Any, target: KernelTargetPlan, y: Tensor) -> Tensor:

@@ -51,8 +51,8 @@ class TargetPlan(ABC):
         """Return the negative entropy of each row, sum_j p_ij log p_ij, (N,)."""
 
     @abstractmethod
-    def row_square_mass(self) -> Tensor:
-        """Return the sum of squared masses of each row, sum_j p_ij^2, (N,)."""
+    def row_squared_norm(self) -> Tensor:
+        """Return the squared Euclidean norm of each row, sum_j p_ij^2, (N,)."""
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -181,7 +181,7 @@ class SparseTargetPlan(TargetPlan):
             return self.cached_negative_entropy
         return self._sum_by_row(_p_log_p(self.values))
 
-    def row_square_mass(self) -> Tensor:
+    def row_squared_norm(self) -> Tensor:
         return self._sum_by_row(self.values.square())
 
     def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
@@ -238,7 +238,7 @@ class DenseTargetPlan(TargetPlan):
     def row_negative_entropy(self) -> Tensor:
         return _p_log_p(self.matrix).sum(1)
 
-    def row_square_mass(self) -> Tensor:
+    def row_squared_norm(self) -> Tensor:
         return self.matrix.square().sum(1)
 
     def dense(self) -> Tensor:
@@ -295,7 +295,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
                 entropy = entropy + level * math.log(level) * (self.row_scale * pairs.apply(self._column_ones()))
         return entropy
 
-    def row_square_mass(self) -> Tensor:
+    def row_squared_norm(self) -> Tensor:
         squared = tuple((level**2, pairs) for level, pairs in self.level_sets)
         return PiecewiseConstantTargetPlan(squared, self.row_scale.square()).row_mass()
 
@@ -350,7 +350,7 @@ def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseT
 
 
 def _p_log_p(mass: Tensor) -> Tensor:
-    """Return p log p of each entry; where p is 0 it is 0 without gradient, which would be NaN at excluded pairs."""
+    """Return p log p of each entry; at p = 0 it is 0, without the gradient, which would be NaN at excluded pairs."""
     return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 
 

@@ -18,7 +18,7 @@ from contraport.encoders import InitialWeights
 from contraport.encoders.lora import check_peft_installed
 from contraport.errors import check, check_existing_file
 from contraport.objectives import Loss, Objective
-from contraport.objectives.loss_schedules import parse_constraint, parse_plan_weights_schedule
+from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_plan_weights_schedule
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.callbacks.negative_miner import NegativeMiner
@@ -131,7 +131,7 @@ def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
         UsageError: a setting is invalid, or this machine does not support it.
     """
     if settings.constraint is not None:
-        parse_constraint(settings.constraint, 1)
+        parse_constraint_schedule(settings.constraint, 1)
     if settings.target is not None:
         parse_target_spec(settings.target)
     objective = build_objective(settings)

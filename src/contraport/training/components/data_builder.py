@@ -32,7 +32,7 @@ from contraport.data.views.custom_transforms import TransformedDataset, wrap_cus
 from contraport.data.views.views import COLOR
 from contraport.encoders.tower import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check
-from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint
+from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
 from contraport.runs import Run
 from contraport.training.config import Settings
@@ -157,7 +157,7 @@ def _draw_positions(dataset: Dataset, share: float, split: str, *, purpose: str)
 
 def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
-    constraint = None if settings.constraint is None else parse_constraint(settings.constraint, 1)
+    constraint = None if settings.constraint is None else parse_constraint_schedule(settings.constraint, 1)
     unsupported = {
         "sample_weight": settings.sample_weight is not None and not settings.derives_weights_from_plan,
         "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,

@@ -26,7 +26,7 @@ from contraport.objectives.component_specs import replace_components
 from contraport.objectives.loss_schedules import (
     LossSchedule,
     PlanWeightsSchedule,
-    parse_constraint,
+    parse_constraint_schedule,
     parse_plan_weights_schedule,
 )
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
@@ -121,7 +121,7 @@ def build_loss_schedules(
     if settings.constraint is not None:
         if not isinstance(objective, Loss):
             raise UsageError(f"constraint: requires a single objective, got {objective!r}.", kind="no_constraint")
-        schedules.append(parse_constraint(settings.constraint, steps_per_epoch))
+        schedules.append(parse_constraint_schedule(settings.constraint, steps_per_epoch))
         schedules[-1].apply(objective, 0)  # raises before the first step if the objective does not support it
     return tuple(schedules)
 
