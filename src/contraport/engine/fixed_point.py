@@ -171,7 +171,7 @@ def _implicit_gradient(
         torch.zeros_like(value) if needed and value is not None else None
         for value, needed in zip((*log_marginals, *relaxation.tensors()), needs_grad, strict=False)
     ]
-    # u is the cotangent behind the relaxation of the row step; the relaxation's own gradient needs the one before it.
+    # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
     before = u if relaxation == Relaxation() else f_bar - weighted_sum(from_columns(t * v))
     relaxation.adjoint(0, "rows", log_marginals, row_sums, before, outer)
     v = relaxation.adjoint(1, "columns", log_marginals, column_sums, v, outer)

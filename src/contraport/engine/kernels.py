@@ -133,11 +133,11 @@ class Kernel(nn.Module, ABC):
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
 
     def _clamp_log_temperature(self, log_temperature: nn.Parameter) -> Tensor:
-        """Clamp the learned log-temperature to its lower bound in place, and return it without dimensions."""
+        """Clamp the learned log-temperature to its lower bound in place, and return it as a scalar."""
         # Not a clamp in the graph, which would have no gradient beyond the bound: the temperature could never rise
         # again.
         lowest = math.log(MIN_LEARNED_TEMPERATURE)
-        if is_in_torch_func():  # which allows no write in place: the same value and gradient without one
+        if is_in_torch_func():  # which allows no write in place; value and gradient are equal
             value = log_temperature.reshape(())
             return value + (value.clamp_min(lowest) - value).detach()
         with torch.no_grad():
@@ -218,7 +218,7 @@ class Kernel(nn.Module, ABC):
             # Distances do not change when all points move together, and ||x||^2 + ||y||^2 - 2 <x, y> loses fewer
             # digits to cancellation near the origin.
             center = x.detach().mean(0) if len(x) else x.detach().new_zeros(x.shape[1])
-            processes.all_reduce_(center)  # any point does, if it is the same for all
+            processes.all_reduce_(center)  # any point that all processes share would do
             center /= processes.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
         rows = _COSTS[self.cost](x, cost_scale)

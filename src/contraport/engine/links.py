@@ -39,7 +39,7 @@ class PolynomialTail(Link):
     def value(self, t: Tensor) -> Tensor:
         return -self.power * torch.log1p((-t).clamp_min(0))
 
-    def derivative(self, t: Tensor) -> Tensor:  # several times faster than autograd, as are those below
+    def derivative(self, t: Tensor) -> Tensor:  # several times faster than autograd, like those below
         return self.power / (1 + (-t).clamp_min(0))
 
 

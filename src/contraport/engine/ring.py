@@ -353,7 +353,7 @@ class RingPairPasses(PairPasses):
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
             for k, total in self.ring.column_gradients(exchange):
-                # If columns and rows are the same embeddings, the input before, of the rows, gets the whole gradient.
+                # If columns and rows are the same embeddings, the row input, k - 1, gets the whole gradient.
                 rest = gradients[k - 1] if self.is_symmetric else None
                 if rest is not None:
                     rest += total

@@ -32,7 +32,7 @@ class CacheEntry(Generic[Value]):
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self.tensors = [tensor for tensor in _iter_tensors(value) if not tensor.is_inference()]  # those have no counter
+        self.tensors = [tensor for tensor in _iter_tensors(value) if not tensor.is_inference()]  # no counter
         self.versions = list(map(_version, self.tensors))
 
     @property

@@ -56,7 +56,7 @@ class ItemAverages(nn.Module):
             values: logs of the values to average, (k,); minus infinity is left out.
         """
         groups, size, present = labels_to_groups(keys), len(keys), values != -torch.inf
-        # Values that are left out form a group of their own, behind those of the keys.
+        # Values that are left out form one more group, after the groups of the keys.
         means, counts = log_mean_exp_by_group(
             torch.where(present, groups, size), torch.where(present, values, 0), torch.ones_like(values), size + 1
         )

@@ -106,7 +106,7 @@ class Objective(Loss):
         self.requires_ids = constraint.requires_ids or any(term.requires_ids for term in terms)
 
     def with_layout(self, layout: Layout) -> Objective:
-        """Return an objective with another layout and the same other parts, whose parameters and averages it shares."""
+        """Return an objective with another layout; it shares the other components, their parameters and averages."""
         return Objective(layout, self.kernel, self.constraint, self.target, self.divergence, self.penalties)
 
     @property
@@ -121,7 +121,7 @@ class Objective(Loss):
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
     def target_conflict(self, target: Target) -> str | None:
-        """Return why the objective does not support a target, or None; decoupled layouts fit only targets of views."""
+        """Return why the objective does not support a target, or None; decoupled layouts need targets of views."""
         if target.positives_from_views or self.layout.traits.includes_positives:
             return None
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"

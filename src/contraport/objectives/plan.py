@@ -99,14 +99,14 @@ class Plan:
     @property
     def log_target_row_marginal(self) -> Tensor:
         """Log of the target row marginal, log a, (N,)."""
-        return self._log_marginal(0)
+        return self._log_target_marginal(0)
 
     @property
     def log_target_column_marginal(self) -> Tensor:
         """Log of the target column marginal, log b, (M,)."""
-        return self._log_marginal(1)
+        return self._log_target_marginal(1)
 
-    def _log_marginal(self, side: int) -> Tensor:
+    def _log_target_marginal(self, side: int) -> Tensor:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)

@@ -144,7 +144,7 @@ class MatchingProblem:
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
         """Return the blocks without the rows and columns of absent views, given (n, views) Booleans."""
-        # The layout is applied to the marks themselves: it puts each mark where it puts the embedding.
+        # The layout is applied to the marks themselves, which places each mark like its embedding.
         marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
         return [_drop_absent_views(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 

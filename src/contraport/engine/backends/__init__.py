@@ -211,7 +211,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     >>> with backend("cuda"):
     ...     print(explain_backend(Geometry(Gibbs(torch.cdist)(x, x))))
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
-    pass). Not cuda: its kernels know functions of inner products alone.
+    pass). Not cuda: its kernels support inner products only.
     """
     n, m = geometry.shape
     multiplied = f" Embeddings are multiplied in {_precision.get()}."

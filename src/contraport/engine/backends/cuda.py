@@ -163,9 +163,9 @@ def unsupported_reason(geometry: Geometry) -> str | None:
     """Return why the Triton kernels do not support a geometry, or None if they do."""
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, InnerProductLogKernel):
-        return "its kernels know functions of inner products alone"
+        return "its kernels support inner products only"
     if not all(isinstance(mask, LabelExclusion) for mask in geometry.masks):
-        return "its kernels know masks of equal labels alone"
+        return "its kernels support label masks only"
     if _link_code(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
     if log_kernel.x.dtype != torch.float32:

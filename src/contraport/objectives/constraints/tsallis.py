@@ -61,7 +61,7 @@ class TsallisPlan(Plan):
         return log_sums(self.kernel_geometry, "rows")
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
-        # From the cost itself: the plan's own kernel only knows theta - t, whose rounding loses the cost when t is
+        # From the cost itself: the plan's own kernel only has theta - t, whose rounding loses the cost when t is
         # large. Below order 1 it grows as a power of the number of columns.
         kernel = self.log_kernel_without_link
 

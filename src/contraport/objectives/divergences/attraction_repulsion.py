@@ -219,7 +219,7 @@ class LogSumKernel(Divergence):
         if self.pooled:
             pattern = result.block.pattern
             values = log_sum_exp_by_group(pattern.row_items, values, pattern.num_items)[pattern.row_items]
-        return _repulsion_of_rows(result, values)
+        return _weight_repulsion(result, values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -238,7 +238,7 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return _repulsion_of_rows(result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts(result)))
+        return _weight_repulsion(result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts(result)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,7 +291,7 @@ class MeanSquaredCost(KernelDivergence):
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = log_sums(plan.geometry.with_link(LOG_SQUARE_LINK), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
-        return _repulsion_of_rows(result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares))
+        return _weight_repulsion(result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares))
 
 
 @dataclass(frozen=True, repr=False)
@@ -407,7 +407,7 @@ def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], 
     return result.target.target_weighted_row_sums(bare, function)
 
 
-def _repulsion_of_rows(result: BlockResult, values: Tensor) -> Tensor:
+def _weight_repulsion(result: BlockResult, values: Tensor) -> Tensor:
     """Weight the repulsion of each row, (N,), by its target mass; 0 for rows without compared pairs."""
     require_negatives(result)
     a = result.target.row_mass()
