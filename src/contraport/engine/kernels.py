@@ -480,15 +480,15 @@ def _negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings
 
 def _cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
     units, _, common_squared_norm = _negative_cosine(z, cost_scale)
-    return _ScaledEmbeddings(units, -0.5 / cost_scale, common_squared_norm)
+    return _ScaledEmbeddings(units, -0.5 / cost_scale, common_squared_norm)  # half of -1 / cost_scale per side
 
 
 def _chordal(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    return _cosine(z, cost_scale / 2)
+    return _cosine(z, cost_scale / 2)  # 2 - 2 cos = 2 (1 - cos)
 
 
 def _sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    z = z * (2 / cost_scale) ** 0.5
+    z = z * (2 / cost_scale) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
 

@@ -361,7 +361,7 @@ class Layout(ReprMixin, ABC):
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        """Return the blocks of other values than embeddings, (n, k) per view, such as marks of absent views."""
+        """Return the blocks of values other than embeddings, (n, k) per view, such as marks of absent views."""
         return self(*values)
 
     def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:

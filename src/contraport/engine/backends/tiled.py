@@ -357,7 +357,7 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def uses_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles are multiplied in bfloat16: it is requested, and the CPU multiplies it faster."""
+    """Return whether tiles are multiplied in bfloat16: it is requested, and faster on this CPU."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
