@@ -139,7 +139,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def _normalize_rows(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return normalized rows, (n, d), largest and scale, (n, 1): z = rows * largest * scale; `constant` is z detached."""
+    """Return scaled rows, (n, d), largest and scale, (n, 1): z = rows * largest * scale; `constant` is z detached."""
     largest = constant.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
