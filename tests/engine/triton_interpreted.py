@@ -115,6 +115,13 @@ def test_a_symmetric_problem(kernel):
     assert_near(found, outcome("dense", kernel.double(), chain, x.double(), None, masks), 5e-5)
 
 
+def test_power_below_one_has_no_gradient_at_equal_embeddings():
+    """The power of the cost has an infinite derivative at zero."""
+    x, kernel, chain = torch.eye(8), Gibbs("cosine", 0.3, power=0.5), CHAINS["sinkhorn 2"]
+    found = outcome("cuda", kernel, chain, x, x)
+    assert_near(found, outcome("dense", kernel.double(), chain, x.double(), x.double()), 5e-5)
+
+
 @pytest.mark.parametrize("dimensions", [5, 40])
 def test_a_tiny_temperature(dimensions):
     """Terms then lie hundreds apart: several groups, and a running maximum."""

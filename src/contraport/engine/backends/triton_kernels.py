@@ -263,7 +263,8 @@ def _link_slope(t, factor, power, LINK: tl.constexpr):
     if LINK == "log-decay":
         slope = factor / (1 + tl.maximum(-t, 0.0))
     else:
-        slope = factor * power * tl.exp2((power - 1) * tl.log2(tl.maximum(-t, TINY)))
+        # As in the value, costs below the smallest normal number are constant.
+        slope = tl.where(-t < TINY, 0.0, factor * power * tl.exp2((power - 1) * tl.log2(tl.maximum(-t, TINY))))
     return slope
 
 
