@@ -619,7 +619,8 @@ def describe_lead(results: list[dict[str, Any]]) -> str:
     return (
         f"By differences of the same seeds, an online audit is significantly ahead of all four baselines "
         f"{join_names(parts)}; "
-        f"{join_names(behind) if behind else 'none is significantly ahead of it'}. Elsewhere the difference is not decided."
+        f"{join_names(behind) if behind else 'none is significantly ahead of it'}. "
+        "Elsewhere the difference is not decided."
     )
 
 
