@@ -10,6 +10,7 @@ import difflib
 import errno
 import importlib
 import inspect
+import math
 import numbers
 import os
 import re
@@ -17,6 +18,7 @@ import shutil
 import stat
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +28,9 @@ from contraport._utils.formatting import format_options
 
 MAX_LISTED_NAMES = 10
 """Maximum number of valid names in a message; of a longer list only the most similar names are shown."""
+
+MAX_SINGLE = 3.4e38
+"""Largest number in single precision, rounded down."""
 
 
 class UsageError(ValueError):
@@ -165,7 +170,7 @@ def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], 
     choices = f"Known: {', '.join(names.values()) or 'none'}."
     if len(names) > MAX_LISTED_NAMES:
         choices = f"Known, {len(names)} in all: {', '.join(names[one] for one in nearest)} ..."
-    return UsageError(f"{argument}: unknown {noun} {name!r}{hint} {choices}", kind="unknown")
+    return UsageError(f"{argument}: unknown {noun} {format_value(name)}{hint} {choices}", kind="unknown")
 
 
 def bind_arguments(
@@ -237,23 +242,85 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def check_integer(argument: str, value: object, least: int = 1) -> None:
-    """Raise `UsageError` unless a value is an integer >= `least`."""
-    if not is_integer(value) or value < least:
-        raise UsageError(f"{argument}: must be an integer >= {least}, got {value!r}.")
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a real number, of Python or NumPy, in the range of single precision.
+
+    >>> is_finite_number(-0.5), is_finite_number(float("nan")), is_finite_number(1e39), is_finite_number(True)
+    (True, False, False, False)
+    """
+    limit = 2**63 if isinstance(value, numbers.Integral) else MAX_SINGLE  # torch takes no larger integers
+    return is_number(value) and -limit < value < limit
 
 
-def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
+def check_integer(argument: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise `UsageError` unless a value is an integer >= `least` (and <= `most`, if given)."""
+    if not is_integer(value) or not least <= value <= (2**63 - 1 if most is None else most):
+        bounds = f">= {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{argument}: must be an integer {bounds}, got {format_value(value)}.")
+
+
+def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless a value is a positive finite number (or infinity, if allowed)."""
-    valid = is_number(value) and value > 0 and (allow_infinity or value != float("inf"))
+    valid = (is_finite_number(value) and value > 0) or (allow_infinity and is_number(value) and value == math.inf)
     expected = "a positive number" if allow_infinity else "a positive finite number"
-    check(valid, f"{argument}: must be {expected}, got {value!r}.")
+    check(valid, f"{argument}: must be {expected}, got {format_value(value)}.")
 
 
 def check_nonnegative(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number >= 0."""
-    valid = is_number(value) and 0 <= value < float("inf")
-    check(valid, f"{argument}: must be a finite number >= 0, got {value!r}.")
+    valid = is_finite_number(value) and value >= 0
+    check(valid, f"{argument}: must be a finite number >= 0, got {format_value(value)}.")
+
+
+def check_finite(argument: str, value: object) -> None:
+    """Raise `UsageError` unless a value is a finite number."""
+    check(is_finite_number(value), f"{argument}: must be a finite number, got {format_value(value)}.")
+
+
+def check_boolean(argument: str, value: object) -> None:
+    """Raise `UsageError` unless a value is True or False."""
+    if value is not True and value is not False:
+        raise UsageError(f"{argument}: must be True or False, got {format_value(value)}.")
+
+
+def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None:
+    """Raise `UsageError` unless a value is one of the names."""
+    if not isinstance(value, str) or value not in valid_names:
+        raise unknown_name_error(argument, value, valid_names)
+
+
+def check_callable(argument: str, value: object) -> None:
+    """Raise `UsageError` unless a value is a function or another callable, but no class."""
+    valid = callable(value) and not isinstance(value, type)
+    check(valid, f"{argument}: must be a function, got {format_value(value)}.", "type")
+
+
+def check_type(argument: str, value: object, expected: type, example: str) -> None:
+    """Raise `UsageError` unless a value is an instance of a class, such as the example."""
+    if not isinstance(value, expected):
+        article = "an" if expected.__name__[0] in "AEIOU" else "a"
+        message = f"{argument}: must be {article} {expected.__name__}, such as {example}, got {format_value(value)}."
+        raise UsageError(message, kind="type")
+
+
+def check_sequence(argument: str, value: Any, expected: str) -> None:
+    """Raise `UsageError` unless a value is a list, a tuple or an array of at least one element, as described."""
+    try:
+        valid = len(value) > 0 and not isinstance(value, str | bytes | Mapping | AbstractSet)
+    except TypeError:  # no length, or a tensor without dimensions
+        valid = False
+    check(valid, f"{argument}: must be {expected}, got {format_value(value)}.", "type")
+
+
+def format_value(value: object) -> str:
+    """Return the repr of a value on one line, shortened; of a tensor or array its dtype and shape.
+
+    >>> import torch
+    >>> format_value(0.5), format_value(torch.ones(2, 3)), format_value([0] * 1000)[-10:]
+    ('0.5', 'torch.float32 of shape (2, 3)', '0, 0, ...')
+    """
+    is_array = hasattr(value, "dtype") and hasattr(value, "shape") and not is_number(value)
+    return describe_value(value) if is_array else textwrap.shorten(repr(value), 200, placeholder=" ...")
 
 
 def describe_value(value: Any) -> str:

@@ -22,7 +22,15 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from contraport._utils.formatting import format_option_name, is_flag_style_active
-from contraport.errors import UsageError, bind_arguments, check, check_integer, hint_on_error, unknown_name_error
+from contraport.errors import (
+    UsageError,
+    bind_arguments,
+    check,
+    check_integer,
+    check_name,
+    hint_on_error,
+    unknown_name_error,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -384,8 +392,7 @@ def one_of(*names: str) -> OptionCheck:
     """Return a check that a value is one of the names."""
 
     def validate(name: str, value: Any) -> None:
-        if value not in names:
-            raise unknown_name_error(name, value, names)
+        check_name(name, value, names)
 
     return validate
 

@@ -9,7 +9,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contraport.errors import check, check_integer, check_positive, unknown_name_error
+from contraport.errors import (
+    check,
+    check_boolean,
+    check_finite,
+    check_integer,
+    check_name,
+    check_nonnegative,
+    check_positive,
+)
 
 RAMP_FUNCTIONS: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
@@ -47,14 +55,17 @@ class RampSchedule:
 
     def __post_init__(self) -> None:
         check_integer("steps", self.steps)
-        if self.shape not in RAMP_FUNCTIONS:
-            raise unknown_name_error("shape", self.shape, RAMP_FUNCTIONS)
+        check_finite("start", self.start)
+        check_finite("end", self.end)
+        check_name("shape", self.shape, RAMP_FUNCTIONS)
+        check_boolean("geometric", self.geometric)
         if self.geometric:
             check_positive("start", self.start)
             check_positive("end", self.end)
 
     def value(self, step: int) -> float:
-        """Return the value of the schedule at a step, counted from 0."""
+        """Return the value of the schedule at a step, counted from 0; raise `UsageError` for a negative one."""
+        check_nonnegative("step", step)
         progress = RAMP_FUNCTIONS[self.shape](min(step / self.steps, 1.0))
         if self.geometric:
             return float(self.start ** (1 - progress) * self.end**progress)
@@ -81,8 +92,7 @@ def parse_schedule_parts(argument: str, text: float | str) -> tuple[float, float
         "format",
     )
     shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
-    if shape not in RAMP_FUNCTIONS:
-        raise unknown_name_error(f"{argument}: shape", shape, RAMP_FUNCTIONS)
+    check_name(f"{argument}: shape", shape, RAMP_FUNCTIONS)
     return numbers[0], numbers[-1], shape
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check, is_integer
 
 _FIXED_SEEDS = {"data.split": 0}
 """Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
@@ -22,11 +22,16 @@ def derive_seed(purpose: str, *keys: int) -> int:
             whatever their keys.
         keys: further integers that the stream depends on, such as a seed and an epoch.
 
+    Raises:
+        UsageError: a key is not an integer.
+
     >>> derive_seed("step", 0, 1) == derive_seed("step", 0, 1), derive_seed("step", 0) == derive_seed("data.order", 0)
     (True, False)
     """
     if purpose in _FIXED_SEEDS and not keys:
         return _FIXED_SEEDS[purpose]
+    for key in keys:
+        check(is_integer(key), f"seed: must be an integer, got {key!r}.")
     # A hash, not `SeedSequence` of the keys, which pads with zeros: there (1,) and (1, 0) are one stream.
     text = repr((purpose, *map(int, keys)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")

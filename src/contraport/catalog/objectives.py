@@ -19,6 +19,8 @@ from contraport.errors import (
     UsageError,
     bind_arguments,
     check,
+    check_boolean,
+    check_name,
     check_nonnegative,
     check_positive,
     is_number,
@@ -93,8 +95,8 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
         def build(*args: P.args, **settings: P.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
-                good = isinstance(value, bool) or not isinstance(signature.parameters[option].default, bool)
-                check(good, f"{option}: must be True or False, got {value!r}.")
+                if isinstance(signature.parameters[option].default, bool):
+                    check_boolean(option, value)
             if isinstance(call.arguments.get("temperature"), str):
                 call.arguments["temperature"] = _build_learned_temperature(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)
@@ -180,9 +182,8 @@ def _build_learned_temperature(text: str, signature: inspect.Signature) -> float
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
-    if not isinstance(name, str) or name not in choices:
-        raise unknown_name_error(option, name, choices)
-    return choices[name]
+    check_name(option, name, choices)
+    return choices[str(name)]
 
 
 def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
@@ -652,7 +653,7 @@ def t_simclr(temperature: TemperatureLike = 8.0, df: float = 5.0, conditional: b
     >>> round(t_simclr(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.5475
     """
-    check(isinstance(conditional, bool), f"conditional: must be True or False, got {conditional!r}.")
+    check_boolean("conditional", conditional)
     constraint: Constraint = cp.Rows() if conditional else cp.Simplex()
     return cp.Objective(cp.Joint(), cp.StudentT(df, temperature), constraint, cp.Pairs(), cp.KL())
 
@@ -862,7 +863,7 @@ def spectral(normalized: bool = True) -> Loss:
     >>> spectral()(torch.eye(2), torch.eye(2))
     tensor(-2.)
     """
-    check(isinstance(normalized, bool), f"normalized: must be True or False, got {normalized!r}.")
+    check_boolean("normalized", normalized)
     layout, kernel = (
         cp.Cross(symmetric=False, decoupled=True),
         cp.Gibbs("negative-cosine" if normalized else "dot", 1.0),

@@ -25,9 +25,13 @@ from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import (
     UsageError,
     check,
+    check_boolean,
+    check_integer,
+    check_name,
     check_nonnegative,
     check_positive,
-    unknown_name_error,
+    describe_value,
+    format_value,
 )
 
 MIN_LEARNED_TEMPERATURE = 0.01
@@ -74,9 +78,11 @@ class Kernel(nn.Module, ABC):
         super().__init__()
         if isinstance(temperature, str):
             temperature = InitialTemperature(_parse_temperature(temperature))
-        if isinstance(cost, str) and cost not in _COSTS:
-            raise unknown_name_error("cost", cost, _COSTS)
-        check(isinstance(cost, str) or callable(cost), f"cost: must be a name or a callable, got {cost!r}.")
+        check_boolean("learnable", learnable)
+        if isinstance(cost, str):
+            check_name("cost", cost, _COSTS)
+        good = isinstance(cost, str) or (callable(cost) and not isinstance(cost, type | Kernel))  # a kernel is no cost
+        check(good, f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
         self._value = _parse_temperature(temperature)
         # In a tuple: a module would register a bare parameter as its own.
@@ -123,6 +129,8 @@ class Kernel(nn.Module, ABC):
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
             temperature = _require_positive_if_on_cpu(override)
+        elif override is not None:
+            check_positive("temperature", override)
         elif override is None and self._external is not None:
             temperature = current_processes().with_averaged_gradient(
                 _require_positive_if_on_cpu(self._external[0]).reshape(())
@@ -160,8 +168,18 @@ class Kernel(nn.Module, ABC):
             processes: processes that each have some of the rows and columns, if these are not all of them.
 
         Raises:
-            UsageError: a temperature that is a tensor on the CPU is not positive.
+            UsageError: x and y are not floating-point tensors (N, d) and (M, d) on one device, or the temperature is
+                not positive; on devices other than the CPU the value of a tensor is not checked.
         """
+        ndim = 3 if self.compares_sets else 2
+        for name, z in (("x", x), ("y", y)):  # no function: a call would cost more than what it checks
+            if not isinstance(z, Tensor) or z.ndim != ndim or not z.is_floating_point() or z.shape[-1] == 0:
+                expected = f"a floating-point tensor {'(n, d)' if ndim == 2 else '(n, t, d)'}"
+                raise UsageError(f"{name}: must be {expected}, got {describe_value(z)}.", kind="shape")
+        if x.device != y.device:
+            raise UsageError(f"y: is on {y.device}, but x is on {x.device}.", kind="device")
+        if x.shape[-1] != y.shape[-1] and isinstance(self.cost, str):
+            raise UsageError(f"y: must have {x.shape[-1]} coordinates as x, got {y.shape[-1]}.", kind="shape")
         with autocast_disabled(x):
             same = x is y
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
@@ -293,6 +311,9 @@ def _require_positive_if_on_cpu(temperature: Tensor) -> Tensor:
 
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
     """
+    if temperature.numel() != 1:
+        got = describe_value(temperature)
+        raise UsageError(f"temperature: must be a number or a tensor of one element, got {got}.", kind="shape")
     if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not is_in_torch_func():
         check_positive("temperature", temperature.item())
     return temperature
@@ -376,8 +397,7 @@ class RationalQuadratic(Kernel):
         power: float = 1.0,
         learnable: bool = False,
     ) -> None:
-        if cost not in _DISTANCES:
-            raise unknown_name_error("cost", cost, _DISTANCES)
+        check_name("cost", cost, _DISTANCES)
         super().__init__(cost, temperature, learnable=learnable)
         check_nonnegative("power", power)
         self.power = power
@@ -434,6 +454,9 @@ class BilinearCost(nn.Module):
         row_features: dimension p of the rows.
         column_features: dimension q of the columns.
 
+    Raises:
+        UsageError: a number is not a positive integer.
+
     >>> import torch
     >>> BilinearCost(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
     torch.Size([4, 5])
@@ -441,10 +464,14 @@ class BilinearCost(nn.Module):
 
     def __init__(self, row_features: int, column_features: int) -> None:
         super().__init__()
+        check_integer("row_features", row_features)
+        check_integer("column_features", column_features)
         self.weight = nn.Parameter(torch.zeros(row_features, column_features))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the cost, (n, m), between x (n, p) and y (m, q)."""
+        if (sizes := (x.shape[-1], y.shape[-1])) != (expected := tuple(self.weight.shape)):
+            raise UsageError(f"cost: must have the sizes of the embeddings, {sizes}, got {expected}.", kind="shape")
         return disable_autocast_in_backward(disable_autocast_in_backward(-x @ self.weight) @ y.T)
 
 

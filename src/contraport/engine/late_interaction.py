@@ -38,7 +38,7 @@ from contraport.engine.autograd import (
 )
 from contraport.engine.kernels import Kernel, ScaledCost, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
-from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
+from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
 MAX_ROW_VECTORS, MAX_COLUMN_VECTORS = 256, 2048
 """Maximum number of row and of column vectors in a tile: 2 MiB of cosines in single precision fit a CPU cache."""
@@ -104,10 +104,8 @@ class LateInteraction(Kernel):
         reduction: str = "mean",
         learnable: bool = False,
     ) -> None:
-        if matching not in MATCHINGS:
-            raise unknown_name_error("matching", matching, MATCHINGS)
-        if reduction not in ("mean", "sum"):
-            raise unknown_name_error("reduction", reduction, ("mean", "sum"))
+        check_name("matching", matching, MATCHINGS)
+        check_name("reduction", reduction, ("mean", "sum"))
         super().__init__("cosine" if reduction == "mean" else "negative-cosine", temperature, learnable=learnable)
         check_positive("token_temperature", token_temperature)
         check_integer("iterations", iterations)

@@ -26,7 +26,7 @@ from contraport.engine.autograd import map_row_blocks, pairwise_inner_products, 
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
 from contraport.engine.tensor_cache import constant_vector
-from contraport.errors import UsageError
+from contraport.errors import UsageError, describe_value
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -425,8 +425,8 @@ class CallableLogKernel(LogKernel):
     def _scaled_negative_cost(self, x: Tensor, y: Tensor) -> Tensor:
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
-        if value.shape != expected:
-            got = tuple(value.shape)
+        if not isinstance(value, Tensor) or value.shape != expected:
+            got = describe_value(value)
             raise UsageError(f"cost: must be a callable that returns shape {expected}, got {got}.", kind="shape")
         return -value * (self.scale / self.temperature)
 

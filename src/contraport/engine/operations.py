@@ -17,9 +17,10 @@ from contraport.engine.backends import resolve_backend_config
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfStep, HalfStepsOperation, Relaxation
+from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, HalfStepsOperation, Relaxation
 from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.tensor_cache import constant_vector
+from contraport.errors import UsageError, unknown_name_error
 
 
 def run_half_steps(
@@ -73,7 +74,15 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
         geometry: the pairs.
         axis: the axis that is not summed over.
         potential: q, (M,), or for ``"columns"`` p, (N,); None is zero.
+
+    Raises:
+        UsageError: the axis is unknown, or the potential has another shape.
     """
+    if axis not in OTHER_AXIS:
+        raise unknown_name_error("axis", axis, OTHER_AXIS)
+    if potential is not None and potential.shape != (geometry.shape[axis == "rows"],):
+        size, got = geometry.shape[axis == "rows"], tuple(potential.shape)
+        raise UsageError(f"potential: must have shape ({size},), got {got}.", kind="shape")
     like = geometry.log_kernel.inputs[0] if potential is None else potential
     zeros = constant_vector(geometry.shape[0], 0.0, like), constant_vector(geometry.shape[1], 0.0, like)
     initial = [zeros[axis == "rows"] if potential is None else potential]

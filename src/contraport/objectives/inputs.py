@@ -16,10 +16,13 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import exchange_dtype
-from contraport.errors import UsageError, check, check_all_values, describe_value
+from contraport.errors import UsageError, check, check_all_values, check_boolean, describe_value, unknown_name_error
 
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
+
+ITEM_OPTIONS = ("labels", "domains", "ids", "weights", "column_weights", "features")
+"""Options of a call that hold one value per item."""
 
 NON_ITEM_OPTIONS = ("present", "masks", "negatives", "negative_ids", "shared_negatives")
 """Options of a call that do not hold one value per item."""
@@ -133,7 +136,7 @@ def read_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ..
         if mask is None or not isinstance(view, Tensor) or view.ndim != 3:
             masked.append(view)  # of another shape: rejected by the check of the views
             continue
-        marks = to_numeric_tensor("masks", mask).to(view.device)
+        marks = to_numeric_tensor("masks", mask, view.device)
         n, t, _ = view.shape
         if marks.ndim == 1 and not marks.is_floating_point() and marks.dtype != torch.bool:
             check_values("masks", marks, (marks >= 0) & (marks <= t), f"numbers of vectors from 0 to {t}")
@@ -176,8 +179,13 @@ def read_inputs(
     """
     values = {}
     for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
-        if options[name] is not None and name not in NON_ITEM_OPTIONS:
-            values[name] = options[name]
+        if name in ITEM_OPTIONS:
+            if options[name] is not None:
+                values[name] = options[name]
+        elif name not in NON_ITEM_OPTIONS:
+            raise unknown_name_error(
+                "call", name, (*ITEM_OPTIONS, *NON_ITEM_OPTIONS, "target", "temperature"), "option"
+            )
     if _have_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
         return _pad_views_of_different_items(views, values, sets)
@@ -188,10 +196,9 @@ def read_inputs(
     views = _to_common_dtype(views)
     if present is None:
         return CallInputs(views, attributes)
-    marks, shape = to_numeric_tensor("present", present), (n, len(views))
+    marks, shape = to_numeric_tensor("present", present, device), (n, len(views))
     good = marks.dtype == torch.bool and marks.shape == shape
     check(good, f"present: must be Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
-    marks = marks.to(device)
     kept = (marks[:, v].view(-1, *[1] * (z.ndim - 1)) for v, z in enumerate(views))
     views = tuple(torch.where(keep, z, 0) for keep, z in zip(kept, views, strict=True))
     return CallInputs(views, attributes, marks)
@@ -236,6 +243,8 @@ def _pad_views_of_different_items(views: tuple[Tensor, ...], values: Mapping[str
 def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegatives | None:
     """Check the additional negatives of a call on this process, and return them, or None if there are none."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
+    if not (shared is None or isinstance(shared, bool)):
+        check_boolean("shared_negatives", shared)
     if negatives is None:
         if ids is not None or shared:
             name = "shared_negatives" if ids is None else "negative_ids"
@@ -251,7 +260,7 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegat
     check(good, f"negatives: must be {expected}, got {describe_value(negatives)}.", "shape")
     _check_floating("negatives", negatives, z0)
     if ids is not None:
-        ids = to_numeric_tensor("negative_ids", ids).to(negatives.device)
+        ids = to_numeric_tensor("negative_ids", ids, negatives.device)
         _check_integers("negative_ids", ids)
         size, shape = tuple(negatives.shape[: negatives.ndim - ndim + 1]), tuple(ids.shape)
         check(shape == size, f"negative_ids: must have one entry per negative, {size}, got {shape}.", "shape")
@@ -303,10 +312,20 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
         check_all_values(argument, values, good, expected)
 
 
-def to_numeric_tensor(name: str, value: object) -> Tensor:
-    """Convert a tensor, an array or a list of numbers to a tensor."""
+def check_dense(name: str, value: Tensor, device: torch.device) -> None:
+    """Raise `UsageError` unless a tensor is dense, and has values if the device has."""
+    if value.layout != torch.strided:
+        raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
+    if value.device.type == "meta" and device.type != "meta":
+        raise UsageError(f"{name}: must have values, got a tensor on the device meta.", kind="device")
+
+
+def to_numeric_tensor(name: str, value: object, device: torch.device | None = None) -> Tensor:
+    """Convert a tensor, an array or a list of numbers to a tensor, moved to a device if one is given."""
     if isinstance(value, Tensor):
-        return value
+        check(not value.is_complex(), f"{name}: must be real numbers, got {value.dtype}.", "type")
+        check_dense(name, value, device or torch.device("cpu"))
+        return value if device is None else value.to(device)
     expected = f"{name}: must be a tensor, an array or a list of numbers, one entry per item"
     try:
         array = np.asarray(value)
@@ -314,19 +333,16 @@ def to_numeric_tensor(name: str, value: object) -> Tensor:
         raise UsageError(f"{expected}, got lists of unequal lengths.", kind="type") from error
     good = array.ndim > 0 and array.dtype.kind in "biuf"
     check(good, f"{expected}, got {type(value).__name__} of {array.dtype}.", "type")
-    return torch.from_numpy(np.array(array))
+    return torch.from_numpy(np.array(array)).to(device)
 
 
 def _parse_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
-    numbers = to_numeric_tensor(name, value)
-    check(not numbers.is_complex(), f"{name}: must be real numbers, got {numbers.dtype}.", "type")
-    has_values = numbers.device.type != "meta" or device.type == "meta"
-    check(has_values, f"{name}: must have values, got a tensor on the device meta.", "device")
+    numbers = to_numeric_tensor(name, value, device)
     if name == "ids":
         _check_integers(name, numbers)
     features = name == "features"
     dimensions = (2, 3) if features else (1, 2 if name == "labels" else 1)
-    fits = numbers.shape[:1] == (size,) and numbers.ndim in dimensions
+    fits = numbers.shape[:1] == (size,) and numbers.ndim in dimensions and numbers.numel() > 0
     # The message is only built for an error: while a graph is traced, it would specialize the graph to this size.
     if not (fits and (numbers.is_floating_point() or not features)):
         expected = f"one entry per item{of}, ({size},)"
@@ -336,12 +352,18 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
         positive = name == "column_weights"
         good = (numbers > 0 if positive else numbers >= 0) & torch.isfinite(numbers)
         check_values(name, numbers, good, f"{'positive' if positive else 'nonnegative'} finite numbers")
-    return numbers.detach().to(device) if features else numbers.to(device)
+    return numbers.detach() if features else numbers
 
 
 def _check_integers(name: str, numbers: Tensor) -> None:
-    good = not (numbers.is_floating_point() or numbers.is_complex())
-    check(good, f"{name}: must be integers, got {numbers.dtype}, whose equality depends on rounding.", "type")
+    check(has_integers(numbers), f"{name}: must be integers, got {numbers.dtype}.", "type")
+
+
+def has_integers(numbers: object) -> bool:
+    """Return whether a value is a tensor of integers; Booleans are not."""
+    if not isinstance(numbers, Tensor) or numbers.dtype == torch.bool:
+        return False
+    return not (numbers.is_floating_point() or numbers.is_complex())
 
 
 def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -13,8 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import SimilarityExclusion, normalize
-from contraport.errors import UsageError, check, check_integer, check_positive, is_number
-from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern, check_boolean_options
+from contraport.errors import (
+    UsageError,
+    check,
+    check_finite,
+    check_integer,
+    check_positive,
+    check_sequence,
+    check_type,
+)
+from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern
 from contraport.options import accept_deprecated_keywords
 
 __all__ = [
@@ -83,7 +91,7 @@ class WithinView(Layout):
         summed: sum over the views rather than average.
 
     Raises:
-        UsageError: in the call, additional columns (``negatives=``).
+        UsageError: summed is not a Boolean; in the call, additional columns (``negatives=``).
 
     >>> import torch, contraport as cp
     >>> [block.shape for block in cp.WithinView()(torch.zeros(3, 2), torch.zeros(3, 2))]
@@ -112,6 +120,10 @@ class LayoutWrapper(Layout):
     """
 
     layout: Layout
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_type("layout", self.layout, Layout, "Cross()")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         return self.layout(*views)
@@ -151,6 +163,7 @@ class LeadingCoordinates(LayoutWrapper):
     layout: Layout
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_integer("dimensions", self.dimensions)
 
     def __call__(self, *views: Tensor) -> list[Block]:
@@ -181,18 +194,22 @@ class NestedCoordinates(LayoutWrapper):
     [4, 2]
     """
 
-    dims: tuple[int, ...]
+    dims: Sequence[int]
     layout: Layout
-    weights: tuple[float, ...] | None = None
+    weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        check(len(self.dims) > 0, "dims: must be at least one number of coordinates, got none.", "missing")
+        super().__post_init__()
+        check_sequence("dims", self.dims, "a list of numbers of coordinates")
+        object.__setattr__(self, "dims", tuple(self.dims))  # a layout can be hashed
         for size in self.dims:
             check_integer("dims", size)
         check(len(set(self.dims)) == len(self.dims), f"dims: must be different numbers, got {self.dims}.", "repeated")
         if self.weights is not None:
-            message = f"weights: must be {len(self.dims)} numbers, one for each of dims, got {self.weights}."
-            check(len(self.weights) == len(self.dims), message, "number")
+            expected = f"{len(self.dims)} numbers, one for each of dims"
+            check_sequence("weights", self.weights, expected)
+            check(len(self.weights) == len(self.dims), f"weights: must be {expected}, got {self.weights}.", "number")
+            object.__setattr__(self, "weights", tuple(self.weights))
             for weight in self.weights:
                 check_positive("weights", weight)
 
@@ -279,8 +296,8 @@ class GuidedNegatives(LayoutWrapper):
     margin: float = 0.0
 
     def __post_init__(self) -> None:
-        good = is_number(self.margin) and math.isfinite(self.margin)
-        check(good, f"margin: must be a finite number, got {self.margin!r}.")
+        super().__post_init__()
+        check_finite("margin", self.margin)
         good = self.layout.traits.compares_items and not self.layout.traits.shared_columns
         check(good, f"layout: must compare items with items, got {self.layout!r}.")
 
@@ -333,9 +350,6 @@ class Coordinates(LayoutWrapper):
     layout: Layout
     centered: bool = True
     summed: bool = False
-
-    def __post_init__(self) -> None:
-        check_boolean_options(self, "centered", "summed")
 
     @property
     def traits(self) -> LayoutTraits:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -26,7 +26,7 @@ from contraport.engine import (
     SimilarityExclusion,
     cached,
 )
-from contraport.errors import UsageError, check, unknown_name_error
+from contraport.errors import UsageError, check, check_boolean, check_name
 from contraport.objectives.inputs import pad_vector_sets
 from contraport.objectives.pair_sets import PairSet
 
@@ -348,7 +348,17 @@ class LayoutTraits(NamedTuple):
     has_core_view: bool = False
 
 
-class Layout(ReprMixin, ABC):
+class Component(ReprMixin):
+    """Base class of layouts, constraints, targets and divergences; as dataclasses they check their Boolean options."""
+
+    def __post_init__(self) -> None:
+        instance: Any = self
+        for option in fields(instance):
+            if option.type == "bool":
+                check_boolean(option.name, getattr(self, option.name))
+
+
+class Layout(Component, ABC):
     """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
 
     @property
@@ -417,7 +427,7 @@ class Cross(Layout):
     core: bool = False
 
     def __post_init__(self) -> None:
-        check_boolean_options(self, "symmetric", "stop_gradient", "shared_columns", "decoupled", "core")
+        super().__post_init__()
         if self.shared_columns:
             check(not self.symmetric, "shared_columns: requires symmetric=False.", "conflict")
             check(not self.decoupled, "decoupled: cannot be combined with shared_columns.", "conflict")
@@ -469,9 +479,8 @@ class Joint(Layout):
     together: bool = False
 
     def __post_init__(self) -> None:
-        if self.candidates not in CANDIDATES:
-            raise unknown_name_error("candidates", self.candidates, CANDIDATES)
-        check_boolean_options(self, "together")
+        super().__post_init__()
+        check_name("candidates", self.candidates, CANDIDATES)
 
     @property
     def traits(self) -> LayoutTraits:
@@ -519,9 +528,3 @@ def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.d
     return PairPattern(
         size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, has_no_empty_rows=crowded
     )
-
-
-def check_boolean_options(layout: Layout, *names: str) -> None:
-    for name in names:
-        value = getattr(layout, name)
-        check(isinstance(value, bool), f"{name}: must be True or False, got {value!r}.")

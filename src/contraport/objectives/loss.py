@@ -139,7 +139,7 @@ class Loss(nn.Module, ABC):
         Reading it synchronizes with the device; a call does not.
         """
 
-    def mutual_information_bound(self, value: float) -> float | None:
+    def mutual_information_bound(self, value: float | Tensor) -> float | None:
         """Return the lower bound on mutual information, in nats, that a loss value implies, or None if there is none.
 
         Only InfoNCE has a bound, see `Objective`. Reading it synchronizes with the device; a call does not.
@@ -214,7 +214,7 @@ class Loss(nn.Module, ABC):
         options = {
             "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
             "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
-            "shared_negatives": shared_negatives or None, "present": present, "masks": masks,
+            "shared_negatives": shared_negatives, "present": present, "masks": masks,
             "similarities": similarities, "temperature": temperature,
         }  # fmt: skip
         # Not a decorator: all objectives would share one compiled function, and its limit of recompilations.

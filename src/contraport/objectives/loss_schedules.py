@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from contraport._utils.html_repr import ReprMixin
 from contraport._utils.spec_parser import build_from_spec, parse_spec
-from contraport.errors import UsageError, check_integer
+from contraport.errors import UsageError, check_integer, check_type
 from contraport.objectives.constraints import (
     Balanced,
     Columns,
@@ -70,6 +70,7 @@ class TemperatureSchedule(ReprMixin, RampSchedule):
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the temperature of a loss for a step."""
+        check_type("loss", loss, Loss, "nt_xent()")
         loss.temperature = self.value(step)
 
 
@@ -108,6 +109,7 @@ class Tighten(ReprMixin):
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the constraint of a loss for a step."""
+        check_type("loss", loss, Loss, "nt_xent()")
         last = len(self.constraints) - 1
         index = RampSchedule(0, last, steps=last * self.every, shape="linear").value(step)
         loss.set_constraint(self.constraints[int(index)])

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine import Kernel, autocast_disabled
-from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
+from contraport.errors import (
+    UsageError,
+    check,
+    check_finite,
+    check_type,
+    format_value,
+    is_finite_number,
+    is_number,
+    unknown_name_error,
+)
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
@@ -68,9 +77,18 @@ class Objective(Loss):
         penalties: Mapping[Divergence, float] | None = None,
     ) -> None:
         super().__init__()
+        check_type("layout", layout, Layout, "Joint()")
+        check_type("kernel", kernel, Kernel, "Gibbs('cosine', 0.5)")
+        check_type("divergence", divergence, Divergence, "KL()")
+        penalties = {} if penalties is None else penalties
+        good = isinstance(penalties, Mapping)
+        check(good, f"penalties: must map divergences to weights, got {format_value(penalties)}.", "type")
+        for penalty, factor in penalties.items():
+            check_type("penalties", penalty, Divergence, "MarginalPenalty()")
+            check_finite("penalties", factor)
         self.layout, self.kernel, self.divergence = layout, kernel, divergence
         self.target = convert_target(target)
-        self.penalties = dict(penalties or {})
+        self.penalties = dict(penalties)
         terms, traits = (divergence, *self.penalties), layout.traits
         learnable = any(term.has_temperature_gradient for term in terms)
         message = f"temperature: must be a number, as {divergence!r} has no gradient in it, got a learned one."
@@ -92,6 +110,7 @@ class Objective(Loss):
         Raises:
             UsageError: the divergence or the layout does not support the constraint.
         """
+        check_type("constraint", constraint, Constraint, "Rows()")
         terms = (self.divergence, *self.penalties)
         # A constraint without a gradient is for inspection only: no divergence is computed from its plan.
         for term in terms if constraint.differentiable else ():
@@ -156,7 +175,7 @@ class Objective(Loss):
             return False
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
-    def mutual_information_bound(self, value: float) -> float | None:
+    def mutual_information_bound(self, value: float | Tensor) -> float | None:
         """Return the InfoNCE lower bound on mutual information, log k minus the loss, for a value of the last call.
 
         k is the number of candidates among which an item's other view was classified, itself included; if the value
@@ -175,6 +194,8 @@ class Objective(Loss):
         >>> round(loss.mutual_information_bound(value), 3), round(math.log(8), 3)
         (2.079, 2.079)
         """
+        good = is_number(value) or (isinstance(value, Tensor) and value.numel() == 1)
+        check(good, f"value: must be a number, a value of the loss, got {format_value(value)}.")
         patterns = self._unweighted_patterns
         if not (patterns and self.is_info_nce and all(pattern.one_positive_per_row for pattern in patterns)):
             return None
@@ -183,7 +204,7 @@ class Objective(Loss):
             like = torch.empty(0, dtype=torch.float64, device=pattern.row_items.device)
             log_candidates = float(pattern.compared_pairs().row_counts(like).log().mean())
             bounds.append(pattern.block_weight * log_candidates)
-        return (math.fsum(bounds) - value) / math.fsum(pattern.block_weight for pattern in patterns)
+        return (math.fsum(bounds) - float(value)) / math.fsum(pattern.block_weight for pattern in patterns)
 
     @property
     def temperature(self) -> float:
@@ -251,7 +272,7 @@ class Objective(Loss):
     def _check_call_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
         """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
         terms = (self.divergence, *self.penalties)
-        if reduction not in ("mean", "none"):
+        if not isinstance(reduction, str) or reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
         if options.get("negatives") is not None and not any(term.repels for term in terms):
             raise UsageError(f"negatives: not accepted, as {self.divergence!r} has no repulsion.", kind="conflict")
@@ -338,13 +359,13 @@ class SumLoss(Loss):
 
     def __init__(self, objectives: Mapping[Objective, float]) -> None:
         super().__init__()
+        good = isinstance(objectives, Mapping)
+        check(good, f"objectives: must map objectives to weights, got {format_value(objectives)}.", "type")
         check(len(objectives) > 0, "objectives: must be at least one, got none.", "missing")
         for objective, factor in objectives.items():
-            check(
-                isinstance(objective, Objective), f"objectives: must be of type Objective, got {objective!r}.", "type"
-            )
-            good = is_number(factor) and math.isfinite(factor)
-            check(good, f"objectives: must have finite numbers as weights, got {factor!r}.", "weight")
+            check_type("objectives", objective, Objective, "nt_xent()")
+            good = is_finite_number(factor)
+            check(good, f"objectives: must have finite numbers as weights, got {format_value(factor)}.", "weight")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
         self.takes_all_views = all(objective.takes_all_views for objective in objectives)
@@ -443,10 +464,7 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
     """
     good = isinstance(objective, Objective | SumLoss)
     check(good, f"objective: must be a contraport objective, got {type(objective).__name__}.", "type")
-    message = f"weights: must be {len(dims)} numbers, one for each of dims, got {weights}."
-    check(weights is None or len(weights) == len(dims), message, "number")
-    for size in dims:
-        check_integer("dims", size)
+    NestedCoordinates(dims, Cross(), weights)  # checks dims and weights
     # The largest first: the plan that is shown is that of the first block.
     pairs = sorted(zip(dims, [1.0] * len(dims) if weights is None else weights, strict=True), reverse=True)
     sizes, shares = tuple(size for size, _ in pairs), tuple(share for _, share in pairs)

@@ -23,7 +23,7 @@ from contraport.engine import (
     map_row_blocks,
     row_transport_costs,
 )
-from contraport.errors import check, describe_value, is_integer
+from contraport.errors import UsageError, check, describe_value, is_integer
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets import TargetPlan
 from contraport.options import keep_deprecated_attributes
@@ -93,7 +93,12 @@ class Plan:
         return self.geometry.log_kernel.inputs[0].new_zeros(self.shape[side])
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at some entries, (k,), given by their row and column indices, (k,) each."""
+        """Return log P at some entries, (k,), given by their row and column indices, (k,) each, as integer tensors."""
+        for name, places in (("rows", rows), ("columns", columns)):
+            if not isinstance(places, Tensor) or places.ndim != 1 or places.dtype not in (torch.int32, torch.int64):
+                raise UsageError(f"{name}: must be integers, (k,), got {describe_value(places)}.", kind="type")
+        if rows.shape != columns.shape:
+            raise UsageError(f"columns: must be as many as rows, {len(rows)}, got {len(columns)}.", kind="shape")
         return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
@@ -200,8 +205,9 @@ class Plan:
         Raises:
             UsageError: the values are not a tensor with one row per column of the plan.
         """
-        good = isinstance(values, Tensor) and values.shape[:1] == self.shape[1:]
-        expected = f"a tensor ({self.shape[1]}, ...), one row per column of the plan"
+        good = isinstance(values, Tensor) and values.shape[:1] == self.shape[1:] and not values.is_complex()
+        good = good and values.layout == torch.strided and values.device == self.f.device
+        expected = f"a tensor ({self.shape[1]}, ...) on {self.f.device}, one row per column of the plan"
         check(good, f"values: must be {expected}, got {describe_value(values)}.", "shape")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
         parts = map_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, self.shape)

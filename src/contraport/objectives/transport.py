@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.distributed import gather, use_local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, autocast_disabled
-from contraport.errors import UsageError, check, describe_value, is_number
+from contraport.errors import UsageError, check, check_type, describe_value, is_number
 from contraport.objectives.constraints import (
     Balanced,
     Constraint,
@@ -193,10 +193,7 @@ def transport(
     >>> result.plan.barycentric(y).flatten()
     tensor([0.4446, 3.6888])
     """
-    if not isinstance(kernel, Kernel):
-        raise UsageError(
-            f"kernel: must be a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.", kind="type"
-        )
+    check_type("kernel", kernel, Kernel, "Gibbs('sqeuclidean', 1.0)")
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
     if not isinstance(constraint, SinkhornConstraint | Exact | Tsallis):
         raise UsageError(
@@ -216,7 +213,6 @@ def transport(
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim in ndims and len(points) > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {describe_value(points)}.")
-    check(x.shape[-1] == y.shape[-1], f"y: must have {x.shape[-1]} coordinates as x, got {y.shape[-1]}.", "shape")
     # Within use_local_batch() kernels do not gather: every process solves its own problem.
     with autocast_disabled(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_rows=True)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, pairwise
 from contraport.engine import Gibbs
-from contraport.errors import check, check_all_values, is_integer
+from contraport.errors import check, check_all_values, check_boolean, check_integer, check_sequence, describe_value
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
-from contraport.theory.toy_problems import iterate_lbfgs
+from contraport.theory.toy_problems import check_points, iterate_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +78,8 @@ def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) 
     tensor([[ 2.0000,  0.0000],
             [ 0.0000, -0.2500]], dtype=torch.float64)
     """
-    x, alpha = torch.cat([x0, x1]).double(), _resolve_pair_weights(x0, x1, alpha)
+    alpha = _resolve_pair_weights(x0, x1, alpha)
+    x = torch.cat([x0, x1]).double()
     rows, columns, n = alpha.sum(1), alpha.sum(0), len(x0)
     # The sum over all pairs (i, j), expanded so that no (2n, 2n, d) differences are stored.
     crossed = x.T @ alpha @ x
@@ -108,7 +109,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     2.0
     """
     with torch.no_grad():
-        return -float(_build_fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
+        return -float(_build_fixed_weight_loss(z0, z1, alpha, "z")(z0.double(), z1.double()))
 
 
 def pair_weights(
@@ -185,9 +186,11 @@ def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Ten
     return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
-def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+def _build_fixed_weight_loss(
+    x0: Tensor, x1: Tensor, alpha: Tensor | None, name: str = "x"
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Build the loss of alpha-CL with fixed pair weights: minus the energy; embeddings are not normalized."""
-    weights = _resolve_pair_weights(x0, x1, alpha)
+    weights = _resolve_pair_weights(x0, x1, alpha, name)
     rows, columns, n = weights.sum(1), weights.sum(0), len(x0)
 
     def compute_loss(z0: Tensor, z1: Tensor) -> Tensor:
@@ -201,15 +204,22 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
     return compute_loss
 
 
-def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    n = len(x0)
-    check(n >= 2, f"x0: must have at least 2 items, got {n}.")
-    good = x0.ndim == 2 and x0.shape == x1.shape
-    check(good, f"x1: must have the shape (n, d) of x0, got {tuple(x0.shape)} and {tuple(x1.shape)}.", "shape")
+def _check_views(x0: Tensor, x1: Tensor, name: str = "x") -> int:
+    """Return the number of items of two views; raise `UsageError` unless both are data, (n, d), n at least 2."""
+    check_points(f"{name}0", x0)
+    check_points(f"{name}1", x1)
+    shape, got = tuple(x0.shape), tuple(x1.shape)
+    check(shape == got, f"{name}1: must have the shape of {name}0, {shape}, got {got}.", "shape")
+    return len(x0)
+
+
+def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None, name: str = "x") -> Tensor:
+    n = _check_views(x0, x1, name)
     if alpha is None:
-        alpha = pair_weights(x0, x1, regularizer="uniform")
+        alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
     size = (2 * n, 2 * n)
-    check(tuple(alpha.shape) == size, f"alpha: must have shape {size}, got {tuple(alpha.shape)}.", "shape")
+    good = isinstance(alpha, Tensor) and alpha.shape == size and not alpha.is_complex()
+    check(good, f"alpha: must be a tensor of shape {size}, got {describe_value(alpha)}.", "shape")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
     check_all_values("alpha", alpha, torch.isfinite(alpha) & (alpha >= 0), "nonnegative weights")
@@ -270,9 +280,9 @@ def train_linear_encoder(
     >>> train_linear_encoder(x0, x0, 2).angles[-1].max().item() < 1e-3
     True
     """
+    _check_views(x0, x1)
     d = x0.shape[1]
-    good = is_integer(dimensions) and 1 <= dimensions <= d
-    check(good, f"dimensions: must be an integer from 1 to {d}, the dimension of the data, got {dimensions!r}.")
+    check_integer("dimensions", dimensions, most=d)
     x0, x1 = x0.double(), x1.double()
     covariance, loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
     max_energy = float(covariance.eigenvalues[:dimensions].sum())
@@ -379,7 +389,11 @@ def train_deep_linear_encoder(
     >>> result.rank_one_shares[-1].min().item() > 0.999, result.layer_alignments[-1].min().item() > 0.999
     (True, True)
     """
-    check(len(widths) >= 1 and min(widths) >= 1, f"widths: must be positive integers, got {widths!r}.")
+    _check_views(x0, x1)
+    check_sequence("widths", widths, "a list of positive integers")
+    for width in widths:
+        check_integer("widths", width)
+    check_boolean("per_filter", per_filter)
     x0, x1 = x0.double(), x1.double()
     covariance, fixed_loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
     unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)

@@ -11,13 +11,23 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, Gibbs, MatrixLogKernel
-from contraport.errors import check, check_all_values, check_positive, describe_value
+from contraport.errors import (
+    check,
+    check_all_values,
+    check_integer,
+    check_positive,
+    check_sequence,
+    describe_value,
+    format_value,
+    is_finite_number,
+)
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
 from contraport.plots import arrow_maps, couplings
 from contraport.plots.figure_setup import GREY, ORANGE, create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
+from contraport.theory.toy_problems import check_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,9 +136,10 @@ def optimal_couplings(
     >>> [round(one.cost, 4) for one in (result.exact, *result.by_temperature.values())]
     [0.5, 0.5003, 0.5426]
     """
-    check(len(temperatures) > 0, "temperatures: must have at least one number, got none.", "missing")
-    for temperature in temperatures:
-        check_positive("temperatures", temperature)
+    _check_temperatures(temperatures)
+    check_sequence("iterations", iterations, "a list of numbers of iterations")
+    for count in iterations:
+        check_integer("iterations", count)
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)
     x, y = _as_positions("x", x, a), _as_positions("y", y, b)
     cost = (x - y.T).square()
@@ -154,10 +165,16 @@ def optimal_couplings(
     )
 
 
+def _check_temperatures(temperatures: Sequence[float]) -> None:
+    check_sequence("temperatures", temperatures, "a list of at least one positive number")
+    for temperature in temperatures:
+        check_positive("temperatures", temperature)
+
+
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
-    good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0
+    good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0 and not masses.is_complex()
     check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
-    check_all_values(name, masses, masses > 0, "positive masses")
+    check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
     masses = masses.double()
     return masses / masses.sum()
 
@@ -166,8 +183,9 @@ def _as_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor
     """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
-    good = positions.shape == masses.shape
-    check(good, f"{name}: must have shape ({len(masses)},), got {tuple(positions.shape)}.", "shape")
+    good = isinstance(positions, Tensor) and positions.shape == masses.shape and not positions.is_complex()
+    check(good, f"{name}: must be a tensor of positions, ({len(masses)},), got {describe_value(positions)}.", "shape")
+    check_all_values(name, positions, torch.isfinite(positions), "finite positions")
     return positions.double()[:, None]
 
 
@@ -248,11 +266,14 @@ def compare_constraints(
     >>> [round(plan.unevenness, 3) for plan in plans.values()]
     [0.428, 0.0, 0.324]
     """
+    check_points("z0", z0, 1)
+    check_points("z1", z1, 1)
     shape = (len(z0), len(z1))
     if partners is None:
         check(shape[0] == shape[1], f"partners: is required for {shape[0]} rows and {shape[1]} columns.", "missing")
         partners = torch.eye(len(z0), dtype=torch.bool)
-    check(tuple(partners.shape) == shape, f"partners: must have shape {shape}, got {tuple(partners.shape)}.", "shape")
+    good = isinstance(partners, Tensor) and partners.shape == shape and partners.dtype == torch.bool
+    check(good, f"partners: must be Booleans of shape {shape}, got {describe_value(partners)}.", "shape")
     constraints: dict[str, SinkhornConstraint] = {
         "rows": Rows(),
         "balanced": Balanced(10_000, 1e-7),
@@ -340,14 +361,14 @@ def solve_entropic_program(
     ([1.0, 0.0, 0.0], tensor([[0.9530, 0.0470, 0.0000],
                               [0.4740, 0.3510, 0.1740]], dtype=torch.float64))
     """
+    check_sequence("costs", costs, "three finite numbers")
+    good = len(costs) == 3 and all(is_finite_number(cost) or isinstance(cost, Tensor) for cost in costs)
+    check(good, f"costs: must be three finite numbers, got {format_value(costs)}.", "type")
     c = torch.as_tensor(costs, dtype=torch.float64)
-    check(c.shape == (3,) and bool(c.isfinite().all()), f"costs: must be three finite numbers, got {costs!r}.")
     if temperatures is None:
         unit = float(c.max() - c.min()) or 1.0
         temperatures = (unit * torch.logspace(-2, 1, 49, dtype=torch.float64)).tolist()
-    check(len(temperatures) > 0, "temperatures: must have at least one number, got none.", "missing")
-    for temperature in temperatures:
-        check_positive("temperatures", temperature)
+    _check_temperatures(temperatures)
     ordered = torch.tensor(sorted(temperatures), dtype=torch.float64)
     plans = [Simplex()(Geometry(MatrixLogKernel(-c[None] / temperature)))[0] for temperature in ordered]
     solutions = torch.stack([plan.dense()[0] for plan in plans])

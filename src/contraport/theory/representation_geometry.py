@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
-from contraport.errors import check, check_integer, is_number
+from contraport.errors import check, check_integer, check_type, describe_value, format_value, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
+from contraport.objectives.inputs import has_integers
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import GREY, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import derive_torch_seed, seed_torch_generators
+from contraport.theory.toy_problems import check_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,10 +86,13 @@ def compare_collapse(
     >>> list(result.effective_ranks)
     ['untrained', 'quadratic', 'nt-xent', 'alpha-cl direct', 'direct-clr']
     """
-    check(x.ndim == 2 and len(x) >= 2, f"x: must have shape (n, d) with n >= 2, got {tuple(x.shape)}.", "shape")
+    check_points("x", x)
     check_integer("features", features, 4)
     check(is_number(masked) and 0 <= masked < 1, f"masked: must be in [0, 1), got {masked!r}.")
+    check_integer("iterations", iterations, 0)
     x = x.float()
+    good = objectives is None or (isinstance(objectives, Mapping) and len(objectives) > 0)
+    check(good, f"objectives: must map names to losses, got {format_value(objectives)}.", "type")
     objectives = objectives or {
         "quadratic": quadratic(),
         "nt-xent": nt_xent(0.5),
@@ -96,6 +101,7 @@ def compare_collapse(
     }
     representations = {"untrained": _train_and_encode(x, nt_xent(), features, masked, 0, seed)}
     for name, objective in objectives.items():
+        check_type("objectives", objective, Loss, "nt_xent()")
         representations[name] = _train_and_encode(x, objective, features, masked, iterations, seed)
     singular_values = {name: centered_singular_values(h) for name, h in representations.items()}
     return CollapseComparison(
@@ -204,9 +210,10 @@ def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str]
     >>> round(result.within, 3), round(result.between, 3), result.labels.tolist()
     (0.981, 0.194, [0, 0, 1, 1])
     """
-    shape, n = tuple(features.shape), len(features)
-    check(features.ndim == 2 and n > 1, f"features: must have shape (n, F) with n >= 2, got {shape}.", "shape")
-    check(tuple(labels.shape) == (n,), f"labels: must have shape ({n},), got {tuple(labels.shape)}.", "shape")
+    check_points("features", features)
+    n = len(features)
+    good = isinstance(labels, Tensor) and labels.shape == (n,) and has_integers(labels)
+    check(good, f"labels: must be integers, ({n},), got {describe_value(labels)}.", "shape")
     order = labels.argsort(stable=True)
     labels, z = labels[order], F.normalize(features.detach().double()[order], dim=1)
     classes, codes, sizes = labels.unique(return_inverse=True, return_counts=True)

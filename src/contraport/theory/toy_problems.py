@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.errors import check, check_integer, check_positive
+from contraport.errors import check, check_all_values, check_integer, check_positive, describe_value
 from contraport.options import keep_deprecated_attributes
 from contraport.seeding import torch_generator
 
@@ -47,7 +47,8 @@ def sample_gaussian_mixture(
     >>> sample_gaussian_mixture(10).component_indices.tolist()
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
-    check(items >= components >= 1, f"items: must be at least the number of components ({components}), got {items!r}.")
+    check_integer("components", components)
+    check_integer("items", items, components)
     check_integer("dimensions", dimensions, 2)
     check_positive("sigma", sigma)
     angles = torch.arange(components) * (2 * math.pi / components)
@@ -56,6 +57,14 @@ def sample_gaussian_mixture(
     component = torch.arange(items) * components // items
     noise = torch.randn(items, dimensions, generator=torch_generator("theory.mixture", seed))
     return MixtureSample(centers[component] + sigma * noise, component, centers)
+
+
+def check_points(argument: str, points: Tensor, least: int = 2) -> None:
+    """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
+    good = isinstance(points, Tensor) and points.ndim == 2 and len(points) >= least and points.shape[1] > 0
+    good = good and not (points.is_complex() or points.is_meta or points.layout != torch.strided)
+    check(good, f"{argument}: must be a tensor (n, d) with n >= {least}, got {describe_value(points)}.", "shape")
+    check_all_values(argument, points, torch.isfinite(points), "finite numbers")
 
 
 def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:
@@ -85,6 +94,7 @@ def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], ite
         loss.backward()
         return loss
 
+    check_integer("iterations", iterations, 0)
     yield objective().item()
     for _ in range(iterations):
         before = [p.detach().clone() for p in parameters]

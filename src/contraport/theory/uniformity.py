@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import align_uniform, iot, iot_uniform, nt_xent
 from contraport.engine import Gibbs, normalize
-from contraport.errors import check, check_integer, check_nonnegative
+from contraport.errors import check_integer, check_nonnegative, check_sequence, check_type
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
@@ -61,7 +61,9 @@ class _CircleEncoding(NamedTuple):
 @torch.random.fork_rng(devices=[])
 def _train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> _CircleEncoding:
     """Train an encoder that maps items (n, d) to the unit circle, from two noisy views of each item."""
+    check_type("objective", loss, Loss, "nt_xent()")
     check_nonnegative("noise", noise)
+    check_integer("iterations", iterations, 0)
     seed_torch_generators(derive_torch_seed("theory.circle", seed))
     encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 
@@ -229,8 +231,10 @@ def train_on_five_gaussians(
 
     Source: Hu et al. (2023), section 3 and figure 2.
     """
-    data = data or sample_gaussian_mixture()
-    trained = _train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
+    data = sample_gaussian_mixture() if data is None else data
+    check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
+    loss = nt_xent() if objective is None else objective
+    trained = _train_circle_encoder(loss, data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = measure_alignment_uniformity(polygon, polygon).uniformity
@@ -330,8 +334,11 @@ def sweep_uniformity_penalty(
     >>> list(result.by_factor), result.by_factor[1.0].plan.shape
     ([0.0, 1.0], torch.Size([40, 40]))
     """
-    check(len(factors) > 0, "factors: must have at least one number, got none.", "missing")
-    data = data or sample_gaussian_mixture(100)
+    check_sequence("factors", factors, "a list of at least one number")
+    for factor in factors:
+        check_nonnegative("factors", factor)
+    data = sample_gaussian_mixture(100) if data is None else data
+    check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
     by_factor = {}
     for factor in factors:
         loss = iot(temperature, uniformity=factor)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from contraport.engine.custom_op import BackendConfig
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
 from contraport.engine.ring import RingLogKernel, RingPairPasses
-from contraport.errors import check, unknown_name_error
+from contraport.errors import check, check_integer, check_name, check_type
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -102,8 +102,7 @@ def backend(name: BackendName) -> Iterator[None]:
     >>> with contraport.engine.backend("streamed"):
     ...     value = contraport.nt_xent(temperature=0.5)(z0, z1)
     """
-    if name not in BACKENDS:
-        raise unknown_name_error("backend", name, BACKENDS)
+    check_name("backend", name, BACKENDS)
     with _override_variable(_forced, name):
         yield
 
@@ -126,8 +125,7 @@ def precision(name: Precision) -> Iterator[None]:
     Raises:
         UsageError: the name is unknown.
     """
-    if name not in PRECISIONS:
-        raise unknown_name_error("precision", name, PRECISIONS)
+    check_name("precision", name, PRECISIONS)
     with _override_variable(_precision, name):
         yield
 
@@ -154,9 +152,8 @@ def exchange(name: str) -> Iterator[None]:
     >>> with contraport.engine.exchange("ring"):
     ...     value = contraport.nt_xent()(*torch.randn(2, 64, 8))
     """
-    if name not in EXCHANGES:
-        raise unknown_name_error("exchange", name, EXCHANGES)
-    with _override_variable(_exchange, name):
+    check_name("exchange", name, EXCHANGES)
+    with _override_variable(_exchange, cast(Exchange, name)):
         yield
 
 
@@ -213,6 +210,8 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
     pass). Not cuda: its kernels support inner products only.
     """
+    check_type("geometry", geometry, Geometry, "Geometry(Gibbs()(x, y))")
+    check_integer("half_steps", half_steps)
     n, m = geometry.shape
     multiplied = f" Embeddings are multiplied in {_precision.get()}."
     ring = isinstance(geometry.log_kernel, RingLogKernel)

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.html_repr import ReprMixin
 from contraport.engine import Geometry, log_of_size, log_sums
 from contraport.errors import check, import_optional
-from contraport.objectives.layouts import PairPattern
+from contraport.objectives.layouts import Component, PairPattern
 from contraport.objectives.plan import DensePlan, Plan
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
@@ -44,7 +43,7 @@ DEFAULT_REQUEST = PlanRequest()
 """Request with default arguments: uniform marginals, one direction, no column weights."""
 
 
-class Constraint(ReprMixin, ABC):
+class Constraint(Component, ABC):
     """Base class of constraints: sets of allowed plans, of total mass 1 unless documented otherwise.
 
     Attributes:
@@ -146,7 +145,7 @@ class Exact(Constraint):
     The plan is piecewise constant and has no gradient. Needs SciPy.
 
     Raises:
-        UsageError: SciPy is missing, or every plan has mass on masked pairs.
+        UsageError: SciPy is missing, a cost is NaN, or every plan has mass on masked pairs.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Exact(), cp.Pairs(), cp.KL())
@@ -167,6 +166,8 @@ class Exact(Constraint):
         s = geometry.dense().double()
         n, m = s.shape
         cost = (-s).cpu().numpy()
+        good = not np.isnan(cost).any() and np.isfinite(cost).any()
+        check(good, "constraint: Exact requires finite costs, got NaN or infinity; see the embeddings.", "not_finite")
         log_a, log_b = request.marginals or uniform_log_marginals(geometry)
         if n == m and request.marginals is None:
             # With equal uniform marginals an optimal plan is a permutation, which the Hungarian method finds faster.

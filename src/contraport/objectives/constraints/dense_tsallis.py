@@ -86,6 +86,8 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     if over == "simplex":
         shape = theta.shape
         theta, a = theta.reshape(1, -1), a.sum()[None]
+    good = not bool(theta.isnan().any())
+    check(good, "constraint: Tsallis requires finite costs, got NaN; see the embeddings.", "not_finite")
     compared = theta > -torch.inf
     has_pairs = compared.any(1).all() & (over != "balanced" or compared.any(0).all())
     check(bool(has_pairs), "constraint: no plan exists, as a row or a column has no compared pair.", "infeasible")

@@ -23,12 +23,16 @@ from contraport.engine import (
     run_half_steps,
     solve_fixed_point,
 )
-from contraport.errors import check, check_integer, check_positive, unknown_name_error
+from contraport.errors import check, check_integer, check_name, check_positive
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, Marginals, PlanRequest
 from contraport.objectives.plan import Plan, generalized_kl
 
 REFERENCE_MEASURES = ("product", "counting")
 """Names of the reference measures of the entropy: the product of the marginals, or 1 everywhere (counting)."""
+
+
+MAX_ITERATIONS = 1_000_000
+"""Largest number of iterations that a constraint accepts: the half-steps are a list, whose memory grows with it."""
 
 
 class MarginalRelaxation(NamedTuple):
@@ -48,8 +52,7 @@ STRICT_MARGINAL = MarginalRelaxation()
 
 
 def _check_reference(name: str | None) -> None:
-    if name not in REFERENCE_MEASURES:
-        raise unknown_name_error("reference", name, REFERENCE_MEASURES)
+    check_name("reference", name, REFERENCE_MEASURES)
 
 
 class SinkhornConstraint(Constraint):
@@ -261,9 +264,8 @@ class AlternatingConstraint(SinkhornConstraint):
     iterations: int
 
     def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations)
-        if self.marginals not in ("uniform", "weights"):
-            raise unknown_name_error("marginals", self.marginals, ("uniform", "weights"))
+        check_integer("iterations", self.iterations, most=MAX_ITERATIONS)
+        check_name("marginals", self.marginals, ("uniform", "weights"))
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
 
@@ -343,8 +345,7 @@ class Unbalanced(AlternatingConstraint):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_reference(self.reference)
-        if self.price not in ("kl", "total-variation"):
-            raise unknown_name_error("price", self.price, ("kl", "total-variation"))
+        check_name("price", self.price, ("kl", "total-variation"))
         for value in self._marginal_prices().values():
             check_positive("relaxation", value, allow_infinity=True)
 

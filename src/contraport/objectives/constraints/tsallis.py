@@ -19,7 +19,7 @@ from contraport.engine import (
     map_row_blocks,
     run_host_loop,
 )
-from contraport.errors import check, is_number, unknown_name_error
+from contraport.errors import check, check_name, format_value, is_finite_number
 from contraport.objectives.constraints.constraint import (
     DEFAULT_REQUEST,
     Constraint,
@@ -169,9 +169,10 @@ class Tsallis(Constraint):
     conditional: bool = False
 
     def __post_init__(self) -> None:
-        check(is_number(self.order) and self.order <= 2, f"order: must be a number of at most 2, got {self.order!r}.")
-        if self.over not in ("rows", "simplex", "balanced"):
-            raise unknown_name_error("over", self.over, ("rows", "simplex", "balanced"))
+        super().__post_init__()
+        good = is_finite_number(self.order) and self.order <= 2
+        check(good, f"order: must be a finite number of at most 2, got {format_value(self.order)}.")
+        check_name("over", self.over, ("rows", "simplex", "balanced"))
         message = f"order: must be above 0 with over='balanced', got {self.order!r}."
         check(self.over != "balanced" or self.order > 0, message)
         check(self.over == "rows" or not self.conditional, "conditional: requires over='rows'.", "conflict")

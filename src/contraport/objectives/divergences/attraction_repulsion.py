@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Geometry, LogOfFunction, log_sums
-from contraport.errors import UsageError, check, check_integer, check_positive
+from contraport.errors import UsageError, check, check_callable, check_integer, check_positive
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
     Divergence,
@@ -162,9 +162,6 @@ class PairRanking(KernelDivergence):
 
     absolute: bool = False
 
-    def __post_init__(self) -> None:
-        check(isinstance(self.absolute, bool), f"absolute: must be True or False, got {self.absolute!r}.")
-
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the loss of all pairs, a scalar."""
         target, grades = result.target, result.row_weights
@@ -204,9 +201,6 @@ class LogSumKernel(Divergence):
     depends_on_constraint: ClassVar[bool] = False
 
     pooled: bool = False
-
-    def __post_init__(self) -> None:
-        check(isinstance(self.pooled, bool), f"pooled: must be True or False, got {self.pooled!r}.")
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         # Column potentials are only defined up to a factor, which row potentials compensate for; here nothing would.
@@ -271,7 +265,7 @@ class MeanSquaredCost(KernelDivergence):
         summed: sum over the compared pairs rather than average.
 
     Raises:
-        UsageError: in the call, a single item.
+        UsageError: summed is not a Boolean; in the call, a single item.
 
     Source: the repulsion of the spectral contrastive loss, HaoChen et al. (2021), eq. 6.
 
@@ -305,7 +299,7 @@ class VarianceHinge(KernelDivergence):
         epsilon: keeps the slope of the square root finite, positive.
 
     Raises:
-        UsageError: epsilon is not positive.
+        UsageError: epsilon is not positive; in the call, a kernel whose cost is a distance.
 
     Source: Bardes, Ponce and LeCun (2022), VICReg, eq. 1.
 
@@ -325,6 +319,8 @@ class VarianceHinge(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         kernel = result.plan.log_kernel_without_link
+        message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
+        check(not kernel.cost_is_distance, message, "conflict")
         return target_weighted_cost_sums(result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_scale * t + self.epsilon)))
 
 
@@ -345,7 +341,7 @@ class ContrastiveEnergy(Divergence):
             detached, the gradient is that of phi(xi).
 
     Raises:
-        UsageError: in the call, a single item in a layout that excludes the positives.
+        UsageError: an argument has the wrong type; in the call, a single item in a layout that excludes the positives.
 
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5, theorem 1.
 
@@ -358,6 +354,11 @@ class ContrastiveEnergy(Divergence):
     detach: bool = True
     paired: bool = False
     phi: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.phi is not None:
+            check_callable("phi", self.phi)
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if self.phi is not None and not isinstance(constraint, Rows):

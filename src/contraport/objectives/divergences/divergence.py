@@ -12,13 +12,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport._utils.html_repr import ReprMixin
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
+from contraport.objectives.layouts import Component
 from contraport.objectives.plan import BlockResult
 
 
-class Divergence(ReprMixin):
+class Divergence(Component):
     """Base class of divergences of the solved plan from the target plan, and of penalties on the plan alone.
 
     Attributes:

@@ -18,7 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Link, LogOfFunction, LogPower, log_sums
-from contraport.errors import check, check_nonnegative, check_positive, is_number, unknown_name_error
+from contraport.errors import (
+    check,
+    check_callable,
+    check_finite,
+    check_name,
+    check_nonnegative,
+    check_positive,
+    check_type,
+    is_number,
+)
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
     log_candidate_counts,
@@ -42,7 +51,7 @@ class Pairwise(KernelDivergence):
         scaled: multiply the value by the kernel's temperature.
 
     Raises:
-        UsageError: in the call, a single item.
+        UsageError: an argument has the wrong type; in the call, a single item.
 
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
     """
@@ -52,6 +61,13 @@ class Pairwise(KernelDivergence):
     psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
     scaled: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_callable("phi", self.phi)
+        if self.psi is not None:
+            check_type("psi", self.psi, Link, "LogPower()")
+        check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
         values = self.phi(_log_sum_psi(result, self.psi, self.shift))
@@ -67,11 +83,15 @@ class SignedPairwise(KernelDivergence):
         psi: pointwise function of the difference, differentiable almost everywhere.
 
     Raises:
-        UsageError: in the call, a single item.
+        UsageError: phi or psi is not a function; in the call, a single item.
     """
 
     phi: Pointwise
     psi: Pointwise
+
+    def __post_init__(self) -> None:
+        for name in ("phi", "psi"):
+            check_callable(name, getattr(self, name))
 
     def __call__(self, result: BlockResult) -> Tensor:
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
@@ -236,8 +256,7 @@ class ClosedFormQuadratic(KernelDivergence):
     floor: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.over not in ("rows", "simplex"):
-            raise unknown_name_error("over", self.over, ("rows", "simplex"))
+        check_name("over", self.over, ("rows", "simplex"))
         check_positive("floor", self.floor)
 
     def __call__(self, result: BlockResult) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import map_row_blocks
-from contraport.errors import UsageError, check, is_number, unknown_name_error
+from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence, replace_zeros_by_one, require_negatives
 from contraport.objectives.inputs import check_values
@@ -45,9 +45,6 @@ class KL(Divergence):
     """
 
     conditional: bool = False
-
-    def __post_init__(self) -> None:
-        check(isinstance(self.conditional, bool), f"conditional: must be True or False, got {self.conditional!r}.")
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if constraint.has_exact_zeros:
@@ -342,8 +339,7 @@ class MarginalPenalty(Divergence):
             ("divergence", self.divergence, tuple(_MARGINAL_DISTANCES)),
             ("sides", self.sides, ("both", "rows", "columns")),
         ):
-            if value not in names:
-                raise unknown_name_error(name, value, names)
+            check_name(name, value, names)
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, distance = result.plan, _MARGINAL_DISTANCES[self.divergence]

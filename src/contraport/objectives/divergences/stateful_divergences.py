@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport.distributed import current_processes
 from contraport.engine import LogSoftplus, create_scalar_parameter, log_sums, read_scalar_parameter
-from contraport.errors import check, is_number
+from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
     log_candidate_counts,
@@ -46,7 +46,7 @@ class Logistic(nn.Module, KernelDivergence):
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
-        check(is_number(bias) and math.isfinite(bias), f"bias: must be a finite number, got {bias!r}.")
+        check_finite("bias", bias)
         self.bias = create_scalar_parameter(self, float(bias))
 
     def forward(self, result: BlockResult) -> Tensor:

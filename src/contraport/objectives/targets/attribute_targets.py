@@ -11,7 +11,7 @@ from contraport._utils.formatting import format_options, is_flag_style_active
 from contraport.distributed import Processes
 from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
-from contraport.objectives.inputs import Attributes, CallInputs, check_values
+from contraport.objectives.inputs import Attributes, CallInputs, check_values, has_integers
 from contraport.objectives.layouts import Block
 from contraport.objectives.pair_sets import PairSet
 from contraport.objectives.targets.target import (
@@ -92,7 +92,7 @@ class DuplicateGroups(Target):
 
     def __post_init__(self) -> None:
         numbers = self.numbers
-        good = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
+        good = has_integers(numbers) and numbers.ndim in (1, 2) and numbers.numel() > 0
         got = describe_value(numbers)
         check(good, f"target: must be integer numbers of the content of each view, (n, views), got {got}.", "type")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
-from contraport.objectives.inputs import Attributes, CallInputs, check_values, to_numeric_tensor
+from contraport.objectives.inputs import Attributes, CallInputs, check_values, has_integers, to_numeric_tensor
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import (
     DenseTargetPlan,
@@ -53,7 +53,7 @@ class PairList(Target):
 
     def __post_init__(self) -> None:
         pairs = to_numeric_tensor("target", self.pairs)
-        good = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and not pairs.is_floating_point()
+        good = has_integers(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0
         check(good, f"target: must be a list of pairs of integers, (k, 2), got {describe_value(pairs)}.", "pairs")
         if self.shares is not None:
             shares = to_numeric_tensor("shares", self.shares)
@@ -142,8 +142,8 @@ class Matrix(Target):
 
     def __post_init__(self) -> None:
         matrix = self.matrix
-        good = isinstance(matrix, Tensor) and matrix.ndim == 2
-        check(good, f"target: must be a tensor with two dimensions, got {describe_value(matrix)}.", "shape")
+        good = isinstance(matrix, Tensor) and matrix.ndim == 2 and not (matrix.is_complex() or matrix.is_meta)
+        check(good, f"target: must be real numbers with two dimensions, got {describe_value(matrix)}.", "shape")
         values = matrix
         if _is_sparse(matrix):
             object.__setattr__(self, "matrix", matrix.to_sparse_coo().coalesce())  # from any sparse layout
@@ -224,8 +224,7 @@ class SimilarityMatrix(Target):
 
     def __post_init__(self) -> None:
         matrix, items = self.matrix, self.items
-        integers = isinstance(items, Tensor) and items.ndim in (1, 2) and not items.is_floating_point()
-        integers = integers and (items.ndim == 1 or items.shape[1] == 2)
+        integers = has_integers(items) and (items.ndim == 1 or (items.ndim == 2 and items.shape[1] == 2))
         expected = "the index of each item of the batch, (n,) integers, or (n, 2) for a coupling"
         check(integers, f"items: must be {expected}, got {describe_value(items)}.")
         good = isinstance(matrix, Tensor) and matrix.ndim == 2

@@ -22,8 +22,8 @@ from contraport.engine import (
     log_sums,
     map_row_blocks,
 )
-from contraport.errors import UsageError, check, check_integer
-from contraport.objectives.inputs import Attributes, check_values
+from contraport.errors import UsageError, check, check_integer, check_type, describe_value
+from contraport.objectives.inputs import Attributes, check_dense, check_values
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import SparseTargetPlan, Target, TargetPlan
 
@@ -43,7 +43,7 @@ class SoftNeighbors(Target):
         kernel: similarity of two items in that space.
 
     Raises:
-        UsageError: for a block, the features are not one row per item, or not finite.
+        UsageError: kernel is not a `Kernel`; for a block, the features are not one row per item, or not finite.
 
     Source: the target of stochastic neighbor embedding, Hinton and Roweis (2002); with a teacher, relational
     distillation.
@@ -60,6 +60,9 @@ class SoftNeighbors(Target):
     features: Features | None = field(default=None, repr=False)
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
     _backward: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_type("kernel", self.kernel, Kernel, "Gibbs('cosine', 0.1)")
 
     @property
     def requires_features(self) -> bool:
@@ -145,9 +148,11 @@ def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, T
     """Return the features of the rows and of the columns of a block, one tensor if both are the same."""
     items, same = block.pattern.num_items, block.x is block.y
     for view in views:
-        if not (isinstance(view, Tensor) and view.ndim == 2 and len(view) == items):
-            got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
-            raise UsageError(f"features: must have one row per item, ({items}, k), got {got}.", kind="shape")
+        good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items and view.shape[1] > 0
+        if not (good and view.is_floating_point()):
+            expected = f"a floating-point tensor with one row per item, ({items}, k)"
+            raise UsageError(f"features: must be {expected}, got {describe_value(view)}.", kind="shape")
+        check_dense("features", view, block.x.device)
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:

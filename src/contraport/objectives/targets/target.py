@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.html_repr import ReprMixin
 from contraport.distributed import Processes
 from contraport.engine import (
     Indices,
@@ -28,7 +27,7 @@ from contraport.engine import (
 )
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
-from contraport.objectives.layouts import Block, PairPattern
+from contraport.objectives.layouts import Block, Component, PairPattern
 from contraport.objectives.pair_sets import PairSet
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class TargetPlan(ABC):
         return self.sum_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
 
 
-class Target(ReprMixin, ABC):
+class Target(Component, ABC):
     """Base class of targets: a rule that gives the target plan of a block from attributes of its items.
 
     Attributes:
