@@ -289,15 +289,9 @@ def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None
         raise unknown_name_error(argument, value, valid_names)
 
 
-def check_callable(argument: str, value: object) -> None:
-    """Raise `UsageError` unless a value is a function or another callable, but no class."""
-    valid = callable(value) and not isinstance(value, type)
-    check(valid, f"{argument}: must be a function, got {format_value(value)}.", "type")
-
-
-def check_type(argument: str, value: object, expected: type, example: str) -> None:
-    """Raise `UsageError` unless a value is an instance of a class, such as the example."""
-    if not isinstance(value, expected):
+def check_type(argument: str, value: object, expected: Any, example: str) -> None:
+    """Raise `UsageError` unless a value is an instance of a class, such as the example, and no class itself."""
+    if not isinstance(value, expected) or isinstance(value, type):
         article = "an" if expected.__name__[0] in "AEIOU" else "a"
         message = f"{argument}: must be {article} {expected.__name__}, such as {example}, got {format_value(value)}."
         raise UsageError(message, kind="type")
@@ -306,10 +300,11 @@ def check_type(argument: str, value: object, expected: type, example: str) -> No
 def check_sequence(argument: str, value: Any, expected: str) -> None:
     """Raise `UsageError` unless a value is a list, a tuple or an array of at least one element, as described."""
     try:
-        valid = len(value) > 0 and not isinstance(value, str | bytes | Mapping | AbstractSet)
+        length = -1 if isinstance(value, str | bytes | Mapping | AbstractSet) else len(value)
     except TypeError:  # no length, or a tensor without dimensions
-        valid = False
-    check(valid, f"{argument}: must be {expected}, got {format_value(value)}.", "type")
+        length = -1
+    kind = "missing" if length == 0 else "type"
+    check(length > 0, f"{argument}: must be {expected}, got {format_value(value)}.", kind)
 
 
 def format_value(value: object) -> str:

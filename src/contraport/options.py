@@ -22,15 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from contraport._utils.formatting import format_option_name, is_flag_style_active
-from contraport.errors import (
-    UsageError,
-    bind_arguments,
-    check,
-    check_integer,
-    check_name,
-    hint_on_error,
-    unknown_name_error,
-)
+from contraport.errors import UsageError, bind_arguments, check, check_integer, check_name, hint_on_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -154,8 +146,7 @@ def merge_resumed_options(
     {'steps': 3, 'shoes': 'new'}
     """
     for name, value in recorded.items():
-        if name not in options:
-            raise unknown_name_error(str(file), name, options)
+        check_name(str(file), name, options)
         message = f"{name}: {file} names the object {value}; pass it again to resume."
         check(name in given or not has_object_placeholder(value), message, "object_required")
     for name in options.keys() & given.keys() & recorded.keys():

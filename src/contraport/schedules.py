@@ -9,15 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contraport.errors import (
-    check,
-    check_boolean,
-    check_finite,
-    check_integer,
-    check_name,
-    check_nonnegative,
-    check_positive,
-)
+from contraport.errors import check, check_finite, check_integer, check_name, check_nonnegative, check_positive
 
 RAMP_FUNCTIONS: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
@@ -58,7 +50,6 @@ class RampSchedule:
         check_finite("start", self.start)
         check_finite("end", self.end)
         check_name("shape", self.shape, RAMP_FUNCTIONS)
-        check_boolean("geometric", self.geometric)
         if self.geometric:
             check_positive("start", self.start)
             check_positive("end", self.end)

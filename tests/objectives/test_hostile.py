@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tests.errors import raises_usage_error
@@ -81,6 +82,133 @@ def test_inference_tensors_have_the_same_value(case):
 def test_rejects_settings_under_their_own_names(name, settings, code):
     with raises_usage_error(code):
         cp.objective(name, **settings)
+
+
+def objective(layout=cp.Cross(), kernel=cp.Gibbs(), constraint=cp.Rows(), divergence=cp.KL(), penalties=None):  # noqa: B008
+    return cp.Objective(layout, kernel, constraint, cp.Pairs(), divergence, penalties)
+
+
+@pytest.mark.parametrize(
+    ("build_part", "code"),
+    [
+        (lambda: cp.Gibbs(learnable=torch.ones(3)), "learnable.invalid"),
+        (lambda: cp.Gibbs(cp.Gibbs()), "cost.invalid"),
+        (lambda: cp.Gibbs(cp.KL), "cost.invalid"),
+        (lambda: cp.Gibbs(power=1e39), "power.invalid"),
+        (lambda: cp.RationalQuadratic(np.ones(3)), "cost.unknown"),
+        (lambda: cp.StudentT(df=1e39), "df.invalid"),
+        (lambda: cp.BilinearCost(0, 2), "row_features.invalid"),
+        (lambda: cp.BilinearCost(2, None), "column_features.invalid"),
+        (lambda: cp.Balanced(10**9), "iterations.invalid"),
+        (lambda: cp.Balanced(tolerance=10**30), "tolerance.invalid"),
+        (lambda: cp.Balanced(marginals=np.ones(3)), "marginals.unknown"),
+        (lambda: cp.Unbalanced(price=["kl"]), "price.unknown"),
+        (lambda: cp.Tsallis(-math.inf), "order.invalid"),
+        (lambda: cp.Tsallis(conditional="no"), "conditional.invalid"),
+        (lambda: cp.Cross(symmetric=1), "symmetric.invalid"),
+        (lambda: cp.Joint(together=None), "together.invalid"),
+        (lambda: cp.WithinView("yes"), "summed.invalid"),
+        (lambda: cp.Coordinates(cp.Cross(), centered=0), "centered.invalid"),
+        (lambda: cp.Coordinates(cp.KL()), "layout.type"),
+        (lambda: cp.PhaseShift(None), "layout.type"),
+        (lambda: cp.GuidedNegatives(torch.ones(3)), "layout.type"),
+        (lambda: cp.GuidedNegatives(cp.Cross(), math.nan), "margin.invalid"),
+        (lambda: cp.LeadingCoordinates(2, cp.Cross), "layout.type"),
+        (lambda: cp.NestedCoordinates(4, cp.Cross()), "dims.type"),
+        (lambda: cp.NestedCoordinates("42", cp.Cross()), "dims.type"),
+        (lambda: cp.NestedCoordinates([4, 2], cp.Cross(), 1.0), "weights.type"),
+        (lambda: cp.matryoshka(cp.nt_xent(), 4), "dims.type"),
+        (lambda: cp.matryoshka(cp.nt_xent(), [4, 2], {4: 1.0, 2: 1.0}), "weights.type"),
+        (lambda: cp.ContrastiveEnergy(detach=torch.ones(3)), "detach.invalid"),
+        (lambda: cp.ContrastiveEnergy(phi=0.5), "phi.type"),
+        (lambda: cp.MeanSquaredCost(summed="no"), "summed.invalid"),
+        (lambda: cp.Logistic(1e39), "bias.invalid"),
+        (lambda: cp.MarginalPenalty(["kl"]), "divergence.unknown"),
+        (lambda: cp.objectives.Pairwise("own", torch.exp, torch.exp), "psi.type"),
+        (lambda: cp.objectives.Pairwise("own", None), "phi.type"),
+        (lambda: cp.objectives.SignedPairwise(torch.exp, 1.0), "psi.type"),
+        (lambda: cp.SoftNeighbors(kernel="cosine"), "kernel.type"),
+        (lambda: cp.Matrix(torch.ones(3, 3, device="meta")), "target.shape"),
+        (lambda: cp.Matrix(torch.ones(3, 3, dtype=torch.complex64)), "target.shape"),
+        (lambda: cp.DuplicateGroups(torch.ones(3, dtype=torch.complex64)), "target.type"),
+        (lambda: cp.DuplicateGroups(torch.ones(3, dtype=torch.bool)), "target.type"),
+        (lambda: objective(layout=cp.Joint), "layout.type"),
+        (lambda: objective(kernel="cosine"), "kernel.type"),
+        (lambda: objective(constraint=cp.KL()), "constraint.type"),
+        (lambda: objective(divergence=None), "divergence.type"),
+        (lambda: objective(penalties=[cp.MarginalPenalty()]), "penalties.type"),
+        (lambda: objective(penalties={"marginal": 1.0}), "penalties.type"),
+        (lambda: objective(penalties={cp.MarginalPenalty(): math.nan}), "penalties.invalid"),
+        (lambda: objective().set_constraint("rows"), "constraint.type"),
+        (lambda: objective().with_layout(None), "layout.type"),
+        (lambda: cp.SumLoss(cp.nt_xent()), "objectives.type"),
+        (lambda: cp.TemperatureSchedule(0.5, 0.1, 10, ["linear"]), "shape.unknown"),
+        (lambda: cp.TemperatureSchedule(0.5, 0.1, 10).value(-1), "step.invalid"),
+        (lambda: cp.TemperatureSchedule(0.5, 0.1, 10).apply(torch.ones(3), 1), "loss.type"),
+        (lambda: cp.Tighten(2).apply(None, 1), "loss.type"),
+        (lambda: cp.Tighten(2).apply(cp.nt_xent(), math.nan), "step.invalid"),
+        (lambda: cp.engine.explain_backend(torch.ones(3, 3)), "geometry.type"),
+    ],
+)
+def test_rejects_parts_of_another_type(build_part, code):
+    with raises_usage_error(code):
+        build_part()
+
+
+@pytest.mark.parametrize("setting", [cp.engine.backend, cp.engine.precision, cp.engine.exchange])
+@pytest.mark.parametrize("name", [None, ["dense"], np.ones(3), "dens"], ids=repr)
+def test_rejects_unknown_names_of_engine_settings(setting, name):
+    with raises_usage_error(f"{setting.__name__}.unknown"), setting(name):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda x: cp.Gibbs()(x, None), "y.shape"),
+        (lambda x: cp.Gibbs()(x[0], x), "x.shape"),
+        (lambda x: cp.Gibbs()(x.long(), x), "x.shape"),
+        (lambda x: cp.Gibbs()(x, x[:, :2]), "y.shape"),
+        (lambda x: cp.Gibbs()(x, x.to("meta")), "y.device"),
+        (lambda x: cp.Gibbs()(x, x, -1.0), "temperature.invalid"),
+        (lambda x: cp.Gibbs()(x, x, torch.ones(3)), "temperature.shape"),
+        (lambda x: cp.LateInteraction()(x, x), "x.shape"),
+        (lambda x: cp.Gibbs(lambda x, y: [1.0])(x, x).dense(), "cost.shape"),
+        (lambda x: cp.Gibbs(cp.BilinearCost(2, 3))(x, x).dense(), "cost.shape"),
+        (lambda x: cp.engine.log_sums(cp.engine.Geometry(cp.Gibbs()(x, x)), "row"), "axis.unknown"),
+        (lambda x: cp.engine.log_sums(cp.engine.Geometry(cp.Gibbs()(x, x)), "rows", x[0]), "potential.shape"),
+        (lambda x: cp.nt_xent()(x, x, shared_negatives=torch.ones(3)), "shared_negatives.invalid"),
+        (lambda x: cp.nt_xent()(x, x, ids=torch.ones(4, dtype=torch.bool)), "ids.type"),
+        (lambda x: cp.sup_con()(x, x, labels=torch.ones(4, 0)), "labels.shape"),
+        (lambda x: cp.sup_con()(x, x, labels=torch.eye(4).to_sparse()), "labels.sparse"),
+        (lambda x: cp.x_clr()(x, x, features=torch.ones(4, 0)), "features.shape"),
+        (lambda x: cp.nt_xent()(x, x, target=cp.SoftNeighbors(torch.ones(4, 0))), "features.shape"),
+        (lambda x: cp.nt_xent()(x, x, target=cp.SoftNeighbors(torch.eye(4).to_sparse())), "features.sparse"),
+        (lambda x: cp.nt_xent().plan(x, x, weight=torch.ones(4)), "call.unknown"),
+        (lambda x: cp.nt_xent().terms(x, x, lables=torch.ones(4)), "call.unknown"),
+        (lambda x: cp.nt_xent().mutual_information_bound("low"), "value.invalid"),
+        (lambda x: objective(constraint=cp.Free(), divergence=cp.VarianceHinge())(x, x), "kernel.conflict"),
+        (lambda x: cp.transport(x, x.to("meta"), cp.Gibbs()), "y.device"),
+        (lambda x: cp.transport(x, x[:, :2], cp.Gibbs()), "y.shape"),
+        (lambda x: cp.transport(x, x, "cosine"), "kernel.type"),
+        (lambda x: cp.transport(x * math.nan, x[:3], cp.Gibbs(), cp.Exact()), "constraint.not_finite"),
+        (lambda x: cp.transport(x * math.nan, x, cp.Gibbs(), cp.Tsallis(2.0, "balanced")), "constraint.not_finite"),
+        (lambda x: cp.transport(x, x, cp.Gibbs()).plan.log_at(0, 1), "rows.type"),
+        (lambda x: cp.transport(x, x, cp.Gibbs()).plan.log_at(*torch.ones(2, 3)), "rows.type"),
+        (lambda x: cp.transport(x, x, cp.Gibbs()).plan.log_at(torch.arange(3), torch.arange(2)), "columns.shape"),
+        (lambda x: cp.transport(x, x, cp.Gibbs()).plan.apply(x.to("meta")), "values.shape"),
+        (lambda x: cp.transport(x, x, cp.Gibbs()).plan.apply(x.to(torch.complex64)), "values.shape"),
+    ],
+)
+def test_rejects_arguments_of_calls(call, code):
+    with raises_usage_error(code):
+        call(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+
+
+def test_accepts_lists_and_arrays_of_dims():
+    nested = cp.NestedCoordinates(np.array([4, 2]), cp.Cross(), [1.0, 0.5])
+    assert nested == cp.NestedCoordinates((4, 2), cp.Cross(), (1.0, 0.5))
+    assert hash(nested) == hash(cp.NestedCoordinates([4, 2], cp.Cross(), (1.0, 0.5)))
 
 
 def test_rejects_a_parameter_in_place_of_the_temperature():

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from contraport.errors import UsageError, check, unknown_name_error
+from contraport.errors import UsageError, check, check_name
 
 T = TypeVar("T")
 
@@ -48,8 +48,7 @@ def parse_spec(
     NameWithSettings(name='noise', settings={'strength': 0.2})
     """
     name, _, rest = str(text).partition(":")
-    if name not in valid:
-        raise unknown_name_error(argument, name, valid)
+    check_name(argument, name, valid)
     names, first = list(valid[name]), (default_setting or {}).get(name)
     settings: dict[str, int | float | str] = {}
     for position, part in enumerate(split_at_unquoted_commas(rest)):
@@ -59,8 +58,7 @@ def parse_spec(
         else:
             form = f"{name}:setting=value" if names else f"{name}, which has no settings"
             check(bool(equals), f"{argument}: must be {form}, got {text!r}.", "bad_setting")
-        if key not in names:
-            raise unknown_name_error(f"{argument}: setting of {name}", key, names)
+        check_name(f"{argument}: setting of {name}", key, names)
         check(key not in settings, f"{argument}: must set {key} once, got {text!r}.", "duplicate_setting")
         settings[key] = parse_number_or_text(strip_quotes(value))
     return NameWithSettings(name, settings)

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from contraport._utils.spec_parser import parse_spec
-from contraport.errors import check, check_integer, is_number, unknown_name_error
+from contraport.errors import check, check_integer, check_name, is_number, unknown_name_error
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
@@ -114,8 +114,7 @@ class MiningRule(NamedTuple):
             value = getattr(self, name)
             message = f"{prefix}{name}: must be a finite number, got {value!r}."
             check(value is None or (is_number(value) and math.isfinite(value)), message)
-        if self.sampling not in MINING_SAMPLINGS:
-            raise unknown_name_error(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
+        check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
         return self
 
     def resolve_range_max(self, positives: int) -> int:
@@ -237,8 +236,7 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
     corruptions = []
     for part in str(text).split(","):
         kind, _, level = part.partition(":")
-        if kind not in CORRUPTIONS:
-            raise unknown_name_error("corrupt", kind, CORRUPTIONS)
+        check_name("corrupt", kind, CORRUPTIONS)
         message = f"corrupt: must have a severity from 1 to {SEVERITIES[-1]}, as in {kind}:3, got {part!r}."
         check(level in ("", *map(str, SEVERITIES)), message, "severity")
         corruptions.append(CorruptionSpec(kind, int(level or 3)))
@@ -257,8 +255,7 @@ def parse_domains(text: object) -> DomainShiftSpec:
     DomainShiftSpec(name='style', held_out='edges')
     """
     name, _, held_out = str(text).partition(":")
-    if name not in DOMAINS:
-        raise unknown_name_error("domains", name, DOMAINS)
+    check_name("domains", name, DOMAINS)
     if held_out and held_out not in DOMAINS[name]:
         raise unknown_name_error(f"domains: {name}", held_out, DOMAINS[name])
     return DomainShiftSpec(name, held_out or None)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import format_options
 from contraport.catalog.objectives import OBJECTIVES, get_entry
-from contraport.errors import UsageError, unknown_name_error
+from contraport.errors import UsageError, check_name
 
 
 class Recipe(NamedTuple):
@@ -192,6 +192,5 @@ def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
     if recipe not in RECIPES and recipe in OBJECTIVES:
         message = f"recipe: {recipe!r} is an objective; pass {format_options(objective=recipe)}."
         raise UsageError(message, kind="is_objective")
-    if recipe not in RECIPES:
-        raise unknown_name_error("recipe", recipe, RECIPES)
+    check_name("recipe", recipe, RECIPES)
     return dict(RECIPES[recipe].settings)

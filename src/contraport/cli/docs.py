@@ -12,7 +12,7 @@ from typing import Any
 
 import contraport
 from contraport.cli.config import DOCS, DocsOptions
-from contraport.errors import UsageError, unknown_name_error
+from contraport.errors import UsageError, check_name, unknown_name_error
 
 _TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
@@ -115,8 +115,7 @@ def extract_section(text: str, name: str) -> str:
     """
     plain = _CODE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)  # comments in code are not headings
     headings = {_heading_anchor(match[2]): match for match in reversed([*_HEADING.finditer(plain)])}
-    if name not in headings:
-        raise unknown_name_error("section", name, headings)
+    check_name("section", name, headings)
     start, depth = headings[name].start(), len(headings[name][1])
     ends = [match.start() for match in headings.values() if match.start() > start and len(match[1]) <= depth]
     return text[start : min(ends, default=len(text))].rstrip()

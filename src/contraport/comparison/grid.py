@@ -16,7 +16,7 @@ import yaml
 
 import contraport
 from contraport.comparison.config import COMPARE, CompareOptions
-from contraport.errors import check, unknown_name_error, unreadable_error
+from contraport.errors import check, check_name, unknown_name_error, unreadable_error
 from contraport.options import replace_deprecated_options, to_config_value
 from contraport.runs import default_path
 from contraport.training.config import OPTIONS
@@ -251,8 +251,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
         values["quick"] = replace_deprecated_options(COMPARE.options, values["quick"])
     keys = [*(name for name in COMPARE.options if name not in ("suite", "out")), *SUITE_KEYS]
     for key in [*values, *values.get("quick", {})]:
-        if key not in keys:
-            raise unknown_name_error(f"suite: {path}: key", key, keys)
+        check_name(f"suite: {path}: key", key, keys)
     return values
 
 
@@ -265,8 +264,7 @@ def parse_claim(value: Any) -> Claim:
     is_claim = isinstance(value, Mapping) and {"says", "better", "than"} <= value.keys()
     check(is_claim, f"claims: must have the keys says, better and than, got {value!r}.", "missing_key")
     for key in value:
-        if key not in CLAIM_KEYS:
-            raise unknown_name_error("claims: key", key, CLAIM_KEYS)
+        check_name("claims: key", key, CLAIM_KEYS)
     lists = {key: tuple(value[key]) for key in ("better", "settings") if key in value}
     has_lists = not any(isinstance(value[key], str) for key in lists)
     check(has_lists, f"claims: better and settings must be lists of names, got {value!r}.", "not_a_list")

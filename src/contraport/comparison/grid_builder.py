@@ -26,7 +26,7 @@ from contraport.comparison.grid import (
     merge_options,
     parse_claim,
 )
-from contraport.errors import UsageError, check, unknown_name_error
+from contraport.errors import UsageError, check, check_name, unknown_name_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import replace_deprecated_options
 from contraport.training.config import OPTIONS
@@ -63,8 +63,7 @@ def build_grid(explicit: OptionMap) -> Grid:
         repeated = sorted({name for name in entries if entries.count(name) > 1})
         check(not repeated, f"{argument}: names the same entry twice: {', '.join(repeated)}.", "repeated")
     baseline = options.baseline or names[0]
-    if baseline not in names:
-        raise unknown_name_error("baseline", baseline, names)
+    check_name("baseline", baseline, names)
     metric = select_metrics_keeping_order(options.metrics)[0]
     check(
         not options.tune or metric.better_direction != "neither",
@@ -124,8 +123,7 @@ def _check_claims(
         if check_names:
             for valid, claimed in ((names, (*claim.better_rows, claim.other_row)), (settings, claim.settings)):
                 for name in claimed:
-                    if name not in valid:
-                        raise unknown_name_error(f"claims: {claim.statement}", name, valid)
+                    check_name(f"claims: {claim.statement}", name, valid)
 
 
 _RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")
@@ -245,8 +243,7 @@ def get_objective_parameters(options: OptionMap) -> Mapping[str, inspect.Paramet
 def check_train_options(argument: str, options: OptionMap) -> None:
     """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
     for key, value in options.items():
-        if key not in OPTIONS:
-            raise unknown_name_error(argument, key, OPTIONS)
+        check_name(argument, key, OPTIONS)
         check(key not in _RESERVED, f"{argument}: {key} is set by the comparison itself, got {value!r}.", "reserved")
         OPTIONS[key].validate(value)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from contraport._utils.formatting import describe_items_of_shape
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
-from contraport.errors import UsageError, check, import_optional, one_line_reason, unknown_name_error
+from contraport.errors import UsageError, check, check_name, import_optional, one_line_reason, unknown_name_error
 
 EXTRA = "text"
 POOLINGS = ("mean", "first", "last")
@@ -70,8 +70,7 @@ class TransformersTextEncoder(nn.Module):
 
     def __init__(self, network: nn.Module, tokenizer: Any, pooling: str = "mean", length: int | None = None) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise unknown_name_error("encoder: pooling", pooling, POOLINGS)
+        check_name("encoder: pooling", pooling, POOLINGS)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         self.network = network

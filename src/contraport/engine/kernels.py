@@ -454,9 +454,6 @@ class BilinearCost(nn.Module):
         row_features: dimension p of the rows.
         column_features: dimension q of the columns.
 
-    Raises:
-        UsageError: a number is not a positive integer.
-
     >>> import torch
     >>> BilinearCost(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
     torch.Size([4, 5])

@@ -23,7 +23,7 @@ from contraport.data.arrays import as_array, as_finite_tensor
 from contraport.embedding import apply_in_blocks, evaluation_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
-from contraport.errors import check, check_integer, check_positive, is_number, unknown_name_error
+from contraport.errors import check, check_integer, check_name, check_positive, is_number, unknown_name_error
 from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
@@ -178,8 +178,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         data = self._as_data_tensor(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
-        if self.method not in METHODS:
-            raise unknown_name_error("method", self.method, METHODS)
+        check_name("method", self.method, METHODS)
         message = f"method: 'interpolated' requires TSNE with n_components=2, got {type(self).__name__}"
         is_allowed = self.method != "interpolated" or (self._symmetric and self.n_components == 2)
         check(is_allowed, f"{message} with n_components={self.n_components}.", "conflict")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport as cp
-from contraport.errors import UsageError, check, unknown_name_error
+from contraport.errors import UsageError, check, check_name
 
 COLUMNS = ("negatives", "views")
 
@@ -53,8 +53,7 @@ class SentenceTransformerLoss(nn.Module):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        if columns not in COLUMNS:
-            raise unknown_name_error("columns", columns, COLUMNS)
+        check_name("columns", columns, COLUMNS)
         good = mini_batch_size is None or (isinstance(mini_batch_size, int) and mini_batch_size >= 1)
         check(good, f"mini_batch_size: must be an integer >= 1, got {mini_batch_size!r}.")
         self.model = model

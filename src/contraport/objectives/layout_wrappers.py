@@ -13,15 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import SimilarityExclusion, normalize
-from contraport.errors import (
-    UsageError,
-    check,
-    check_finite,
-    check_integer,
-    check_positive,
-    check_sequence,
-    check_type,
-)
+from contraport.errors import UsageError, check, check_finite, check_integer, check_positive, check_sequence, check_type
 from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern
 from contraport.options import accept_deprecated_keywords
 

@@ -364,8 +364,8 @@ class SumLoss(Loss):
         check(len(objectives) > 0, "objectives: must be at least one, got none.", "missing")
         for objective, factor in objectives.items():
             check_type("objectives", objective, Objective, "nt_xent()")
-            good = is_finite_number(factor)
-            check(good, f"objectives: must have finite numbers as weights, got {format_value(factor)}.", "weight")
+            message = f"objectives: must have finite numbers as weights, got {format_value(factor)}."
+            check(is_finite_number(factor), message, "weight")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
         self.takes_all_views = all(objective.takes_all_views for objective in objectives)

@@ -14,12 +14,11 @@ from contraport.engine import Geometry, Gibbs, MatrixLogKernel
 from contraport.errors import (
     check,
     check_all_values,
+    check_finite,
     check_integer,
     check_positive,
     check_sequence,
     describe_value,
-    format_value,
-    is_finite_number,
 )
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
@@ -339,7 +338,7 @@ class EntropicPath:
 
 
 def solve_entropic_program(
-    costs: Sequence[float] = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
+    costs: Sequence[float] | Tensor = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
 ) -> EntropicPath:
     """Solve a linear program over three masses that sum to 1, with an entropy term of increasing weight.
 
@@ -361,10 +360,12 @@ def solve_entropic_program(
     ([1.0, 0.0, 0.0], tensor([[0.9530, 0.0470, 0.0000],
                               [0.4740, 0.3510, 0.1740]], dtype=torch.float64))
     """
+    costs = costs.tolist() if isinstance(costs, Tensor) else costs
     check_sequence("costs", costs, "three finite numbers")
-    good = len(costs) == 3 and all(is_finite_number(cost) or isinstance(cost, Tensor) for cost in costs)
-    check(good, f"costs: must be three finite numbers, got {format_value(costs)}.", "type")
+    for cost in costs:
+        check_finite("costs", cost)
     c = torch.as_tensor(costs, dtype=torch.float64)
+    check(c.shape == (3,), f"costs: must be three numbers, got {len(c)}.")
     if temperatures is None:
         unit = float(c.max() - c.min()) or 1.0
         temperatures = (unit * torch.logspace(-2, 1, 49, dtype=torch.float64)).tolist()

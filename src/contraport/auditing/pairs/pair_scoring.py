@@ -20,7 +20,7 @@ from contraport.auditing.pairs.paired_features import (
     split_into_row_blocks,
 )
 from contraport.engine import Gibbs
-from contraport.errors import UsageError, unknown_name_error
+from contraport.errors import UsageError, check_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
@@ -69,8 +69,7 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
     >>> bool(scores[:190].median() > scores[190:].median())
     True
     """
-    if statistic not in STATISTICS:
-        raise unknown_name_error("statistic", statistic, STATISTICS)
+    check_name("statistic", statistic, STATISTICS)
     chosen = STATISTICS[statistic]
     if chosen.needs_shared_space and paired.embeddings is None:
         usable = ", ".join(name for name, other in STATISTICS.items() if not other.needs_shared_space)

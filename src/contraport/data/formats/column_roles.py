@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from contraport._utils.formatting import format_options
 from contraport.data.formats.columns import can_hold_encoded_images, holds_lists, holds_strings
-from contraport.errors import UsageError, check, unknown_name_error
+from contraport.errors import UsageError, check, check_name, unknown_name_error
 
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 DOMAIN_NAMES = ("domain", "domains")
@@ -86,8 +86,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     repeated = sorted({name for name in names if names.count(name) > 1})
     check(not repeated, f"data: {where}: must have distinct names of columns, got {repeated} repeatedly.", "columns")
     for role in explicit:
-        if role not in ROLES:
-            raise unknown_name_error("columns", role, ROLES)
+        check_name("columns", role, ROLES)
     by_role = {
         role: _get_explicit_column(explicit[role], role, names, where)
         if role in explicit

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Geometry, LogOfFunction, log_sums
-from contraport.errors import UsageError, check, check_callable, check_integer, check_positive
+from contraport.errors import UsageError, check, check_integer, check_positive, check_type
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
     Divergence,
@@ -358,7 +358,7 @@ class ContrastiveEnergy(Divergence):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.phi is not None:
-            check_callable("phi", self.phi)
+            check_type("phi", self.phi, Callable, "torch.log1p")
 
     def constraint_conflict(self, constraint: Constraint) -> str | None:
         if self.phi is not None and not isinstance(constraint, Rows):

@@ -18,16 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Link, LogOfFunction, LogPower, log_sums
-from contraport.errors import (
-    check,
-    check_callable,
-    check_finite,
-    check_name,
-    check_nonnegative,
-    check_positive,
-    check_type,
-    is_number,
-)
+from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
     log_candidate_counts,
@@ -64,7 +55,7 @@ class Pairwise(KernelDivergence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_callable("phi", self.phi)
+        check_type("phi", self.phi, Callable, "torch.exp")
         if self.psi is not None:
             check_type("psi", self.psi, Link, "LogPower()")
         check_finite("shift", self.shift)
@@ -91,7 +82,7 @@ class SignedPairwise(KernelDivergence):
 
     def __post_init__(self) -> None:
         for name in ("phi", "psi"):
-            check_callable(name, getattr(self, name))
+            check_type(name, getattr(self, name), Callable, "torch.exp")
 
     def __call__(self, result: BlockResult) -> Tensor:
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.

@@ -1,0 +1,68 @@
+"""Arguments of another type, shape or range are refused by the studies of theory."""
+
+import math
+
+import pytest
+import torch
+from tests.errors import raises_usage_error
+
+from contraport import nt_xent, theory
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("study", "code"),
+    [
+        (lambda: theory.compare_collapse([1.0]), "x.shape"),
+        (lambda: theory.compare_collapse(X * math.nan), "x.invalid"),
+        (lambda: theory.compare_collapse(X, nt_xent()), "objectives.type"),
+        (lambda: theory.compare_collapse(X, {"own": None}, iterations=1), "objectives.type"),
+        (lambda: theory.compare_collapse(X, iterations=-1), "iterations.invalid"),
+        (lambda: theory.compare_collapse(X, iterations=1, seed="0"), "seed.invalid"),
+        (lambda: theory.compare_constraints(X, None), "z1.shape"),
+        (lambda: theory.compare_constraints(X, X, partners=torch.eye(4)), "partners.shape"),
+        (lambda: theory.compute_augmentation_targets(2), "dimensions.type"),
+        (lambda: theory.compute_augmentation_targets((2,), components=math.nan), "components.invalid"),
+        (lambda: theory.compute_class_cosines(X, [0, 0, 1, 1]), "labels.shape"),
+        (lambda: theory.compute_class_cosines(X, torch.tensor([0.0, 0.0, 1.0, 1.0])), "labels.shape"),
+        (lambda: theory.contrastive_covariance(X[0], X), "x0.shape"),
+        (lambda: theory.contrastive_covariance(X, X[:, :2]), "x1.shape"),
+        (lambda: theory.contrastive_covariance(X, X, alpha=1.0), "alpha.shape"),
+        (lambda: theory.energy(X, X.to("meta")), "z1.shape"),
+        (lambda: theory.optimal_couplings(X[0].abs(), None), "b.shape"),
+        (lambda: theory.optimal_couplings(X[0] * math.inf, X[0].abs()), "a.invalid"),
+        (lambda: theory.optimal_couplings(X[0].abs(), X[1].abs(), x=0.5), "x.shape"),
+        (lambda: theory.optimal_couplings(X[0].abs(), X[1].abs(), iterations=4), "iterations.type"),
+        (lambda: theory.optimal_couplings(X[0].abs(), X[1].abs(), temperatures=()), "temperatures.missing"),
+        (lambda: theory.sample_gaussian_mixture(components="5"), "components.invalid"),
+        (lambda: theory.sample_gaussian_mixture(items=4), "items.invalid"),
+        (lambda: theory.sample_gaussian_mixture(seed=0.5), "seed.invalid"),
+        (lambda: theory.solve_entropic_program(None), "costs.type"),
+        (lambda: theory.solve_entropic_program((0.0, 1.0)), "costs.invalid"),
+        (lambda: theory.solve_entropic_program(temperatures=0.5), "temperatures.type"),
+        (lambda: theory.sweep_uniformity_penalty(0.5), "factors.type"),
+        (lambda: theory.sweep_uniformity_penalty(data=X, iterations=1), "data.type"),
+        (lambda: theory.train_deep_linear_encoder(X, X, 8), "widths.type"),
+        (lambda: theory.train_deep_linear_encoder(X, X, (4, 0)), "widths.invalid"),
+        (lambda: theory.train_deep_linear_encoder(X, X, per_filter="no"), "per_filter.invalid"),
+        (lambda: theory.train_linear_encoder(X, X, 4), "dimensions.invalid"),
+        (lambda: theory.train_linear_encoder(None, X), "x0.shape"),
+        (lambda: theory.train_linear_encoder(X, X, iterations="many"), "iterations.invalid"),
+        (lambda: theory.train_on_five_gaussians("nt-xent"), "objective.type"),
+        (lambda: theory.train_on_five_gaussians(data=X), "data.type"),
+    ],
+)
+def test_rejects_arguments(study, code):
+    with raises_usage_error(code):
+        study()
+
+
+def test_takes_tensors_of_integers_and_costs():
+    whole = torch.tensor([[1, 2, 3], [3, 2, 1], [0, 1, 0]])
+    expected = theory.contrastive_covariance(whole.double(), whole.double()).matrix
+    torch.testing.assert_close(theory.contrastive_covariance(whole, whole).matrix, expected)
+    path = theory.solve_entropic_program(torch.tensor([0.0, 0.3, 1.0]), (0.1,))
+    torch.testing.assert_close(
+        path.solutions, theory.solve_entropic_program((0.0, 0.3, 1.0), (0.1,)).solutions, rtol=1e-6, atol=0
+    )
