@@ -15,7 +15,7 @@ from contraport.cli.parsing import parse
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
 from contraport.options import Command, int_in_range, option
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 
@@ -91,7 +91,7 @@ def test_deprecated_flag_and_config_entry_work_with_one_line(
 
 
 def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {"data": "digits", "opt": "sgd", "items": 50, "weights": None})
+    run = RunFolder.create(tmp_path / "run", {"data": "digits", "opt": "sgd", "items": 50, "weights": None})
     assert run.settings().optimizer == "sgd"
     assert run.settings().max_items == 50
     (tmp_path / "old.yaml").write_text(

@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 
 from contraport.cli import demo as demonstration
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 from .conftest import Outcome
 
@@ -32,7 +32,7 @@ def test_initial_weights_by_view(command: Command, data: str, tmp_path: Path) ->
     assert command("train", "--data", "pairs.npz", *weights, "--out", "other", *QUICK) == (0, "", "")
     kept = yaml.safe_load((tmp_path / "other" / "config.yaml").read_text())
     assert (kept["init"], kept["freeze"]) == ({"view0": "run", "1": "run"}, {"0": True})
-    first, other = (Run(tmp_path / name).model() for name in ("run", "other"))
+    first, other = (RunFolder(tmp_path / name).model() for name in ("run", "other"))
     same = [
         all(map(torch.equal, first.tower(view).encoder.parameters(), other.tower(view).encoder.parameters()))
         for view in (0, 1)
@@ -84,7 +84,7 @@ def test_flags_need_no_value(command: Command, data: str) -> None:
     assert command(*argv).status == 2
     assert command(*argv, "--overwrite").status == 0
     assert command("train", "--resume", "--out", "run", "--epochs", "3", "--progress", "false").status == 0
-    assert Run("run").metrics()[-1]["epoch"] == 3
+    assert RunFolder("run").metrics()[-1]["epoch"] == 3
 
 
 def test_resume_rejects_other_values(command: Command, data: str) -> None:
@@ -112,9 +112,9 @@ def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_pa
     assert command("train", "--config", "mine.yaml", "--print_config").out == printed.out
     assert command("train", "--config", "mine.yaml", "--out", "a").status == 0
     assert command("train", *argv, "--out", "b").status == 0
-    assert Run("a").config() == Run("b").config()
+    assert RunFolder("a").config() == RunFolder("b").config()
     assert command("train", "--config", "a/config.yaml", "--seed", "1", "--out", "c", "--progress", "false").status == 0
-    assert Run("c").config() == {**Run("a").config(), "seed": 1}
+    assert RunFolder("c").config() == {**RunFolder("a").config(), "seed": 1}
 
 
 def test_print_config_resolves_the_recipe(command: Command, data: str, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_print_config_resolves_the_recipe(command: Command, data: str, tmp_path:
     (tmp_path / "mine.yaml").write_text(printed.out)
     assert command("train", "--config", "mine.yaml", "--out", "a").status == 0
     assert command(*argv, "--out", "b").status == 0
-    assert Run("a").config() == Run("b").config()
+    assert RunFolder("a").config() == RunFolder("b").config()
     assert "(default: queue)" in " ".join(command("train", "--recipe", "moco", "--help").out.split())
 
 

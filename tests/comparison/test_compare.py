@@ -54,7 +54,7 @@ from contraport.comparison.tuning import (
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
 from contraport.metrics.intervals import Difference, Interval
-from contraport.runs import Run
+from contraport.runs import Run, RunFolder, as_run
 
 SMALL: dict[str, Any] = {
     "data": ["digits"],
@@ -205,7 +205,7 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
             job.result_path.write_text(json.dumps(found))
             assert (job.saved_result == found) == so, found
     jobs[0].result_path.unlink()
-    Run.create(jobs[0].run_folder, {"data": "digits"})  # as of a training that ended before its first checkpoint
+    RunFolder.create(jobs[0].run_folder, {"data": "digits"})  # as of a training that ended before its first checkpoint
     assert run_cell_job(jobs[0])["values"]["knn"] > 0.5
 
 
@@ -228,7 +228,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.saved_result is None
-    assert Run(stopped_job.run_folder).last_checkpoint.exists()
+    assert as_run(stopped_job.run_folder).last_checkpoint.exists()
     begun: list[bool] = []
 
     def going_on(**given: Any) -> Run:
@@ -532,7 +532,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     runs = {cell["row"]: [] for cell in cells}
     for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
         runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(
-            Run(path).item_metric_values()["knn"].astype(float)
+            as_run(path).item_metric_values()["knn"].astype(float)
         )
     apart = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)

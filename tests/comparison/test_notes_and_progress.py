@@ -34,7 +34,7 @@ from contraport.comparison.jobs import CellJob, JobResult, TimeBudget, build_cel
 from contraport.comparison.tuning import build_trials
 from contraport.errors import UsageError
 from contraport.metrics import select_metrics
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 MODULE = importlib.import_module("contraport.comparison.compare")  # by the name that a function has too
 KNN = select_metrics(["knn"])[0]
@@ -43,7 +43,7 @@ THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["k
 
 def judged(job: CellJob) -> JobResult:
     """Return what is found of a job, and write what its run keeps of each test item."""
-    run = Run.create(job.run_folder, {"data": "digits"}, overwrite=True)
+    run = RunFolder.create(job.run_folder, {"data": "digits"}, overwrite=True)
     write_arrays(run.items_path, {"knn": np.arange(20) % 4 > 0})
     return {"measures": ["knn"], "values": {"knn": 0.75}, "took": 1.0}
 

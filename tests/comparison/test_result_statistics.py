@@ -30,7 +30,7 @@ from contraport.comparison.seed_intervals import (
     mean_interval_over_seeds,
     paired_difference,
 )
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
 
@@ -48,7 +48,11 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
         if cell.seed not in known:
             continue
         job = build_cell_job(grid, cell)
-        run = Run(job.run_folder) if job.run_folder.exists() else Run.create(job.run_folder, {"data": "digits"})
+        run = (
+            RunFolder(job.run_folder)
+            if job.run_folder.exists()
+            else RunFolder.create(job.run_folder, {"data": "digits"})
+        )
         hits = np.arange(200) < round(200 * known[cell.seed])
         hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
         write_arrays(run.items_path, {measure if items else "another": hits})
@@ -160,13 +164,13 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
 
     def items(name: str) -> np.ndarray:
         jobs = [results[name, "digits, plain", seed][0] for seed in (0, 2, 3)]
-        return np.stack([Run(job.run_folder).item_metric_values()["knn"].astype(float) for job in jobs])
+        return np.stack([RunFolder(job.run_folder).item_metric_values()["knn"].astype(float) for job in jobs])
 
     both = [np.array([0.93, 0.94, 0.94]), np.array([0.90, 0.90, 0.92])]
     expected = paired_difference(*both, items("rince"), items("info-nce")).with_interval()
     assert entry.difference == pytest.approx(expected)
     job, _ = results["rince", "digits, plain", 3]
-    write_arrays(Run(job.run_folder).items_path, {"knn": np.ones(7)})
+    write_arrays(RunFolder(job.run_folder).items_path, {"knn": np.ones(7)})
     _, entry = build_entries(grid, results)
     assert entry.difference == pytest.approx(paired_difference(*both).with_interval()), (
         "of unequal numbers of items none are known"

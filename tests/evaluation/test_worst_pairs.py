@@ -8,14 +8,14 @@ import numpy as np
 
 from contraport.data import from_arrays
 from contraport.evaluation.page_samples import MAX_LISTED_ITEMS, collect_worst_pairs
-from contraport.runs import Run
+from contraport.runs import Run, RunFolder
 
 ITEMS = 60
 
 
 def audited(folder: Path, **further: np.ndarray) -> Run:
     """A run whose last pairs are the worst; the third of these has no better partner."""
-    run = Run.create(folder, {"data": "toy"})
+    run = RunFolder.create(folder, {"data": "toy"})
     scores = np.arange(ITEMS)[::-1] / ITEMS
     partners = np.where(np.arange(ITEMS) != ITEMS - 3, 3, -1)
     run.save_pair_scores({"scores": scores, "partners": partners} | further)
@@ -45,6 +45,6 @@ def test_deliberate_mismatches_are_shown(tmp_path: Path) -> None:
 
 def test_no_pairs_without_an_audit_or_on_other_items(tmp_path: Path) -> None:
     assert collect_worst_pairs(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
-    assert collect_worst_pairs(Run.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
+    assert collect_worst_pairs(RunFolder.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
     alone = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))
     assert collect_worst_pairs(audited(tmp_path / "one"), alone) == {}

@@ -18,11 +18,11 @@ from contraport import plots
 from contraport._utils.files import write_arrays
 from contraport.errors import UsageError
 from contraport.plots.feature_plots import place_class_names
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 
 def make_run(tmp_path, name="one", metrics=True, **samples):
-    run = Run.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
+    run = RunFolder.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
     if metrics:
         run.write_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
     if samples:
@@ -292,10 +292,10 @@ def test_run_html_repr_lists_settings_and_last_metrics(tmp_path):
     assert "last loss</th>" in shown
     assert ">0.6</td>" in shown
     assert "weight_decay" not in shown  # a default
-    changed = Run.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
+    changed = RunFolder.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
     assert "weight_decay</th>" in changed
     assert "o metrics yet" in make_run(tmp_path, "new", metrics=False)._repr_html_()
-    assert str(tmp_path / "none") in Run(tmp_path / "none")._repr_html_()
+    assert str(tmp_path / "none") in RunFolder(tmp_path / "none")._repr_html_()
 
 
 def test_names_with_dollars_are_not_formulas() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contraport._utils.files import write_arrays, write_json
-from contraport.runs import Run
+from contraport.runs import Run, RunFolder
 
 Maker = Callable[..., Run]
 
@@ -38,7 +38,7 @@ def make_run(tmp_path: Path) -> Maker:
     ) -> Run:
         generator = np.random.default_rng(seed)
         settings = {"data": data, "objective": "nt-xent", "encoder": "small-cnn", "epochs": 5, "seed": seed}
-        run = Run.create(tmp_path / "runs" / name, settings | config)
+        run = RunFolder.create(tmp_path / "runs" / name, settings | config)
         if metrics:
             loss = np.exp(-np.arange(20) / 5) + 0.1 * seed
             run.write_metrics(

@@ -5,45 +5,45 @@ import pytest
 from tests.errors import raises_usage_error
 
 from contraport.errors import UsageError, check_regular_file
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 
-def test_create_lays_out_the_folder(run: Run) -> None:
+def test_create_lays_out_the_folder(run: RunFolder) -> None:
     assert run.config() == {"data": "digits", "epochs": 3}
     assert run.checkpoints.is_dir()
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml"]
 
 
 def test_create_takes_an_empty_folder(tmp_path: Path) -> None:
-    assert Run.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
+    assert RunFolder.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
 
 
 def test_leftovers_of_a_killed_process_do_not_count_as_a_run(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = RunFolder(tmp_path)
     run.checkpoints.mkdir()
     run.lock_path.write_text("{}")
     (tmp_path / f".config-{'0a' * 16}.yaml").write_text("data: dig")
-    assert Run.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
+    assert RunFolder.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
 
 
 def test_never_overwrites_a_checkpoint_without_config(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").write_text("weights")
     with raises_usage_error("out.exists"):
-        Run.create(tmp_path, {"data": "digits"})
+        RunFolder.create(tmp_path, {"data": "digits"})
     assert not (tmp_path / "config.yaml").exists()
 
 
-def test_create_rejects_an_existing_run(run: Run) -> None:
+def test_create_rejects_an_existing_run(run: RunFolder) -> None:
     with raises_usage_error("out.exists", "overwrite=True"):
-        Run.create(run.path, {"data": "other"})
+        RunFolder.create(run.path, {"data": "other"})
     assert run.config()["data"] == "digits"
 
 
 def test_overwrite_rejects_folders_without_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with raises_usage_error("out.not_a_run"):
-        Run.create(tmp_path, {}, overwrite=True)
+        RunFolder.create(tmp_path, {}, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -51,25 +51,25 @@ def test_create_refuses_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     with raises_usage_error("out.not_a_folder"):
-        Run.create(path, {}, overwrite=True)
+        RunFolder.create(path, {}, overwrite=True)
 
 
 def test_rejects_missing_folders_and_folders_without_a_run(tmp_path: Path) -> None:
     with raises_usage_error("run.not_found"):
-        Run(tmp_path / "absent").config()
-    for read in (Run.config, Run.metrics, Run.model, Run.evaluation, Run.page_arrays):
+        RunFolder(tmp_path / "absent").config()
+    for read in (RunFolder.config, RunFolder.metrics, RunFolder.model, RunFolder.evaluation, RunFolder.page_arrays):
         with raises_usage_error("run.not_a_run", "config.yaml"):
-            read(Run(tmp_path))
+            read(RunFolder(tmp_path))
 
 
-def test_rejects_a_folder_in_place_of_a_file(run: Run) -> None:
+def test_rejects_a_folder_in_place_of_a_file(run: RunFolder) -> None:
     (run.model_path / "config.json").mkdir(parents=True)
     with raises_usage_error("run.not_a_file", "config.json"):
         run.config()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "model/model.safetensors"])
-def test_rejects_a_pipe_without_opening_it(run: Run, name: str) -> None:
+def test_rejects_a_pipe_without_opening_it(run: RunFolder, name: str) -> None:
     run.model_path.mkdir()
     os.mkfifo(run.path / name)
     with pytest.raises(UsageError) as raised:
@@ -78,7 +78,7 @@ def test_rejects_a_pipe_without_opening_it(run: Run, name: str) -> None:
     assert name in str(raised.value)
 
 
-def test_ignores_files_deleted_while_reading(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write_metrics([{"step": 1}])
     passing = run.checkpoints / ".last-0.ckpt"
     passing.parent.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def test_ignores_files_deleted_while_reading(run: Run, monkeypatch: pytest.Monke
     assert run.metrics() == [{"step": 1}]
 
 
-def test_ignores_dangling_links(run: Run) -> None:
+def test_ignores_dangling_links(run: RunFolder) -> None:
     run.write_metrics([{"step": 1}])
     (run.path / "loop").symlink_to(run.path / "loop")
     assert run.metrics() == [{"step": 1}]
@@ -106,6 +106,6 @@ def test_overwrite_rejects_a_config_of_something_else(tmp_path: Path, config: st
     if config != "data: digits\nepochs: 3\n":
         (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UsageError, match=r"config\.yaml"):
-        Run.create(tmp_path, {"data": "digits"}, overwrite=True)
+        RunFolder.create(tmp_path, {"data": "digits"}, overwrite=True)
     assert (tmp_path / "train.log").read_text() == "years of work"
     assert (tmp_path / "config.yaml").read_text() == config

@@ -8,16 +8,16 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.files import atomic_write, write_arrays, write_json, write_text
 from contraport.errors import UsageError
-from contraport.runs import Run
+from contraport.runs import Run, RunFolder
 from contraport.training.config import Settings
 
 
 def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_path: Path) -> None:
     kept = Settings(data="digits", batch_size=64).to_config()
-    shown = Run.create(tmp_path, kept)._repr_html_()
+    shown = RunFolder.create(tmp_path, kept)._repr_html_()
     assert [name for name in kept if f">{name}</th>" in shown] == ["data", "objective", "epochs", "batch_size"]
     assert ">nt-xent</td>" in shown
-    other = Run.create(tmp_path, kept | {"batch_size": 256, "optimizer": "sgd"}, overwrite=True)._repr_html_()
+    other = RunFolder.create(tmp_path, kept | {"batch_size": 256, "optimizer": "sgd"}, overwrite=True)._repr_html_()
     assert [name for name in kept if f">{name}</th>" in other] == [
         "data",
         "objective",
@@ -28,7 +28,7 @@ def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_p
 
 
 def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).to_config())
+    run = RunFolder.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).to_config())
     first = run.settings()
     assert run.settings() is first
     config = run.config()
@@ -38,7 +38,7 @@ def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> Non
     assert run.settings().columns == {"labels": "other"}
 
 
-def test_metrics_come_back_in_order(run: Run) -> None:
+def test_metrics_come_back_in_order(run: RunFolder) -> None:
     for step in range(3):
         run.append_metrics({"step": step, "loss": 1.5 - step})
     assert run.metrics() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
@@ -46,19 +46,19 @@ def test_metrics_come_back_in_order(run: Run) -> None:
     assert run.metrics() == [{"step": 0, "loss": 1.5}]
 
 
-def test_metrics_leave_out_a_last_line_that_was_cut_off(run: Run) -> None:
+def test_metrics_leave_out_a_last_line_that_was_cut_off(run: RunFolder) -> None:
     run.metrics_path.write_text('{"step": 1}\n{"st')
     assert run.metrics() == [{"step": 1}]
 
 
 @pytest.mark.parametrize("text", ['{"step": 1\n{"step": 2}\n', "[1]\n", "\x00\x01\n"])
-def test_corrupt_metrics_are_told(run: Run, text: str) -> None:
+def test_corrupt_metrics_are_told(run: RunFolder, text: str) -> None:
     run.metrics_path.write_text(text)
     with raises_usage_error("run.corrupt", "metrics.jsonl", "line 1"):
         run.metrics()
 
 
-def test_missing_parts_name_the_remedy(run: Run) -> None:
+def test_missing_parts_name_the_remedy(run: RunFolder) -> None:
     with raises_usage_error("run.missing_file", "contraport evaluate"):
         run.evaluation()
     with raises_usage_error("run.missing_file", "contraport evaluate"):
@@ -68,7 +68,7 @@ def test_missing_parts_name_the_remedy(run: Run) -> None:
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", ""])
-def test_corrupt_config_is_told(run: Run, text: str) -> None:
+def test_corrupt_config_is_told(run: RunFolder, text: str) -> None:
     run.config_path.write_text(text)
     with raises_usage_error("run.corrupt", "config.yaml"):
         run.config()
@@ -85,26 +85,26 @@ def test_corrupt_config_is_told(run: Run, text: str) -> None:
         '{"rows": {}, "differences": {"raw": {"knn": {"low": "none"}}}}',
     ],
 )
-def test_corrupt_evaluation_is_told(run: Run, text: str) -> None:
+def test_corrupt_evaluation_is_told(run: RunFolder, text: str) -> None:
     run.evaluation_path.write_text(text)
     with raises_usage_error("run.corrupt", "evaluation.json"):
         run.evaluation()
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 torn"])
-def test_corrupt_samples_are_told(run: Run, content: bytes) -> None:
+def test_corrupt_samples_are_told(run: RunFolder, content: bytes) -> None:
     run.samples_path.write_bytes(content)
     with raises_usage_error("run.corrupt", "samples.npz"):
         run.page_arrays()
 
 
-def test_pickled_samples_are_refused(run: Run) -> None:
+def test_pickled_samples_are_refused(run: RunFolder) -> None:
     np.savez(run.samples_path, points=np.array([{"code": "runs"}], dtype=object))
     with raises_usage_error("run.corrupt", "samples.npz"):
         run.page_arrays()
 
 
-def test_corrupt_model_is_told(run: Run) -> None:
+def test_corrupt_model_is_told(run: RunFolder) -> None:
     run.model_path.mkdir()
     (run.model_path / "config.json").write_text("{")
     with pytest.raises(UsageError) as raised:
@@ -113,7 +113,7 @@ def test_corrupt_model_is_told(run: Run) -> None:
     assert "config.json" in str(raised.value)
 
 
-def test_arrays_and_text_come_back(run: Run) -> None:
+def test_arrays_and_text_come_back(run: RunFolder) -> None:
     write_arrays(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
     samples = run.page_arrays()
     assert np.array_equal(samples["points"], np.eye(2))
@@ -124,7 +124,7 @@ def test_arrays_and_text_come_back(run: Run) -> None:
 
 
 def test_config_keeps_unicode_and_order(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {"out": "läufe", "data": None, "epochs": 2})
+    run = RunFolder.create(tmp_path / "run", {"out": "läufe", "data": None, "epochs": 2})
     assert list(run.config()) == ["out", "data", "epochs"]
     assert "läufe" in run.config_path.read_text("utf-8")
     assert yaml.safe_load(run.config_path.read_text("utf-8"))["data"] is None
@@ -158,8 +158,30 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     ],
 )
 def test_deprecated_methods_still_work_with_a_warning(old: str, new: str, tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = RunFolder(tmp_path)
     with pytest.warns(FutureWarning, match=new):
         assert getattr(run, old) == getattr(run, new)
     with pytest.raises(AttributeError):
         run.no_such_method  # noqa: B018
+
+
+def test_a_run_has_few_public_names() -> None:
+    public = {name for name in dir(Run("runs/none")) if not name.startswith("_")}
+    assert public == {
+        "config", "encoder", "evaluation", "metrics", "model", "name", "pair_scores", "path", "resume_command",
+        "settings", "view_scores",
+    }  # fmt: skip
+
+
+def test_repr_states_objective_data_and_state(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert repr(Run(folder)) == f"Run({str(folder)!r}, missing)"
+    folder.mkdir()
+    assert repr(Run(folder)) == f"Run({str(folder)!r}, not a run folder)"
+    folder.rmdir()
+    run = RunFolder.create(folder, Settings(data="digits", objective="gca-uot", epochs=3).to_config())
+    assert repr(Run(folder)) == f"Run({str(folder)!r}, gca-uot on digits, 3 epochs, not complete)"
+    run.model_path.mkdir()
+    assert repr(Run(folder)) == f"Run({str(folder)!r}, gca-uot on digits, 3 epochs, trained)"
+    run.config_path.write_text("- a")
+    assert repr(Run(folder)) == f"Run({str(folder)!r}, unreadable)"

@@ -10,23 +10,23 @@ import pytest
 from tests.errors import raises_usage_error
 
 from contraport._utils.files import write_json
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 
-def test_overwrite_replaces_a_run_and_leaves_other_files(run: Run) -> None:
+def test_overwrite_replaces_a_run_and_leaves_other_files(run: RunFolder) -> None:
     run.append_metrics({"step": 1})
     write_json(run.evaluation_path, {"rows": {}})
     run.model_path.mkdir()
     notes = run.path / "notes.txt"
     notes.write_text("mine")
-    Run.create(run.path, {"data": "other"}, overwrite=True)
+    RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     assert run.config() == {"data": "other"}
     assert notes.read_text() == "mine"
     run.backup.delete_backup()
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml", "notes.txt"]
 
 
-def old_run(run: Run) -> dict[str, bytes]:
+def old_run(run: RunFolder) -> dict[str, bytes]:
     """Fill a run, and return what it holds."""
     run.append_metrics({"step": 1})
     run.last_checkpoint.write_bytes(b"weights")
@@ -36,15 +36,15 @@ def old_run(run: Run) -> dict[str, bytes]:
     return content(run)
 
 
-def content(run: Run) -> dict[str, bytes]:
+def content(run: RunFolder) -> dict[str, bytes]:
     """Return what the files of a folder hold, but halves of them, which are written beside their place."""
     files = [path for path in run.path.rglob("*") if path.is_file() and not path.name.startswith(".config-")]
     return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
 
 
-def test_what_was_replaced_can_be_put_back(run: Run) -> None:
+def test_what_was_replaced_can_be_put_back(run: RunFolder) -> None:
     before = old_run(run)
-    new = Run.create(run.path, {"data": "other"}, overwrite=True)
+    new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.append_metrics({"step": 7})
     new.evaluation_path.write_text("{}")
     run.backup.roll_back()
@@ -52,9 +52,9 @@ def test_what_was_replaced_can_be_put_back(run: Run) -> None:
     assert not run.backup.path.exists()
 
 
-def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: Run) -> None:
+def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: RunFolder) -> None:
     old_run(run)
-    new = Run.create(run.path, {"data": "other"}, overwrite=True)
+    new = RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     new.last_checkpoint.write_bytes(b"new weights")
     before = content(run)
     del before[".replaced/config.yaml"]
@@ -92,17 +92,17 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], in
 @pytest.mark.parametrize("last", ["put back", "overwrite"])
 def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing(tmp_path: Path, last: str) -> None:
     for calls in itertools.count():
-        run = Run.create(tmp_path / str(calls), {"data": "digits"})
+        run = RunFolder.create(tmp_path / str(calls), {"data": "digits"})
         before = old_run(run)
         with pytest.MonkeyPatch.context() as patch:
             left = killed_after(patch, calls)
             with suppress(Killed):
-                Run.create(run.path, {"data": "other"}, overwrite=True)
+                RunFolder.create(run.path, {"data": "other"}, overwrite=True)
                 run.backup.roll_back()
             through = left() > 0
         assert run.config()["data"] in ("digits", "other")
         if last == "overwrite":
-            Run.create(run.path, {"data": "a third"}, overwrite=True)
+            RunFolder.create(run.path, {"data": "a third"}, overwrite=True)
         run.backup.roll_back()
         assert content(run) == before, calls
         assert not run.backup.path.exists(), calls
@@ -113,9 +113,9 @@ def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing
 
 def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tmp_path: Path) -> None:
     for calls in itertools.count():
-        run = Run.create(tmp_path / str(calls), {"data": "digits"})
+        run = RunFolder.create(tmp_path / str(calls), {"data": "digits"})
         old_run(run)
-        Run.create(run.path, {"data": "other"}, overwrite=True)
+        RunFolder.create(run.path, {"data": "other"}, overwrite=True)
         run.last_checkpoint.write_bytes(b"new weights")
         with pytest.MonkeyPatch.context() as patch:
             left = killed_after(patch, calls)
@@ -131,7 +131,7 @@ def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tm
 
 
 @pytest.mark.parametrize("name", ["train.log", "checkpoints"])
-def test_overwrite_rejects_foreign_files_and_folders(run: Run, name: str) -> None:
+def test_overwrite_rejects_foreign_files_and_folders(run: RunFolder, name: str) -> None:
     run.append_metrics({"step": 1})
     run.checkpoints.rmdir()
     if name == "train.log":
@@ -139,5 +139,5 @@ def test_overwrite_rejects_foreign_files_and_folders(run: Run, name: str) -> Non
     else:
         run.checkpoints.write_text("mine")
     with raises_usage_error("out.foreign_file", name):
-        Run.create(run.path, {}, overwrite=True)
+        RunFolder.create(run.path, {}, overwrite=True)
     assert run.metrics() == [{"step": 1}]

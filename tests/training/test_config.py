@@ -16,7 +16,7 @@ from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
-from contraport.runs import Run
+from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTIONS
 from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
@@ -120,7 +120,7 @@ def test_settings_do_not_change_and_are_judged_again_when_they_are_replaced() ->
 
 def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
-    run = Run.create(tmp_path / "run", settings.to_config())
+    run = RunFolder.create(tmp_path / "run", settings.to_config())
     assert run.settings().to_config() == settings.to_config()
     lists = {"logger": ["wandb"], "online_metrics": [], "given_views": []}
     assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
@@ -128,7 +128,7 @@ def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
 
 
 def test_rejects_a_run_folder_with_conflicting_settings(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {"queue_size": 5})
+    run = RunFolder.create(tmp_path / "run", {"queue_size": 5})
     with raises_usage_error("run.corrupt", "config.yaml", "queue_size"):
         run.settings()
 

@@ -15,7 +15,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
 from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
-from contraport.runs import Run
+from contraport.runs import Run, as_run
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
 from tests.errors import raises_usage_error
@@ -62,13 +62,13 @@ def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, begu
     assert sound
     weights = run.model().encoders[0].state_dict()
     assert all(weights[name].ndim == 4 for name in photo)  # convolutions, and nothing of batch norm
-    kept = read_checkpoint(run.last_checkpoint)["pipeline"]
+    kept = read_checkpoint(as_run(run).last_checkpoint)["pipeline"]
     base = {name: value for name, value in kept.items() if name.startswith("model.") and "lora_" not in name}
     first = {f"model.{name}": value for name, value in begun.model().state_dict().items()}
     held = [name for name in base if ".encoder." in name]
     assert held
     assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in held)
-    initial = Model.from_pretrained(run.initial_path)
+    initial = Model.from_pretrained(as_run(run).initial_path)
     assert not moved(states(initial)[0], states(begun.model())[0])
 
 
@@ -101,7 +101,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     settings = run.settings(data=pairs)
     first = load_initial_weights(settings, run)
     module = build_components(infer_encoder_settings(settings, first), first).module
-    weights = read_checkpoint(run.last_checkpoint)["pipeline"]
+    weights = read_checkpoint(as_run(run).last_checkpoint)["pipeline"]
     module.load_state_dict(weights)
     batch = pairs.__getitems__(range(10)).views
     with torch.no_grad():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contraport.runs import as_run
 from contraport.training import train
 from contraport.training.loop import SECTIONS
 
@@ -19,21 +20,21 @@ def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.Log
     plain = train(**{**settings, "out": settings["out"].with_name("plain")})
     with caplog.at_level(logging.INFO, "contraport"):
         run = train(**settings, profile=True)
-    events = json.loads((run.profile_path / "trace.json").read_text())["traceEvents"]
+    events = json.loads((as_run(run).profile_path / "trace.json").read_text())["traceEvents"]
     names = [event.get("name") for event in events]
     assert all(names.count(section) == 10 for section in SECTIONS[1:])
-    table = (run.profile_path / "steps.txt").read_text()
+    table = (as_run(run).profile_path / "steps.txt").read_text()
     assert "Self CPU time total" in table
     shares = next(record.getMessage() for record in caplog.records if "CPU time of 10 steps" in record.getMessage())
     assert all(section in shares for section in SECTIONS)
     assert same(weights_of(run), weights_of(plain))
     assert "profile" not in run.config()
     train(**settings, overwrite=True)
-    assert not run.profile_path.exists()
+    assert not as_run(run).profile_path.exists()
 
 
 def test_says_where_a_session_is_too_short(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "contraport"):
         run = train(**settings, profile=True)
     assert "profile: nothing was recorded" in caplog.text
-    assert not run.profile_path.exists()
+    assert not as_run(run).profile_path.exists()

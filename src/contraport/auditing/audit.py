@@ -37,7 +37,7 @@ from contraport.encoders import check_custom_code_trusted, resolve_view
 from contraport.encoders.model import encoder_to_view_list
 from contraport.errors import UsageError, check, hint_on_error, report_write_errors
 from contraport.options import merge_resumed_options
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.config import Settings
 from contraport.training.parallelism import select_training_device
 from contraport.training.run_logging import console_logging
@@ -142,7 +142,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     """Audit a dataset of two views without writing the result; `folder` is for the training or cross-fit scores."""
     if options.method == "online":
-        run = Run(folder / "training")
+        run = RunFolder(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
         own |= {"resume": options.resume and run.config_path.exists()} | _training_settings(options, dataset)
         result = audit_from_arrays(dataset.name, train_from_options(own, owner="audit").pair_scores())

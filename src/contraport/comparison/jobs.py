@@ -28,7 +28,7 @@ from contraport.data.split_record import SplitRecord
 from contraport.errors import FolderInUseError, UsageError, out_of_memory_message
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.components import build_dataset, build_held_out_dataset
 from contraport.training.config import DataPreparationSettings, DataSettings
 from contraport.training.run_setup import resolve_settings
@@ -149,7 +149,7 @@ def run_cell_job(job: CellJob) -> JobResult | None:
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
-    run, machine = Run(job.run_folder), {**job.machine_options, "progress": False}
+    run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
     try:

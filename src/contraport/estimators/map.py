@@ -31,7 +31,7 @@ from contraport.reporting.html_page import PageBuilder
 from contraport.reporting.page import render_sections
 from contraport.reporting.report_run import ReportRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.runs import Run, as_run
+from contraport.runs import Run, RunFolder, as_run
 from contraport.seeding import torch_generator
 from contraport.training.components import build_unaugmented_views
 
@@ -151,7 +151,7 @@ def _as_features_or_none(source: Any) -> Features | None:
         raise
 
 
-def _embed_items_of_run(run: Run, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
+def _embed_items_of_run(run: RunFolder, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.select_view(options.view)
     splits = load_train_and_test(run, SplitLoader(settings, model), None, leave_out=False)

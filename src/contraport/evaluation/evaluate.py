@@ -48,7 +48,8 @@ from contraport.metrics.intervals import (
     percentile_interval,
 )
 from contraport.metrics.probes import check_enough_neighbors
-from contraport.runs import Run, as_different_runs
+from contraport.runs import Run, RunFolder, as_different_runs
+from contraport.runs.run import check_is_run
 
 MetricDraws = Mapping[str, tuple[float, ItemValues]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
@@ -71,7 +72,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     evaluated: list[EvaluatedRun] = []
     with ExitStack() as locks:
         for run in runs:
-            run.check_is_run()
+            check_is_run(run.path)
             # Not the lock of a training, which may go on meanwhile.
             locks.enter_context(lock_folder(run.path, "evaluate", argument="run", name=run.evaluation_lock_path.name))
         if options.checkpoints == "all":
@@ -111,7 +112,7 @@ class EvaluatedRun(NamedTuple):
         item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """
 
-    run_folder: Run
+    run_folder: RunFolder
     test_dataset: Dataset
     result: Evaluation
     page_data: Arrays
@@ -136,7 +137,7 @@ def _save_evaluation(one: EvaluatedRun) -> None:
             one.run_folder.samples_path.unlink(missing_ok=True)
 
 
-def _evaluate_run(run: Run, options: EvaluateOptions) -> EvaluatedRun:
+def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
     trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines()
@@ -237,7 +238,7 @@ def _collect_samples(
 
 
 def _compute_metrics(
-    context: EvalContext, metrics: Sequence[Metric], run: Run, step: Callable[[str], None]
+    context: EvalContext, metrics: Sequence[Metric], run: RunFolder, step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""
     results = {}
@@ -268,7 +269,7 @@ def _draw_bootstrap_values(results: Mapping[str, Mapping[str, MetricResult | flo
     return draws
 
 
-def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: Run) -> None:
+def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: RunFolder) -> None:
     """Raise `UsageError` unless the items have labels, `classes` names each, and the run compares texts with items."""
     names = context.test.class_names
     check(names is not None, f"classes: need labels, but {context.test.name!r} has none.", "labels")

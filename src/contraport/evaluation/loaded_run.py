@@ -21,7 +21,7 @@ from contraport.evaluation.split_loading import load_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Balanced, Loss, Objective
 from contraport.options import has_object_placeholder
-from contraport.runs import Run, read_run_file
+from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_loss_schedules, build_objective, build_untrained_copy, build_views
 from contraport.training.components.model_builder import apply_lora
@@ -32,13 +32,13 @@ _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 _MODEL = "model."
 
 
-def find_epoch_checkpoints(run: Run, *, before: int | None) -> dict[int, Path]:
+def find_epoch_checkpoints(run: RunFolder, *, before: int | None) -> dict[int, Path]:
     """Return the intermediate checkpoints of a run by epoch, ascending; with `before`, only those of earlier epochs."""
     files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
     return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
 
 
-def load_epoch_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
+def load_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
     """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
 
     Each is a copy of the trained model with its own weights.
@@ -82,7 +82,7 @@ def build_objective_or_reason(settings: Settings) -> Loss | str:
     return objective
 
 
-def build_objective_at_epoch(initial: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
+def build_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss | str:
     """Return a copy of the objective in its state after some epochs, or the reason why its plan cannot be drawn.
 
     If `epochs` is None, the objective is that after all epochs.
@@ -112,7 +112,7 @@ class LoadedRun:
         data_notes: notes about the data for readers of the results, such as test items that were left out.
     """
 
-    run_folder: Run
+    run_folder: RunFolder
     evaluate_options: EvaluateOptions
     training_settings: Settings
     model: Model
@@ -126,7 +126,7 @@ class LoadedRun:
     data_notes: tuple[str, ...] = ()
 
     @classmethod
-    def from_run(cls, run: Run, options: EvaluateOptions) -> LoadedRun:
+    def from_run(cls, run: RunFolder, options: EvaluateOptions) -> LoadedRun:
         """Load the encoder, data and objective of a run."""
         loader_config = LoaderConfig(
             options.batch_size,

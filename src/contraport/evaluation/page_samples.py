@@ -26,7 +26,7 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.probes import confusion_matrix
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.objectives import Loss
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.seeding import torch_generator
 
 MAX_POINTS = 1_000
@@ -181,7 +181,7 @@ def collect_misclassified_items(context: EvalContext) -> Arrays:
     }
 
 
-def collect_worst_pairs(run: Run, train: Dataset) -> Arrays:
+def collect_worst_pairs(run: RunFolder, train: Dataset) -> Arrays:
     """Return the most suspicious training pairs of a run with `audit`, most suspicious first.
 
     `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the

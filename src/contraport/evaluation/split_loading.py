@@ -19,7 +19,7 @@ from contraport.encoders import Model, kind_from_shape, resolve_view
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
 from contraport.options import has_object_placeholder
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.components import build_dataset
 from contraport.training.config import RECORDED_OPTIONS, Settings
 
@@ -40,7 +40,7 @@ class Splits(NamedTuple):
     data_notes: tuple[str, ...] = ()
 
 
-def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
+def load_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
     """Load the training and test datasets of an evaluation, and number classes and domains alike in both.
 
     Raises:
@@ -79,7 +79,7 @@ def load_splits(run: Run, settings: Settings, model: Model, options: EvaluateOpt
     return Splits(train, test.align_names(train), notes)
 
 
-def load_train_and_test(run: Run, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
+def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
     """Load the train and test splits of some data, without test items that the run was trained on.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.

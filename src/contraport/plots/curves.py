@@ -14,7 +14,7 @@ from contraport.metrics import metric_by_key
 from contraport.plots.figure_setup import (
     LINE_STYLES,
     SERIES_COLORS,
-    RunFolder,
+    RunSource,
     add_legend_above,
     as_plot_array,
     create_panels,
@@ -78,7 +78,7 @@ def select_evenly_spaced_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
 
 
 def curves(
-    runs: RunFolder | Sequence[RunFolder] | Mapping[str, Any], keys: str | Sequence[str] = "loss", *, width: float = 5.0
+    runs: RunSource | Sequence[RunSource] | Mapping[str, Any], keys: str | Sequence[str] = "loss", *, width: float = 5.0
 ) -> Figure:
     """Draw logged metrics over the training steps, one panel per metric and one line per run.
 

@@ -18,7 +18,7 @@ from contraport.plots.figure_setup import (
     ORANGE,
     SERIES_COLORS,
     Array,
-    RunFolder,
+    RunSource,
     Values,
     add_legend_above,
     as_plot_array,
@@ -47,7 +47,7 @@ MAX_NAMED_CLASSES = 24
 
 
 def embedding(
-    features: Values | RunFolder,
+    features: Values | RunSource,
     labels: Values | None = None,
     *,
     class_names: Sequence[str] | None = None,
@@ -91,7 +91,7 @@ def embedding(
 
 
 def spectrum(
-    features: Values | RunFolder | Sequence[RunFolder] | Mapping[str, Values | RunFolder], *, width: float = 5.0
+    features: Values | RunSource | Sequence[RunSource] | Mapping[str, Values | RunSource], *, width: float = 5.0
 ) -> Figure:
     """Draw singular values of centered features, divided by the largest, and state the effective rank.
 
@@ -124,7 +124,7 @@ def spectrum(
 
 
 def neighbors(
-    features: Values | RunFolder,
+    features: Values | RunSource,
     items: Values | None = None,
     labels: Values | None = None,
     *,

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from contraport.runs import Run
+    from contraport.runs import Run, RunFolder
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Values: TypeAlias = "Tensor | Array | list[Any] | tuple[Any, ...]"
-RunFolder: TypeAlias = "Run | str | Path"
+RunSource: TypeAlias = "Run | str | Path"
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f858d"
 
@@ -193,8 +193,8 @@ def is_run_folder(value: object) -> bool:
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
-def load_run(folder: Any) -> Run:
-    """Return the `Run` of a run folder, which needs the extra `report`."""
+def load_run(folder: Any) -> RunFolder:
+    """Return the `RunFolder` of a run folder, which needs the extra `report`."""
     with report_missing_extra("report", "To read a run"):
         from contraport.runs import as_run
 

@@ -14,7 +14,7 @@ from contraport.plots.figure_setup import (
     GREY,
     ORANGE,
     Array,
-    RunFolder,
+    RunSource,
     Values,
     as_plot_array,
     create_panels,
@@ -99,7 +99,7 @@ MIN_LINE_MASS = 0.02
 """Lines with less than this fraction of a row's mass are not drawn."""
 
 
-def plan(plan: Values | RunFolder, target: Values | None = None, *, width: float = 7.4) -> Figure:
+def plan(plan: Values | RunSource, target: Values | None = None, *, width: float = 7.4) -> Figure:
     """Draw a transport plan as a heatmap beside its target, with a common logarithmic color scale.
 
     The scale covers at most five decades. Pairs of an embedding with itself, which are never compared, are gray.

@@ -14,7 +14,8 @@ import numpy as np
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINES
 from contraport.plots.figure_setup import SERIES_COLORS
-from contraport.runs import MetricsRow, Run, as_different_runs
+from contraport.runs import MetricsRow, Run, RunFolder, as_different_runs
+from contraport.runs.run import check_is_run
 
 LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -121,7 +122,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
     """
     opened = as_different_runs("runs", runs)
     for run in opened:
-        run.check_is_run()
+        check_is_run(run.path)
     repeated = Counter(run.name for run in opened)
     return [
         ReportRun(
@@ -144,7 +145,7 @@ def shorten_data_name(data: object) -> str:
     return Path(str(data).strip("<>")).name
 
 
-def _join_encoder_names(run: Run) -> str:
+def _join_encoder_names(run: RunFolder) -> str:
     """Return the names of a run's encoders, joined by " + ", from the settings or the saved model."""
     names = run.config().get("encoder")
     if names is None and run.model_path.exists():

@@ -1,14 +1,14 @@
-"""Run: a run folder, with methods that read and write its files."""
+"""Run: what a user reads of a training in its folder: settings, metrics, model and evaluation."""
 
 from __future__ import annotations
 
 import copy
 import json
+import re
 import shlex
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,21 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import yaml
 
-from contraport._utils.files import atomic_write_folder, write_arrays, write_text
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.html_repr import format_html_mapping
-from contraport.errors import UsageError, check, one_line_reason, report_write_errors
-from contraport.options import (
-    accept_deprecated_keywords,
-    has_object_placeholder,
-    keep_deprecated_attributes,
-    replace_deprecated_options,
-)
-from contraport.runs.run_folder import RunFolder
+from contraport.errors import UsageError, check, check_regular_file, one_line_reason
+from contraport.options import accept_deprecated_keywords, has_object_placeholder, replace_deprecated_options
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
 if TYPE_CHECKING:
-    from contraport.data.split_record import SplitRecord
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
@@ -54,40 +46,44 @@ class _CachedConfig:
     settings: Settings | None = None
 
 
-@keep_deprecated_attributes(
-    items="item_metric_values",
-    item_values="item_metric_values",
-    model_epochs="num_trained_epochs",
-    model_warning="earlier_epoch_warning",
-    pairs="pair_scores",
-    partners="mismatched_partners",
-    samples="page_arrays",
-    split="split_record",
-)
-class Run(RunFolder):
-    """Run folder of one training, with methods that read and write its files.
+class Run:
+    """Training that was written to a folder: its settings, metrics, trained model and evaluation.
 
-    Creating a `Run` touches no file. Methods that read raise `UsageError` if the folder is not a run, or the file is
-    missing or corrupt; methods that write raise it if the folder is not writable or the disk is full.
+    Creating a `Run` touches no file. Methods raise `UsageError` if the folder is not a run, or the file is missing or
+    corrupt.
 
     Args:
         path: the run folder.
         encoder: the encoder module that was passed to `contraport.train`, or one per view, if it was not a named
             encoder; the folder stores no code. Runs returned by `contraport.train` have it.
-        owner: command that the training is a part of, such as "audit", which resumes it; empty for none.
 
     >>> Run("runs/demo/nt-xent").name
     'nt-xent'
     """
 
-    def __init__(self, path: str | Path, encoder: Encoders = None, *, owner: str = "") -> None:
-        super().__init__(path)
+    def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
+        self.path = Path(path)
         self.encoder = encoder
-        self.owner = owner
         self._cached_config: _CachedConfig | None = None
 
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return self.path.resolve().name
+
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}{'' if self.path.exists() else ', missing'})"
+        return f"Run({str(self.path)!r}, {self._describe()})"
+
+    def _describe(self) -> str:
+        """Describe objective, data and state of the training in a few words."""
+        if not self.path.exists():
+            return "missing"
+        try:
+            settings = self.settings()
+        except UsageError:
+            return "not a run folder" if not (self.path / "config.yaml").exists() else "unreadable"
+        state = "trained" if (self.path / "model").exists() else "not complete"
+        return f"{settings.method} on {settings.data}, {pluralize(settings.epochs, 'epoch')}, {state}"
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
@@ -96,7 +92,7 @@ class Run(RunFolder):
             settings = {
                 name: value for name, value in config.items() if name in _MAIN_SETTINGS or not _is_default(name, value)
             }
-            rows = self.metrics() if self.metrics_path.exists() else []
+            rows = self.metrics() if (self.path / "metrics.jsonl").exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
         last = {f"last {name}": _format_value(value) for name, value in (rows[-1] if rows else {}).items()}
@@ -111,8 +107,6 @@ class Run(RunFolder):
         """
         from contraport.encoders.factory import list_custom_code_encoders
 
-        if self.owner:
-            return f"repeat the {self.owner} with {format_options(resume=True)}"
         config: dict[str, Any] = {}
         with suppress(UsageError):  # this text is part of a message about another file
             config = self.config()
@@ -124,51 +118,6 @@ class Run(RunFolder):
         arguments = [f"out={str(self.path)!r}", *["trust_remote_code=True"] * trusting]
         arguments += [f"{name}=..." for name in objects]
         return f"contraport.train(resume=True, {', '.join(arguments)}) in Python, with the same objects"
-
-    @contextmanager
-    def translate_write_errors(self) -> Iterator[None]:
-        """Context manager that turns an `OSError` into a `UsageError`; its message has the command to resume."""
-
-        def remedy() -> str:
-            if not self.last_checkpoint.exists():
-                return ""
-            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resume_command}"
-
-        with report_write_errors("out", self.path, remedy):
-            yield
-
-    @classmethod
-    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
-        """Create a run folder with a `config.yaml` and an empty folder `checkpoints/`.
-
-        With `overwrite` the files of an older run are moved to a backup; files that do not belong to a run are never
-        touched.
-
-        Raises:
-            UsageError: `path` is a file; or it is not empty, and `overwrite` is false or it is not a run folder.
-        """
-        run = cls(path)
-        run.check_accepts_new_run(overwrite=overwrite)
-        run.backup.finish_interrupted_operation()
-        if run.config_path.exists():
-            run.backup.move_to_backup()
-        run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
-        write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-        return run
-
-    def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless a new run may be written to this folder; see `create`.
-
-        A folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or
-        another tool may have written such a file too.
-        """
-        super().check_accepts_new_run(overwrite=overwrite)
-        if self.config_path.exists():
-            names = self.config().keys()
-            message = f"out: {self.config_path} is not that of a run, so {self.path} is not replaced. Choose another."
-            marks = (self.checkpoints, self.metrics_path, self.backup.path)
-            is_own = bool(names) and names <= RECORDED_OPTIONS.keys() and any(path.exists() for path in marks)
-            check(is_own, message, "not_a_run")
 
     def config(self) -> dict[str, Any]:
         """Read the keyword arguments of the training from `config.yaml`."""
@@ -182,7 +131,7 @@ class Run(RunFolder):
                 names = RECORDED_OPTIONS.keys() & config.values.keys()
                 config.settings = Settings(**{name: config.values[name] for name in names})
             except UsageError as error:
-                raise UsageError(f"run: {self.config_path} is corrupt: {error}", kind="corrupt") from error
+                raise UsageError(f"run: {self.path / 'config.yaml'} is corrupt: {error}", kind="corrupt") from error
         return replace(config.settings, **changes) if changes else config.settings
 
     def _load_config(self) -> _CachedConfig:
@@ -190,28 +139,20 @@ class Run(RunFolder):
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
-        version = _file_fingerprint(self.config_path)
+        file = self.path / "config.yaml"
+        version = _file_fingerprint(file)
         if self._cached_config is None or version is None or self._cached_config.version != version:
-            self.check_is_run()
-            values = read_run_file(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
-            check(isinstance(values, dict), f"run: {self.config_path} is corrupt: must be a mapping.", "corrupt")
+            check_is_run(self.path)
+            values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
+            check(isinstance(values, dict), f"run: {file} is corrupt: must be a mapping.", "corrupt")
             values = replace_deprecated_options(RECORDED_OPTIONS, values, warn=False)  # names of earlier versions
-            check_config_types(values, self.config_path)
+            check_config_types(values, file)
             self._cached_config = _CachedConfig(version, values)
         return self._cached_config
 
     def metrics(self) -> list[MetricsRow]:
         """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored."""
-        return self._read_file(self.metrics_path, read_metrics_rows)
-
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append one row to `metrics.jsonl`."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all rows of `metrics.jsonl`."""
-        write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
+        return self._read_file(self.path / "metrics.jsonl", read_metrics_rows)
 
     @accept_deprecated_keywords(trust_remote_code="trust")
     def model(self, *, trust_remote_code: bool = False) -> Model:
@@ -220,91 +161,11 @@ class Run(RunFolder):
         Args:
             trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
         """
-        return self._load_model(self.model_path, trust_remote_code=trust_remote_code)
-
-    def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
-        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model.
-
-        `planned_epochs` is larger than `epochs` after early stopping; default: the same.
-        """
-        stopped_early = planned_epochs is not None and epochs < planned_epochs
-        record = json.dumps({"epochs": epochs} | ({"planned": planned_epochs} if stopped_early else {}))
-        with self.translate_write_errors():
-            if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
-                for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
-                    outdated.unlink(missing_ok=True)
-            _save_model_files(model, self.model_path)
-            write_text(self.trained_path, record)
-
-    def save_initial_model(self, model: Model, *, has_random_weights: bool = False) -> None:
-        """Write the initial model, so that the training can resume without the source of its weights.
-
-        If its weights are random, only tokenizer and architecture of transformers models are written.
-        """
-        with self.translate_write_errors():
-            if has_random_weights:
-                model.save_encoder_configs(self.initial_path)
-            else:
-                _save_model_files(model, self.initial_path)
-
-    @accept_deprecated_keywords(trust_remote_code="trust")
-    def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
-        """Load the initial model; None if its weights were random."""
-        from contraport.encoders.model import CONFIG_FILE
-
-        if not (self.initial_path / CONFIG_FILE).exists():
-            return None
-        return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
-
-    def num_trained_epochs(self) -> int | None:
-        """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
-        return self._read_epoch_counts()[0]
-
-    def _read_epoch_counts(self) -> tuple[int | None, int | None]:
-        """Read the numbers of trained and of planned epochs of the saved model; (None, None) if not recorded."""
-        if not self.trained_path.exists():
-            return None, None
-
-        def read(path: Path) -> tuple[int, int]:
-            record = json.loads(path.read_text("utf-8"))
-            return int(record["epochs"]), int(record.get("planned", record["epochs"]))
-
-        return read_run_file(self.trained_path, read)
-
-    def earlier_epoch_warning(self) -> str | None:
-        """Return a warning if the saved model is not that of the last epoch, else None."""
-        (epochs, planned_before), planned = self._read_epoch_counts(), self.settings().epochs
-        if epochs is None or planned_before is None:
-            return f"The epoch of the model in {self.model_path} is not recorded."
-        if planned_before >= planned:
-            return None
-        return (
-            f"The model in {self.model_path} is that of epoch {epochs}; the training was extended to {planned} epochs "
-            "and is not complete."
-        )
-
-    def model_config(self) -> dict[str, Any]:
-        """Read the configuration of the trained model: encoder, shapes, projection and normalization."""
-        config = self._read_file(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
-        check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
-        return dict(config)
+        return self._load_model(self.path / "model", trust_remote_code=trust_remote_code)
 
     def evaluation(self) -> dict[str, Any]:
         """Read the results of `contraport.evaluate` from `evaluation.json`."""
-        return self._read_file(self.evaluation_path, read_evaluation, REEVALUATE)
-
-    def page_arrays(self) -> dict[str, np.ndarray]:
-        """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
-        return self._read_file(self.samples_path, read_arrays, REEVALUATE)
-
-    def item_metric_values(self) -> dict[str, np.ndarray]:
-        """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
-        return self._read_file(self.items_path, read_arrays, REEVALUATE)
-
-    def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the pair scores of the online audit."""
-        with self.translate_write_errors():
-            write_arrays(self.pairs_path, arrays)
+        return self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE)
 
     def pair_scores(self) -> dict[str, np.ndarray]:
         """Read the last pair scores of the online audit of `n` pairs.
@@ -313,12 +174,7 @@ class Run(RunFolder):
         `partner_confidences`. Scores of the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high`
         and `remembered`. See `contraport.auditing.Audit`.
         """
-        return self._read_file(self.pairs_path, read_arrays)
-
-    def save_view_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the scores of the online audit of three or more views."""
-        with self.translate_write_errors():
-            write_arrays(self.view_scores_path, arrays)
+        return self._read_file(self.path / "pairs.npz", read_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
         """Read the last scores of the online audit of `n` items in three or more views.
@@ -328,36 +184,10 @@ class Run(RunFolder):
         `view_rates` of wrong views, ``(k,)``, and `pair_rates` of mismatches. Without dimensions: `epoch` and
         `remembered`. The views are in the order of `view_names`.
         """
-        return self._read_file(self.view_scores_path, read_arrays)
-
-    def save_split_record(self, record: SplitRecord) -> None:
-        """Write the digests of the training and held-out items."""
-        with self.translate_write_errors():
-            write_arrays(self.split_path, record.to_arrays())
-
-    def split_record(self) -> SplitRecord | None:
-        """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
-        from contraport.data.split_record import SplitRecord
-
-        self.check_is_run()
-        if not self.split_path.exists():
-            return None
-        return read_run_file(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
-
-    def save_mismatched_partners(self, partners: np.ndarray) -> None:
-        """Write the partner of each training item, if pairs are mismatched on purpose."""
-        with self.translate_write_errors():
-            write_arrays(self.mismatched_path, {"partners": partners})
-
-    def mismatched_partners(self) -> np.ndarray:
-        """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.
-
-        The partner is the item itself if its pair is correct.
-        """
-        return self._read_file(self.mismatched_path, read_arrays)["partners"]
+        return self._read_file(self.path / "view_scores.npz", read_arrays)
 
     def _read_file(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
-        self.check_is_run()
+        check_is_run(self.path)
         return read_run_file(path, reader, remedy)
 
     def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
@@ -369,19 +199,23 @@ class Run(RunFolder):
         ).eval()
 
 
-def as_run(folder: str | Path | Run) -> Run:
-    """Return the `Run` of a folder; a `Run` is returned unchanged."""
-    return folder if isinstance(folder, Run) else Run(folder)
+_ENCODER_FOLDER = re.compile(r"encoder\d+")
 
 
-def as_different_runs(argument: str, folders: Sequence[str | Path | Run]) -> list[Run]:
-    """Return the `Run` of each run folder; raise `UsageError` if there is none, or one is named twice."""
-    check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
-    runs = [as_run(folder) for folder in folders]
-    counts = Counter(run.path.resolve() for run in runs)
-    repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
-    check(not repeated, f"{argument}: names the same run twice: {', '.join(repeated)}.", "repeated")
-    return runs
+def check_is_run(folder: Path, argument: str = "run") -> None:
+    """Raise `UsageError` unless a path is a run folder whose entries are regular files and folders."""
+    if folder.is_file():
+        raise UsageError(f"{argument}: must be a run folder, got the file {folder}.", kind="not_a_folder")
+    check(folder.is_dir(), f"{argument}: there is no folder {str(folder)!r}.", "not_found")
+    check((folder / "config.yaml").is_file(), f"{argument}: {folder} is not a run folder: no config.yaml.", "not_a_run")
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            of_model = path.parent == folder / "model" and _ENCODER_FOLDER.fullmatch(path.name)
+            if not of_model and path.parent in (folder / "checkpoints", folder / "model"):
+                raise UsageError(f"{argument}: {path} must be a file, got a folder.", kind="not_a_file")
+        elif not path.is_file():
+            with suppress(OSError):  # a running training may have deleted it by now; a link may be dangling
+                check_regular_file(argument, path)
 
 
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
@@ -505,17 +339,6 @@ def _file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _save_model_files(model: Model, target: Path) -> None:
-    """Write the files of a model; each file is replaced atomically."""
-    from safetensors import SafetensorError
-
-    try:
-        with atomic_write_folder(target) as folder:
-            model.save_pretrained(folder)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
 
 
 def _is_default(name: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Layout of a run folder: the path of each of its files.
+"""Files of a run folder: their paths, and their reading and writing by the commands.
 
 ```
 DIR/config.yaml        keyword arguments of `contraport.train`
@@ -28,17 +28,36 @@ DIR/config.yaml        keyword arguments of `contraport.train`
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from contraport._utils.files import atomic_write, find_leftover_files
+import numpy as np
+import yaml
+
+from contraport._utils.files import (
+    atomic_write,
+    atomic_write_folder,
+    find_leftover_files,
+    write_arrays,
+    write_text,
+)
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
-from contraport.errors import UsageError, check, check_regular_file
+from contraport.errors import check, report_write_errors
+from contraport.options import accept_deprecated_keywords
+from contraport.runs.run import REEVALUATE, Run, check_is_run, read_arrays, read_run_file
+from contraport.training.config import RECORDED_OPTIONS
+
+if TYPE_CHECKING:
+    from contraport.data.split_record import SplitRecord
+    from contraport.encoders import Model
+    from contraport.encoders.model import Encoders
 
 
 class RunBackup:
@@ -105,17 +124,20 @@ def _delete_paths(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-_ENCODER_FOLDER = re.compile(r"encoder\d+")
+class RunFolder(Run):
+    """Run with the paths of all its files, and methods that write them; not for users, who have a `Run`.
 
+    Methods that write raise `UsageError` if the folder is not writable or the disk is full.
 
-class RunFolder:
-    """Paths of all files of a run folder.
-
-    Creating the object does not touch the file system.
+    Args:
+        path: the run folder.
+        encoder: as in `Run`.
+        owner: command that the training is a part of, such as "audit", which resumes it; empty for none.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, encoder: Encoders = None, *, owner: str = "") -> None:
+        super().__init__(path, encoder)
+        self.owner = owner
         self.config_path = self.path / "config.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
@@ -143,11 +165,6 @@ class RunFolder:
         self.backup = RunBackup(self)
 
     @property
-    def name(self) -> str:
-        """Name of the run folder."""
-        return self.path.resolve().name
-
-    @property
     def subfolders(self) -> tuple[Path, ...]:
         """Paths of all subfolders of a run folder."""
         caches = (self.features_path, self.decoded_path)
@@ -163,7 +180,9 @@ class RunFolder:
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
         """Raise `UsageError` unless a new run may be written to this folder; see `Run.create`.
 
-        A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`.
+        A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`. A
+        folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or
+        another tool may have written such a file too.
         """
         if not self.path.exists():
             return
@@ -180,21 +199,185 @@ class RunFolder:
             message = f"out: {self.path} is not empty and not a run folder (no config.yaml). Choose another folder."
         check(empty or overwrite, message, "exists")
         check(empty or self.config_path.is_file(), message, "not_a_run")
+        if self.config_path.exists():
+            names = self.config().keys()
+            message = f"out: {self.config_path} is not that of a run, so {self.path} is not replaced. Choose another."
+            marks = (self.checkpoints, self.metrics_path, self.backup.path)
+            is_own = bool(names) and names <= RECORDED_OPTIONS.keys() and any(path.exists() for path in marks)
+            check(is_own, message, "not_a_run")
 
-    def check_is_run(self, argument: str = "run") -> None:
-        """Raise `UsageError` unless the path is a run folder whose entries are regular files and folders."""
-        if self.path.is_file():
-            raise UsageError(f"{argument}: must be a run folder, got the file {self.path}.", kind="not_a_folder")
-        check(self.path.is_dir(), f"{argument}: there is no folder {str(self.path)!r}.", "not_found")
-        check(self.config_path.is_file(), f"{argument}: {self.path} is not a run folder: no config.yaml.", "not_a_run")
-        for path in self.path.rglob("*"):
-            if path.is_dir():
-                of_model = path.parent == self.model_path and _ENCODER_FOLDER.fullmatch(path.name)
-                if not of_model and path.parent in (self.checkpoints, self.model_path):
-                    raise UsageError(f"{argument}: {path} must be a file, got a folder.", kind="not_a_file")
-            elif not path.is_file():
-                with suppress(OSError):  # a running training may have deleted it by now; a link may be dangling
-                    check_regular_file(argument, path)
+    @property
+    def resume_command(self) -> str:
+        """Command line that resumes the training, or the command that it is a part of; see `Run.resume_command`."""
+        return f"repeat the {self.owner} with {format_options(resume=True)}" if self.owner else super().resume_command
+
+    @contextmanager
+    def translate_write_errors(self) -> Iterator[None]:
+        """Context manager that turns an `OSError` into a `UsageError`; its message has the command to resume."""
+
+        def remedy() -> str:
+            if not self.last_checkpoint.exists():
+                return ""
+            return f" The last checkpoint is intact. Fix the cause, then resume: {self.resume_command}"
+
+        with report_write_errors("out", self.path, remedy):
+            yield
+
+    @classmethod
+    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> RunFolder:
+        """Create a run folder with a `config.yaml` and an empty folder `checkpoints/`.
+
+        With `overwrite` the files of an older run are moved to a backup; files that do not belong to a run are never
+        touched.
+
+        Raises:
+            UsageError: `path` is a file; or it is not empty, and `overwrite` is false or it is not a run folder.
+        """
+        run = cls(path)
+        run.check_accepts_new_run(overwrite=overwrite)
+        run.backup.finish_interrupted_operation()
+        if run.config_path.exists():
+            run.backup.move_to_backup()
+        run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
+        write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        return run
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append one row to `metrics.jsonl`."""
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all rows of `metrics.jsonl`."""
+        write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
+        """Write the trained model and its number of epochs, and delete the evaluation of an earlier model.
+
+        `planned_epochs` is larger than `epochs` after early stopping; default: the same.
+        """
+        stopped_early = planned_epochs is not None and epochs < planned_epochs
+        record = json.dumps({"epochs": epochs} | ({"planned": planned_epochs} if stopped_early else {}))
+        with self.translate_write_errors():
+            if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != record:
+                for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
+                    outdated.unlink(missing_ok=True)
+            _save_model_files(model, self.model_path)
+            write_text(self.trained_path, record)
+
+    def save_initial_model(self, model: Model, *, has_random_weights: bool = False) -> None:
+        """Write the initial model, so that the training can resume without the source of its weights.
+
+        If its weights are random, only tokenizer and architecture of transformers models are written.
+        """
+        with self.translate_write_errors():
+            if has_random_weights:
+                model.save_encoder_configs(self.initial_path)
+            else:
+                _save_model_files(model, self.initial_path)
+
+    @accept_deprecated_keywords(trust_remote_code="trust")
+    def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
+        """Load the initial model; None if its weights were random."""
+        from contraport.encoders.model import CONFIG_FILE
+
+        if not (self.initial_path / CONFIG_FILE).exists():
+            return None
+        return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
+
+    def num_trained_epochs(self) -> int | None:
+        """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
+        return self._read_epoch_counts()[0]
+
+    def _read_epoch_counts(self) -> tuple[int | None, int | None]:
+        """Read the numbers of trained and of planned epochs of the saved model; (None, None) if not recorded."""
+        if not self.trained_path.exists():
+            return None, None
+
+        def read(path: Path) -> tuple[int, int]:
+            record = json.loads(path.read_text("utf-8"))
+            return int(record["epochs"]), int(record.get("planned", record["epochs"]))
+
+        return read_run_file(self.trained_path, read)
+
+    def earlier_epoch_warning(self) -> str | None:
+        """Return a warning if the saved model is not that of the last epoch, else None."""
+        (epochs, planned_before), planned = self._read_epoch_counts(), self.settings().epochs
+        if epochs is None or planned_before is None:
+            return f"The epoch of the model in {self.model_path} is not recorded."
+        if planned_before >= planned:
+            return None
+        return (
+            f"The model in {self.model_path} is that of epoch {epochs}; the training was extended to {planned} epochs "
+            "and is not complete."
+        )
+
+    def model_config(self) -> dict[str, Any]:
+        """Read the configuration of the trained model: encoder, shapes, projection and normalization."""
+        config = self._read_file(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
+        check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
+        return dict(config)
+
+    def page_arrays(self) -> dict[str, np.ndarray]:
+        """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
+        return self._read_file(self.samples_path, read_arrays, REEVALUATE)
+
+    def item_metric_values(self) -> dict[str, np.ndarray]:
+        """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
+        return self._read_file(self.items_path, read_arrays, REEVALUATE)
+
+    def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the pair scores of the online audit."""
+        with self.translate_write_errors():
+            write_arrays(self.pairs_path, arrays)
+
+    def save_view_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the scores of the online audit of three or more views."""
+        with self.translate_write_errors():
+            write_arrays(self.view_scores_path, arrays)
+
+    def save_split_record(self, record: SplitRecord) -> None:
+        """Write the digests of the training and held-out items."""
+        with self.translate_write_errors():
+            write_arrays(self.split_path, record.to_arrays())
+
+    def split_record(self) -> SplitRecord | None:
+        """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
+        from contraport.data.split_record import SplitRecord
+
+        check_is_run(self.path)
+        if not self.split_path.exists():
+            return None
+        return read_run_file(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
+
+    def save_mismatched_partners(self, partners: np.ndarray) -> None:
+        """Write the partner of each training item, if pairs are mismatched on purpose."""
+        with self.translate_write_errors():
+            write_arrays(self.mismatched_path, {"partners": partners})
+
+    def mismatched_partners(self) -> np.ndarray:
+        """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.
+
+        The partner is the item itself if its pair is correct.
+        """
+        return self._read_file(self.mismatched_path, read_arrays)["partners"]
+
+
+def as_run(folder: str | Path | Run) -> RunFolder:
+    """Return the `RunFolder` of a path or a `Run`."""
+    if isinstance(folder, RunFolder):
+        return folder
+    return RunFolder(folder.path, folder.encoder) if isinstance(folder, Run) else RunFolder(folder)
+
+
+def as_different_runs(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
+    """Return the `RunFolder` of each run folder; raise `UsageError` if there is none, or one is named twice."""
+    check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
+    runs = [as_run(folder) for folder in folders]
+    counts = Counter(run.path.resolve() for run in runs)
+    repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
+    check(not repeated, f"{argument}: names the same run twice: {', '.join(repeated)}.", "repeated")
+    return runs
 
 
 def default_path(data: str, method: str) -> Path:
@@ -208,3 +391,14 @@ def default_path(data: str, method: str) -> Path:
     path = Path(os.path.abspath(data))  # absolute, since "." has an empty name
     name = to_file_name(path.name if path.is_dir() else path.stem)
     return Path("runs", f"{name or 'data'}-{method}")
+
+
+def _save_model_files(model: Model, target: Path) -> None:
+    """Write the files of a model; each file is replaced atomically."""
+    from safetensors import SafetensorError
+
+    try:
+        with atomic_write_folder(target) as folder:
+            model.save_pretrained(folder)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error

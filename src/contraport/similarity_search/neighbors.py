@@ -25,7 +25,7 @@ from contraport.evaluation.embed import embed
 from contraport.evaluation.split_loading import infer_model_image_size, resolve_device
 from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
-from contraport.runs import Run, as_run
+from contraport.runs import Run, RunFolder, as_run
 from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
 from contraport.similarity_search.nearest_rows import find_most_similar, load_or_build_index, log_index_recommendation
 from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_cards_page
@@ -203,7 +203,7 @@ def _format_query_title(query: int | str | Path) -> str:
     return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 
-def _resolve_query_run(options: _Options, features: Features) -> Run:
+def _resolve_query_run(options: _Options, features: Features) -> RunFolder:
     """Return the run that embeds the query: the option `run`, or the run that embedded the features."""
     folder = options.run if options.run is not None else features.run
     if folder is None:
@@ -212,7 +212,9 @@ def _resolve_query_run(options: _Options, features: Features) -> Run:
     return as_run(folder)
 
 
-def _embed_query(options: _Options, features: Features, run: Run, view: str | None, device: torch.device) -> Tensor:
+def _embed_query(
+    options: _Options, features: Features, run: RunFolder, view: str | None, device: torch.device
+) -> Tensor:
     """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
     is_chosen = isinstance(options, ItemSearchOptions) and options.query_view is not None
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
@@ -260,7 +262,7 @@ def _load_query_item(path: Path, model: Model) -> Dataset:
     return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))
 
 
-def _load_run_and_features(options: ItemSearchOptions) -> tuple[Run, Features | None]:
+def _load_run_and_features(options: ItemSearchOptions) -> tuple[RunFolder, Features | None]:
     """Return the run whose encoders embed items and query, and the features if they come from a file."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
@@ -295,7 +297,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     return fitting[0]
 
 
-def _embed_items(run: Run, options: ItemSearchOptions, view: str) -> Features:
+def _embed_items(run: RunFolder, options: ItemSearchOptions, view: str) -> Features:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "features.npz"
         trusts = options.trust_remote_code

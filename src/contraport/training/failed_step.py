@@ -19,7 +19,7 @@ from contraport.options import (
     keep_deprecated_attributes,
     warn_renamed,
 )
-from contraport.runs import Run, read_run_file
+from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
 from contraport.training.step.training_module import TrainingModule
@@ -60,7 +60,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     Raises:
         UsageError: the run has no such step, an object is missing, or code without `trust_remote_code`.
     """
-    run = Run(path)
+    run = RunFolder(path)
     file = run.nonfinite_items
     check(file.exists(), f"run: {run.path} has no {file.name}: the loss was finite at all steps.", "missing_file")
     settings = run.settings(**{"num_workers": 0, **objects})

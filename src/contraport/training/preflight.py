@@ -21,7 +21,7 @@ from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.encoders.tower import mapping_to_view_list
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.advise import FEW_IMAGES, LITE0_FLAGS, RGB_CHANNELS, recommend_objective
 from contraport.training.components import Components, feature_cache_blocker
 from contraport.training.config import Settings
@@ -42,7 +42,7 @@ _PROBED_ITEMS = 4
 log = logging.getLogger("contraport.training")
 
 
-def log_training_description(run: Run, settings: Settings, components: Components) -> None:
+def log_training_description(run: RunFolder, settings: Settings, components: Components) -> None:
     """Log the description of a training: method, items, adjusted settings, threads and versions."""
     dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))

@@ -13,7 +13,7 @@ from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.engine import exchange
 from contraport.errors import UsageError
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.callbacks.checkpoints import (
     Checkpoints,
     StopRequest,
@@ -40,7 +40,7 @@ from contraport.training.step_timing import ProfilerCallback
 
 def fit(
     components: Components,
-    run: Run,
+    run: RunFolder,
     settings: Settings,
     *,
     start: Position,
@@ -126,7 +126,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 
 @contextmanager
-def _translate_interrupts(run: Run) -> Iterator[None]:
+def _translate_interrupts(run: RunFolder) -> Iterator[None]:
     """Context manager: convert Ctrl-C or SIGTERM to a `KeyboardInterrupt` whose message has the command to resume."""
     message = f"stopped; the last checkpoint is kept. Resume: {run.resume_command}"
     try:

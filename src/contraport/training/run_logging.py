@@ -10,7 +10,7 @@ from rich.console import Console
 
 from contraport._utils.progress import make_console
 from contraport.distributed import is_main_process
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 log = logging.getLogger("contraport")
 
@@ -45,7 +45,7 @@ def first_process_logging() -> Iterator[None]:
 
 
 @contextmanager
-def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
+def run_logging(run: RunFolder, *, progress: bool) -> Iterator[Console]:
     """Context manager that logs to `train.log` and to the console; yields the console.
 
     The console receives INFO and above, and nothing if `progress` is false. Only the first process logs.
@@ -86,7 +86,7 @@ class _ConsoleHandler(logging.Handler):
 class _LogFileHandler(logging.FileHandler):
     """Log file handler that raises `UsageError` if a line cannot be written."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         super().__init__(run.log_path, encoding="utf-8")
         self._run = run
 

@@ -17,7 +17,8 @@ from contraport.distributed import is_main_process
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check, hint_on_error
 from contraport.options import merge_resumed_options
-from contraport.runs import Run
+from contraport.runs import RunFolder
+from contraport.runs.run import check_is_run
 from contraport.training.callbacks.checkpoints import read_position
 from contraport.training.config import RECORDED_OPTIONS, Settings
 from contraport.training.loop import Position
@@ -42,8 +43,8 @@ def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the resumed run in `out`, overridden by the explicit options."""
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
-    run = Run(str(out))
-    run.check_is_run("out")
+    run = RunFolder(str(out))
+    check_is_run(run.path, "out")
     merged = merge_resumed_options(RECORDED_OPTIONS, run.config(), options, run.config_path)
     trust = options.get("trust_remote_code", False) or "encoder" in options
     check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
@@ -51,7 +52,7 @@ def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
+def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord | None = None) -> Position:
     """Create a run folder, or reset an existing one to its last checkpoint; return the position of the training.
 
     `record` has digests of the items, which must not change on resume; it is None for a stream.
@@ -63,7 +64,7 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
     if not settings.resume:
         with run.translate_write_errors():
             _delete_leftover_files(run)
-            Run.create(run.path, settings.to_config(), overwrite=settings.overwrite)
+            RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
             if record is not None:
                 run.save_split_record(record)
         return Position()
@@ -95,14 +96,14 @@ def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | Non
     return position
 
 
-def drop_metrics_after(run: Run, position: Position) -> None:
+def drop_metrics_after(run: RunFolder, position: Position) -> None:
     """Delete the rows of `metrics.jsonl` whose steps come after a position."""
     if run.metrics_path.exists():
         run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
 
 
 @contextmanager
-def restore_replaced_run_on_failure(run: Run) -> Iterator[None]:
+def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
     """Context manager that restores the replaced run if the new one fails before its first checkpoint.
 
     After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
@@ -118,7 +119,7 @@ def restore_replaced_run_on_failure(run: Run) -> Iterator[None]:
         raise
 
 
-def _delete_leftover_files(run: Run) -> None:
+def _delete_leftover_files(run: RunFolder) -> None:
     """Delete the temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
         for leftover in find_leftover_files(folder):

@@ -23,7 +23,7 @@ from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.components import Components, count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
@@ -280,7 +280,7 @@ def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Setting
 class ProfilerCallback(Callback):
     """Callback that profiles some steps of a session; writes `profile/trace.json` and `profile/steps.txt`."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._profiler: profile | None = None
 

@@ -26,7 +26,7 @@ from contraport.distributed import (
 )
 from contraport.encoders.lora import merge_lora
 from contraport.errors import check
-from contraport.runs import Run, default_path
+from contraport.runs import Run, RunFolder, default_path
 from contraport.training.callbacks.loggers import open_loggers
 from contraport.training.components import (
     Components,
@@ -75,10 +75,11 @@ def train(options: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics()]
     [2]
     """
-    return train_from_options(options)
+    run = train_from_options(options)
+    return Run(run.path, run.encoder)
 
 
-def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
+def train_from_options(options: dict[str, Any], *, owner: str = "") -> RunFolder:
     """Train from the explicit options of `train`, and return the run.
 
     As a part of another command, the `owner`, it suggests neither other options nor a next command.
@@ -87,7 +88,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
         with propagate_errors():
             settings = resolve_settings(options)
             objective = build_objective_and_check_settings(settings)
-            resumed = Run(settings.out) if settings.resume and settings.out else None
+            resumed = RunFolder(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
             settings = infer_encoder_settings(settings, initial_weights)
             dataset = build_dataset(settings)
@@ -100,7 +101,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
-            run = Run(path, settings.user_encoder_modules, owner=owner)
+            run = RunFolder(path, settings.user_encoder_modules, owner=owner)
             if settings.dry_run:
                 _dry_run(settings, components, run, options)
                 return run
@@ -124,7 +125,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> Run:
 
 
 @contextmanager
-def _lock_run(run: Run) -> Iterator[None]:
+def _lock_run(run: RunFolder) -> Iterator[None]:
     with ExitStack() as lock:
         with propagate_errors():
             if is_main_process():
@@ -163,7 +164,7 @@ def _reduce_batch_size(settings: Settings, dataset: Dataset, *, is_explicit: boo
     )
 
 
-def _dry_run(settings: Settings, components: Components, run: Run, options: Mapping[str, Any]) -> None:
+def _dry_run(settings: Settings, components: Components, run: RunFolder, options: Mapping[str, Any]) -> None:
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
@@ -175,7 +176,7 @@ def _dry_run(settings: Settings, components: Components, run: Run, options: Mapp
 def _fit(
     settings: Settings,
     components: Components,
-    run: Run,
+    run: RunFolder,
     start: Position,
     online_eval: EvalContextFactory | None,
     hint_options: Mapping[str, Any] | None,

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from contraport import UsageError
 from contraport.data import from_arrays
+from contraport.runs import as_run
 from contraport.training import train
 
 
@@ -174,7 +175,9 @@ def test_a_checkpoint_holds_the_state_after_its_step(kind: str, tmp_path: Path) 
         names = [name for name in kept["pipeline"] if name.startswith("momentum_encoder.model.")]
         assert len(names) > 5
     resumed = train(data=data(), out=tmp_path / "part", resume=True, progress=False)
-    ends = [torch.load(run.checkpoints / "last.ckpt", weights_only=True)["pipeline"] for run in (whole, resumed)]
+    ends = [
+        torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["pipeline"] for run in (whole, resumed)
+    ]
     assert_equal(*ends)
 
 

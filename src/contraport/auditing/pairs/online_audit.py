@@ -46,7 +46,7 @@ from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, propagate_errors
 from contraport.embedding import LoaderConfig
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.seeding import numpy_generator
 from contraport.training.loop import Callback, Loop
 
@@ -127,7 +127,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         loader_config: LoaderConfig | None = None,
     ) -> None:
         self.last_state: State | None = None
-        self.run_folder: Run | None = None
+        self.run_folder: RunFolder | None = None
         self._dataset = dataset
         self._pipeline = pipeline
         self._order = order
@@ -167,7 +167,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         return True
 
     @abstractmethod
-    def save_scores(self, run: Run) -> None:
+    def save_scores(self, run: RunFolder) -> None:
         """Write the scores of the last scoring to a run folder."""
 
     @abstractmethod
@@ -194,7 +194,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
 class AuditCallback(OnlineAuditCallback[PairAuditState]):
     """Training callback that scores the pairs between epochs and selects the pairs to train on next."""
 
-    def save_scores(self, run: Run) -> None:
+    def save_scores(self, run: RunFolder) -> None:
         """Write the scores of the last scoring to a run folder."""
         run.save_pair_scores(self.build_result_arrays())
 

@@ -29,7 +29,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
 )
 from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 
 class ViewAuditState(NamedTuple):
@@ -73,7 +73,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         self.last_state = ViewAuditState(**state) if state else None
         self._apply_selection()
 
-    def save_scores(self, run: Run) -> None:
+    def save_scores(self, run: RunFolder) -> None:
         """Write the scores of the last scoring to a run folder."""
         run.save_view_scores(self.build_result_arrays())
 

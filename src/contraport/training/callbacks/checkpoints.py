@@ -30,7 +30,7 @@ from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
 from contraport.distributed import any_process, is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.errors import UsageError, one_line_reason
-from contraport.runs import Run, read_run_file
+from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.parallelism import gather_state, shard_loaded_optimizer_state, shard_state
 
@@ -82,7 +82,7 @@ class Checkpoints(Callback):
         keep_every: number of epochs between two checkpoints that are kept in addition to the last; None: none.
     """
 
-    def __init__(self, run: Run, *, minutes: float, keep_every: int | None, stop: StopRequest) -> None:
+    def __init__(self, run: RunFolder, *, minutes: float, keep_every: int | None, stop: StopRequest) -> None:
         self._run = run
         self._seconds = 60 * minutes
         self._keep_every = keep_every
@@ -123,7 +123,7 @@ class Checkpoints(Callback):
         self._saved_at = time.monotonic()
 
 
-def write_checkpoint(run: Run, loop: Loop, path: Path) -> None:
+def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
     """Write the state of a training and its checksum; a collective operation that all processes must call.
 
     The write is atomic: a reader sees the old or the new file, never a part.
@@ -166,7 +166,7 @@ def collect_checkpoint_state(loop: Loop) -> dict[str, Any]:
     }
 
 
-def restore_last_checkpoint(loop: Loop, run: Run) -> None:
+def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
     """Restore the last checkpoint of a run into a training loop.
 
     Raises:
@@ -231,7 +231,7 @@ def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def format_checkpoint_remedy(run: Run) -> str:
+def format_checkpoint_remedy(run: RunFolder) -> str:
     """Format the advice for an unusable last checkpoint, as the last part of an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
@@ -239,7 +239,7 @@ def format_checkpoint_remedy(run: Run) -> str:
     return f"; {other}{anew or f'restart with {format_options(overwrite=True)}'}."
 
 
-def read_position(run: Run) -> Position:
+def read_position(run: RunFolder) -> Position:
     """Read the position (epoch, batch, step) of the last checkpoint of a run; the start if there is none.
 
     Raises:

@@ -15,7 +15,7 @@ from contraport._utils.files import checksum_path, write_arrays, write_json
 from contraport.data import Batch
 from contraport.distributed import is_main_process, raise_once_across_ranks
 from contraport.errors import UsageError, hint_on_error
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.callbacks.checkpoints import write_checkpoint
 from contraport.training.loop import Callback, Loop
 
@@ -82,7 +82,7 @@ class FailedStepRecorder(FiniteGuard):
         every: number of steps between two readings.
     """
 
-    def __init__(self, run: Run, *, seed: int, every: int = 1) -> None:
+    def __init__(self, run: RunFolder, *, seed: int, every: int = 1) -> None:
         super().__init__()
         self.every = every
         self._run = run

@@ -12,7 +12,7 @@ from typing import Any
 
 from contraport._utils.files import write_json
 from contraport.errors import UsageError, import_optional
-from contraport.runs import MetricsRow, Run
+from contraport.runs import MetricsRow, RunFolder
 
 _PROJECT = "contraport"
 _SESSION_IDS_FILE = "versions.json"
@@ -52,7 +52,7 @@ class TensorBoard(Logger):
     On resume, rows of steps after the checkpoint are purged.
     """
 
-    def __init__(self, run: Run, session_id: str | None, step: int) -> None:
+    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
         self._writer = SummaryWriter(str(run.loggers_path / "tensorboard"), purge_step=step + 1)
@@ -74,7 +74,7 @@ class MLflow(Logger):
     MLflow cannot delete rows.
     """
 
-    def __init__(self, run: Run, session_id: str | None, step: int) -> None:
+    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
         from mlflow.tracking import MlflowClient
 
         server, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -119,7 +119,7 @@ class MLflow(Logger):
 class WeightsAndBiases(Logger):
     """Logger that sends rows to a Weights & Biases run; the run ignores rows of steps that are already logged."""
 
-    def __init__(self, run: Run, session_id: str | None, step: int) -> None:
+    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", _PROJECT)
@@ -138,7 +138,7 @@ class WeightsAndBiases(Logger):
             self._run.finish(exit_code=0 if succeeded else 1)
 
 
-LOGGERS: dict[str, Callable[[Run, str | None, int], Logger]] = {
+LOGGERS: dict[str, Callable[[RunFolder, str | None, int], Logger]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
@@ -152,7 +152,7 @@ def check_loggers(names: Iterable[str]) -> None:
         import_optional(name, "loggers", f"logger {name!r}")
 
 
-def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
+def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any], *, step: int) -> list[Logger]:
     """Open the loggers of a run; a resumed run continues its sessions.
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
@@ -171,7 +171,7 @@ def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     return list(loggers.values())
 
 
-def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
+def send_metrics_row(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow) -> None:
     """Send a row of metrics to each logger that has not received it yet."""
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _translate_logger_errors(run):
@@ -181,7 +181,7 @@ def send_metrics_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> No
                 logger.last_step = row["step"]
 
 
-def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> None:
+def close_loggers(loggers: Iterable[Logger], run: RunFolder, *, succeeded: bool) -> None:
     """Close the loggers; if the training failed, errors of loggers are suppressed."""
     for logger in loggers:
         if succeeded:
@@ -193,7 +193,7 @@ def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> No
 
 
 @contextmanager
-def _translate_logger_errors(run: Run) -> Iterator[None]:
+def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each package has its own exceptions

@@ -15,7 +15,7 @@ from contraport._utils.formatting import pluralize
 from contraport.data import Batch
 from contraport.distributed import is_main_process
 from contraport.objectives import Loss
-from contraport.runs import MetricsRow, Run
+from contraport.runs import MetricsRow, RunFolder
 from contraport.training.callbacks.loggers import Logger, send_metrics_row
 from contraport.training.loop import Callback, Loop
 
@@ -40,7 +40,7 @@ class Meter(Callback):
 
     def __init__(
         self,
-        run: Run,
+        run: RunFolder,
         objective: nn.Module | None,
         *,
         batch_size: int,

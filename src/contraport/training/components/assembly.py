@@ -19,7 +19,7 @@ from contraport.encoders.lora import check_peft_installed
 from contraport.errors import check, check_existing_file
 from contraport.objectives import Loss, Objective
 from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_plan_weights_schedule
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
@@ -65,7 +65,7 @@ def build_components(
     dataset: Dataset | None = None,
     *,
     objective: nn.Module | None = None,
-    run: Run | None = None,
+    run: RunFolder | None = None,
 ) -> Components:
     """Build all components of a training from its settings.
 

@@ -34,7 +34,7 @@ from contraport.encoders.tower import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.training")
@@ -189,7 +189,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def mismatch_pairs(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
+def mismatch_pairs(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> tuple[Dataset, Tensor | None]:
     """Mismatch a share of the training pairs on purpose (option `mismatch`); return the dataset and the partners.
 
     The partners are None without the option `mismatch`. A resumed run keeps its partners.

@@ -21,14 +21,14 @@ from contraport.encoders.lora import add_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.errors import UsageError, check, one_line_reason
-from contraport.runs import Run
+from contraport.runs import RunFolder
 from contraport.seeding import seed_torch_generators
 from contraport.training.config import Settings
 from contraport.training.optimization import check_supports_layer_decay
 
 
 @torch.random.fork_rng(devices=[])  # constructing a model draws weights before they are replaced
-def load_initial_weights(settings: Settings, run: Run | None = None) -> InitialWeights | None:
+def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> InitialWeights | None:
     """Load the initial weights of the encoders; None if they are random.
 
     Torch's global random state does not change.
