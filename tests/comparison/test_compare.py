@@ -41,7 +41,7 @@ from contraport.comparison.result_statistics import (
     TableEntry,
     judge_claim,
 )
-from contraport.comparison.seed_intervals import MAX_SEEDS
+from contraport.comparison.seed_intervals import MAX_SEEDS, paired_difference
 from contraport.comparison.tuning import (
     SEARCH_RANGES,
     SearchRange,
@@ -111,6 +111,7 @@ def test_table_contains_the_results_of_the_runs(folder: Path) -> None:
     assert "digits, standard:" in (folder / "table.md").read_text()
     page = (folder / "page.html").read_text()
     assert results["sentences"][0] in page
+    assert results["sentences"][0] in (folder / "table.md").read_text()
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -639,9 +640,62 @@ def test_sentence_names_failures_and_missing_intervals() -> None:
         cell("hot", None, measure="knn", failed="the loss is nan"),
         cell("hotter", None, measure="knn", failed="the loss is nan"),
     )
-    assert told == ("on: other has the best kNN, 91.0 ± 1.0%; no interval is known for other; hot and hotter failed.")
+    assert told == (
+        "on: other has the best kNN, 91.0 ± 1.0%; no interval for other, as its variance is unknown; hot and hotter failed."
+    )
     failed = cell("base", None, measure="knn", failed="the loss is nan")
     assert sentence_of(failed) == "on: nothing was measured; base failed."
+
+
+def test_sentence_counts_the_metrics_that_differ() -> None:
+    up, down, unsure = Difference(0.1, 0.05, 0.15), Difference(-0.1, -0.15, -0.05), Difference(0.0, -0.1, 0.1)
+    apart = {"knn": (up, down), "alignment": (up, unsure), "effective_rank": (down, unsure), "nmi": (up, unsure)}
+    cells = [
+        cell(row, 0.9, difference, measure=measure)
+        for measure, differences in apart.items()
+        for row, difference in zip(("base", "a", "b", "c"), (None, *differences, unsure), strict=True)
+    ]
+    (told,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).summary_sentences
+    assert told.endswith(
+        " Of 4 metrics, each tested by itself against base: a is significantly better in 2 (kNN and NMI), worse in 1 "
+        "(alignment) and different in 1 (effective rank); b is significantly worse in 1 (kNN); c in none."
+    )
+    (told,) = Comparison("", Path(), "base", ["base", "c"], ["on"], cells).summary_sentences
+    assert told.endswith(" Of 4 metrics, each tested by itself against base: none differs significantly.")
+
+
+@pytest.mark.parametrize(
+    ("values", "items", "reason"),
+    [
+        ([0.9, 0.9], None, "exactly the same with all 2 seeds"),
+        ([0.9, 0.9], [[1.0, 0.0], [1.0, 0.0]], "exactly the same with all 2 seeds"),
+        ([0.9], None, "there is one seed"),
+        ([0.9], [[1.0, 0.0]], "the same on each test item"),
+    ],
+)
+def test_sentence_explains_a_missing_interval(
+    values: list[float], items: list[list[float]] | None, reason: str
+) -> None:
+    array, of_items = np.array(values), None if items is None else np.array(items)
+    difference = paired_difference(array, array, of_items, of_items)
+    assert difference.with_interval() is None
+    assert reason in str(difference.missing_interval_reason)
+    cells = [
+        one._replace(num_seeds=len(values), interval=None, missing_interval_reason=difference.missing_interval_reason)
+        for measure in ("knn", "nmi")
+        for one in (cell("base", 0.9, measure=measure), cell("other", 0.9, measure=measure))
+    ]
+    cells[0] = cells[0]._replace(missing_interval_reason=None)
+    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
+    seeds = "there is one seed" if len(values) == 1 else f"all {len(values)} seeds agree exactly"
+    assert f"base has the best kNN, 90.0% without an interval, as {seeds}; no interval for other, as " in told
+    assert f"no interval in NMI for other, as {difference.missing_interval_reason}." in told
+
+
+def test_differences_with_an_interval_need_no_reason() -> None:
+    difference = paired_difference(np.array([0.9, 0.8]), np.array([0.7, 0.7]))
+    assert difference.with_interval() is not None
+    assert difference.missing_interval_reason is None
 
 
 def test_sentence_names_references_as_good_as_the_best() -> None:
@@ -694,7 +748,7 @@ def test_no_interval_for_one_seed_without_items(tmp_path: Path) -> None:
     asked = SMALL | {"seeds": 1, "metrics": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
     found = compare(**asked, out=tmp_path)
     assert "±" not in found.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
-    assert "no interval is known for gca-ince" in found.summary_sentences[0]
+    assert "no interval for gca-ince, as there is one seed" in found.summary_sentences[0]
     page = (tmp_path / "page.html").read_text()
     assert page.count('<span class="told">') == 2, "a row is drawn all the same"
 

@@ -203,6 +203,8 @@ def test_error_names_where_weights_were_searched(monkeypatch: pytest.MonkeyPatch
         load_pretrained("resnet18")
     assert HF_HUB_CACHE in str(caught.value)
     assert "no network at all" in str(caught.value)
+    assert "init='FOLDER'" in str(caught.value)
+    assert "encoder='lite0'" in str(caught.value)
     assert "\n" not in str(caught.value)
     for encoder in ("small-cnn", None, nn.Linear(2, 2)):
         with raises_usage_error("pretrained.no_weights", "resnet18"):

@@ -390,6 +390,13 @@ def test_names_the_missing_part_in_one_line(folder, missing, part):
     with raises_usage_error("encoder.not_loaded", f"the {part} of", folder) as caught:
         load_pretrained(str(folder))
     assert "\n" not in str(caught.value)
+    assert "Without a network" not in str(caught.value)
+
+
+def test_names_encoders_that_need_no_network(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with raises_usage_error("encoder.not_loaded", "no-such/model", "local folder", "encoder='small-text'"):
+        load_pretrained("no-such/model")
 
 
 def test_tokenizer_requires_export_to_a_folder(folder, tmp_path):

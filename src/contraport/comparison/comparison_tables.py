@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metrics of the tables, in order; the summary sentences are about the first."""
+        """Metrics of the tables, in order; the summaries name values of the first, and count differences of all."""
         return select_metrics_keeping_order([entry.metric_key for entry in self.entries])
 
     @property
@@ -109,7 +109,7 @@ class Comparison:
 
     @property
     def summary_sentences(self) -> list[str]:
-        """One summary sentence for each column, about the first metric."""
+        """Summary of each column: values of the first metric, and the number of metrics that differ significantly."""
         return [_summarize_column(self, column) for column in self.columns] if self.entries else []
 
     def markdown(self) -> str:
@@ -299,6 +299,9 @@ def _summarize_column(comparison: Comparison, column: str) -> str:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     best, title = _find_best_entry(metric, entries), lower_first_letter(metric.title)
     value = f"{format_mean_with_interval(metric, best)}{'%' if metric.in_percent else ''}"
+    if best.interval is None:
+        reason = f"all {best.num_seeds} seeds agree exactly" if best.num_seeds > 1 else "there is one seed"
+        value = f"{value} without an interval, as {reason}"
     superlative = "highest" if metric.better_direction == "neither" else "best"
     parts = [
         f"{best.row_name} has {value} on {title}"
@@ -307,7 +310,35 @@ def _summarize_column(comparison: Comparison, column: str) -> str:
     ]
     parts += _baseline_clauses(comparison, metric, entries)
     parts += [*failure, *_reference_clauses(comparison, column, metric, entries)]
-    return f"{column}: {'; '.join(parts)}."
+    return f"{column}: {'; '.join(parts)}.{_count_differing_metrics(comparison, column)}"
+
+
+def _count_differing_metrics(comparison: Comparison, column: str) -> str:
+    """Write a sentence on how many metrics differ significantly from the baseline; empty for a single metric."""
+    metrics, clauses, equal = comparison.metrics, [], []
+    others = [row for row in comparison.rows if row != comparison.baseline]
+    missing: dict[str, list[str]] = {}
+    for row in others if len(metrics) > 1 else ():
+        names: dict[str, list[str]] = {"better": [], "worse": [], "different": []}
+        for metric in metrics:
+            entry, title = comparison.find_entry(row, column, metric.key), lower_first_letter(metric.title)
+            if entry is None or entry.difference is None:
+                if metric != metrics[0] and entry is not None and entry.missing_interval_reason:
+                    missing.setdefault(f"{row}, as {entry.missing_interval_reason}", []).append(title)
+            elif entry.difference.is_significant:
+                is_better = (entry.difference.value > 0) == (metric.better_direction == "higher")
+                word = "better" if is_better else "worse"
+                names["different" if metric.better_direction == "neither" else word].append(title)
+        counts = [f"{word} in {len(titles)} ({_join_first_names(titles)})" for word, titles in names.items() if titles]
+        if counts:
+            clauses.append(f"{row} is significantly {join_names(counts)}")
+        else:
+            equal.append(row)
+    if equal:
+        clauses.append(f"{_join_first_names(equal)} in none" if clauses else "none differs significantly")
+    clauses += [f"no interval in {_join_first_names(titles)} for {reason}" for reason, titles in missing.items()]
+    start = f" Of {len(metrics)} metrics, each tested by itself against {comparison.baseline}: "
+    return f"{start}{'; '.join(clauses)}." if clauses else ""
 
 
 def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
@@ -349,8 +380,11 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
     if rest := [name for name in differences if name not in above and name not in below]:
         verb = "does" if len(rest) == 1 else "do"
         parts.append(f"{_join_first_names(rest)} {verb} not differ significantly from {baseline}")
-    unknown = [one.row_name for one in entries if one.row_name not in differences and one.row_name != baseline]
-    return [*parts, f"no interval is known for {_join_first_names(unknown)}"] if unknown else parts
+    unknown: dict[str, list[str]] = {}
+    for one in entries:
+        if one.difference is None and one.row_name != baseline:
+            unknown.setdefault(one.missing_interval_reason or "its variance is unknown", []).append(one.row_name)
+    return parts + [f"no interval for {_join_first_names(names)}, as {reason}" for reason, names in unknown.items()]
 
 
 def _join_first_names(names: Sequence[str]) -> str:

@@ -67,6 +67,7 @@ class TableEntry(NamedTuple):
         difference: difference from the baseline with its confidence interval (Bonferroni-corrected within the table).
         training_seconds: mean training time in seconds.
         failure_reason: reason why the first failed training failed; None if none failed.
+        missing_interval_reason: reason why there is no difference from the baseline; None for the baseline itself.
     """
 
     row_name: str
@@ -78,6 +79,7 @@ class TableEntry(NamedTuple):
     difference: Difference | None
     training_seconds: float | None
     failure_reason: str | None
+    missing_interval_reason: str | None = None
 
 
 class EpochMean(NamedTuple):
@@ -112,7 +114,8 @@ def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
 
 def from_json_record(kind: type[T], record: Mapping[str, Any]) -> T:
     """Convert a record of `results.json` to a named tuple: an entry of the table, or a mean at one epoch."""
-    fields = {name: record[_RECORD_KEYS.get(name, name)] for name in kind._fields}
+    keys = {name: _RECORD_KEYS.get(name, name) for name in kind._fields}
+    fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}
     for name, interval in (("interval", Interval), ("difference", Difference)):
         if fields.get(name) is not None:
             fields[name] = interval(*fields[name])
@@ -243,6 +246,11 @@ def build_entries(grid: Grid, results: CellResults) -> list[TableEntry]:
                     difference=None if difference is None else difference.with_interval(comparisons=comparisons),
                     training_seconds=float(np.mean(seconds)) if seconds else None,
                     failure_reason=next((one["failed"] for one in of_cell if "failed" in one), None),
+                    missing_interval_reason=None
+                    if is_baseline or not has_values
+                    else "it has no seed in common with the baseline"
+                    if difference is None
+                    else difference.missing_interval_reason,
                 )
             )
     return entries

@@ -117,6 +117,15 @@ class PairedDifference:
     item_variance: VarianceEstimate | None
     reducible_item_variance: float = 0.0
 
+    @property
+    def missing_interval_reason(self) -> str | None:
+        """Reason why the difference has no confidence interval; None if it has one."""
+        if any(one is not None and one.variance > 0 for one in (self.seed_variance, self.item_variance)):
+            return None
+        if self.num_seeds > 1:
+            return f"its difference is exactly the same with all {self.num_seeds} seeds"
+        return "there is one seed" if self.item_variance is None else "its difference is the same on each test item"
+
     def __neg__(self) -> PairedDifference:
         return replace(self, value=-self.value)
 

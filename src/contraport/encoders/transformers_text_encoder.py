@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items_of_shape
+from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
 from contraport.errors import UsageError, check, check_name, import_optional, one_line_reason, unknown_name_error
@@ -236,7 +236,11 @@ def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
-        raise UsageError(f"{_load_failure(part, where)}: {one_line_reason(error)}", kind="not_loaded") from error
+        message = f"{_load_failure(part, where)}: {one_line_reason(error)}"
+        if not Path(where).is_dir():
+            offline = f"a local folder as encoder, or {format_options(encoder='small-text')}, which starts untrained"
+            message = f"{message.removesuffix('.')}. Without a network: {offline}."
+        raise UsageError(message, kind="not_loaded") from error
 
 
 def _load_failure(part: str, where: str) -> str:
