@@ -18,7 +18,6 @@ import shutil
 import stat
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -28,9 +27,6 @@ from contraport._utils.formatting import format_options
 
 MAX_LISTED_NAMES = 10
 """Maximum number of valid names in a message; of a longer list only the most similar names are shown."""
-
-MAX_SINGLE = 3.4e38
-"""Largest number in single precision, rounded down."""
 
 
 class UsageError(ValueError):
@@ -153,8 +149,7 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
         if partly or error.errno == errno.ENOSPC:
             folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
             cause = f"{cause}; {shutil.disk_usage(folder).free / 1e6:,.1f} MB of its disk are free"
-        message = f"{argument}: {path} cannot be written to: {cause}.{remedy()}"
-        raise UsageError(message, kind="not_writable") from error
+        raise UsageError(f"{argument}: {path} cannot be written to: {cause}.{remedy()}", kind="not_writable") from error
 
 
 def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], noun: str = "name") -> UsageError:
@@ -243,44 +238,45 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a real number, of Python or NumPy, in the range of single precision.
-
-    >>> is_finite_number(-0.5), is_finite_number(float("nan")), is_finite_number(1e39), is_finite_number(True)
-    (True, False, False, False)
-    """
-    limit = 2**63 if isinstance(value, numbers.Integral) else MAX_SINGLE  # torch takes no larger integers
-    return is_number(value) and -limit < value < limit
+    """Return whether a value is a real number in the range of single precision; an integer must have 64 bits."""
+    limit = 2**63 if isinstance(value, numbers.Integral) else 3.4e38
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and -limit < value < limit
 
 
 def check_integer(argument: str, value: object, least: int = 1, most: int | None = None) -> None:
     """Raise `UsageError` unless a value is an integer >= `least` (and <= `most`, if given)."""
-    if not is_integer(value) or not least <= value <= (2**63 - 1 if most is None else most):
+    if not is_integer(value) or not least <= value < 2**63 or (most is not None and value > most):
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{argument}: must be an integer {bounds}, got {format_value(value)}.")
+        raise _value_error(argument, f"an integer {bounds}", value)
 
 
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless a value is a positive finite number (or infinity, if allowed)."""
     valid = (is_finite_number(value) and value > 0) or (allow_infinity and is_number(value) and value == math.inf)
-    expected = "a positive number" if allow_infinity else "a positive finite number"
-    check(valid, f"{argument}: must be {expected}, got {format_value(value)}.")
+    if not valid:
+        raise _value_error(argument, "a positive number" if allow_infinity else "a positive finite number", value)
 
 
 def check_nonnegative(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number >= 0."""
-    valid = is_finite_number(value) and value >= 0
-    check(valid, f"{argument}: must be a finite number >= 0, got {format_value(value)}.")
+    if not is_finite_number(value) or value < 0:
+        raise _value_error(argument, "a finite number >= 0", value)
 
 
 def check_finite(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number."""
-    check(is_finite_number(value), f"{argument}: must be a finite number, got {format_value(value)}.")
+    if not is_finite_number(value):
+        raise _value_error(argument, "a finite number", value)
 
 
 def check_boolean(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is True or False."""
-    if value is not True and value is not False:
-        raise UsageError(f"{argument}: must be True or False, got {format_value(value)}.")
+    if not isinstance(value, bool):
+        raise _value_error(argument, "True or False", value)
+
+
+def _value_error(argument: str, expected: str, value: object, kind: str = "invalid") -> UsageError:
+    return UsageError(f"{argument}: must be {expected}, got {format_value(value)}.", kind=kind)
 
 
 def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None:
@@ -292,19 +288,15 @@ def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None
 def check_type(argument: str, value: object, expected: Any, example: str) -> None:
     """Raise `UsageError` unless a value is an instance of a class, such as the example, and no class itself."""
     if not isinstance(value, expected) or isinstance(value, type):
-        article = "an" if expected.__name__[0] in "AEIOU" else "a"
-        message = f"{argument}: must be {article} {expected.__name__}, such as {example}, got {format_value(value)}."
-        raise UsageError(message, kind="type")
+        raise _value_error(argument, f"of type {expected.__name__}, such as {example}", value, "type")
 
 
 def check_sequence(argument: str, value: Any, expected: str) -> None:
     """Raise `UsageError` unless a value is a list, a tuple or an array of at least one element, as described."""
-    try:
-        length = -1 if isinstance(value, str | bytes | Mapping | AbstractSet) else len(value)
-    except TypeError:  # no length, or a tensor without dimensions
-        length = -1
-    kind = "missing" if length == 0 else "type"
-    check(length > 0, f"{argument}: must be {expected}, got {format_value(value)}.", kind)
+    is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
+    size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None
+    if not size:
+        raise _value_error(argument, expected, value, "type" if size is None else "missing")
 
 
 def format_value(value: object) -> str:
@@ -383,8 +375,7 @@ def check_regular_file(argument: str, path: str | Path) -> None:
     if stat.S_ISREG(mode):
         return
     check(not stat.S_ISDIR(mode), f"{argument}: must be a file, got the folder {path}.", "is_folder")
-    message = f"{argument}: must be a regular file, got {path} (a pipe, device or socket)."
-    raise UsageError(message, kind="not_a_file")
+    raise UsageError(f"{argument}: must be a regular file, got {path} (a pipe, device or socket).", kind="not_a_file")
 
 
 def check_existing_file(argument: str, path: str | Path) -> None:

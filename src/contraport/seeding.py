@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from contraport.errors import UsageError, check, is_integer
+from contraport.errors import UsageError
 
 _FIXED_SEEDS = {"data.split": 0}
 """Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
 
 
-def derive_seed(purpose: str, *keys: int) -> int:
+def derive_seed(purpose: str, *keys: Any) -> int:
     """Derive the 128-bit seed of a random stream from a purpose and keys.
 
     Args:
@@ -31,7 +31,8 @@ def derive_seed(purpose: str, *keys: int) -> int:
     if purpose in _FIXED_SEEDS and not keys:
         return _FIXED_SEEDS[purpose]
     for key in keys:
-        check(is_integer(key), f"seed: must be an integer, got {key!r}.")
+        if not isinstance(key, int | np.integer):
+            raise UsageError(f"seed: must be an integer, got {key!r}.")
     # A hash, not `SeedSequence` of the keys, which pads with zeros: there (1,) and (1, 0) are one stream.
     text = repr((purpose, *map(int, keys)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")

@@ -641,7 +641,8 @@ def test_sentence_names_failures_and_missing_intervals() -> None:
         cell("hotter", None, measure="knn", failed="the loss is nan"),
     )
     assert told == (
-        "on: other has the best kNN, 91.0 ± 1.0%; no interval for other, as its variance is unknown; hot and hotter failed."
+        "on: other has the best kNN, 91.0 ± 1.0%; no interval for other, as its variance is unknown; hot and hotter "
+        "failed."
     )
     failed = cell("base", None, measure="knn", failed="the loss is nan")
     assert sentence_of(failed) == "on: nothing was measured; base failed."

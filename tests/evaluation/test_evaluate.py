@@ -28,7 +28,7 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.report_run import load_runs
 from contraport.reporting.verdict import write_verdict_sentences
-from contraport.runs import Run, as_run
+from contraport.runs import Run, RunFolder, as_run
 
 
 @pytest.fixture(scope="module")
@@ -474,9 +474,9 @@ def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None
     assert not any("does not know" in note or "cannot be built" in note for note in notes)
 
 
-def trained(path: Path, **given: Any) -> Run:
+def trained(path: Path, **given: Any) -> RunFolder:
     settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | given
-    return contraport.train(data=vectors(60, 3), out=path, **settings)
+    return as_run(contraport.train(data=vectors(60, 3), out=path, **settings))
 
 
 def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

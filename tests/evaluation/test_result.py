@@ -97,7 +97,7 @@ def audited(tmp_path: Path) -> tuple[Run, str]:
     torch.manual_seed(0)
     model = Model(shapes=data.shapes, shared=False)
     run = make_run(tmp_path / "run", model, data=path, augment=None, test_fraction=0.25)
-    as_run(run).save_pair_scores({"scores": np.arange(45) / 45})
+    as_run(run).save_arrays(as_run(run).pairs_path, {"scores": np.arange(45) / 45})
     return run, path
 
 

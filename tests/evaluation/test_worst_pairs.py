@@ -18,7 +18,7 @@ def audited(folder: Path, **further: np.ndarray) -> Run:
     run = RunFolder.create(folder, {"data": "toy"})
     scores = np.arange(ITEMS)[::-1] / ITEMS
     partners = np.where(np.arange(ITEMS) != ITEMS - 3, 3, -1)
-    run.save_pair_scores({"scores": scores, "partners": partners} | further)
+    run.save_arrays(run.pairs_path, {"scores": scores, "partners": partners} | further)
     return run
 
 

@@ -118,7 +118,7 @@ def make_run(tmp_path: Path) -> Maker:
                 texts = np.array([f"<b>pair {k}" for k in range(10)])
                 seen = {"worst": np.arange(10), "worst_1": pictures, "worst_2": texts, "worst_better": texts}
                 write_arrays(run.samples_path, samples | seen | {"worst_views": np.array(["image", "text"])})
-            run.save_pair_scores(found | {name: np.array(number) for name, number in numbers.items()})
+            run.save_arrays(run.pairs_path, found | {name: np.array(number) for name, number in numbers.items()})
         return run
 
     return make

@@ -636,7 +636,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     bars = builder.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
     made = make_run("first", audited=True)
-    made.save_pair_scores(made.pair_scores() | {"partners": np.full(60, 0)})
+    made.save_arrays(made.pairs_path, made.pair_scores() | {"partners": np.full(60, 0)})
     ((first,),) = [build_pair_audit_section(builder_of(made)).template_variables["audits"]]
     assert first["lowest_pairs"][0]["better_partner"] == 0
     assert build_pair_audit_section(builder_of(make_run("plain"))) is None

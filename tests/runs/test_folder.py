@@ -89,7 +89,7 @@ def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest
             passing.unlink()
         check_regular_file(argument, path)
 
-    monkeypatch.setattr("contraport.runs.run_folder.check_regular_file", gone)
+    monkeypatch.setattr("contraport.runs.run.check_regular_file", gone)
     assert run.metrics() == [{"step": 1}]
 
 

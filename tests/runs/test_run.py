@@ -145,28 +145,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("items", "item_metric_values"),
-        ("item_values", "item_metric_values"),
-        ("model_epochs", "num_trained_epochs"),
-        ("pairs", "pair_scores"),
-        ("partners", "mismatched_partners"),
-        ("samples", "page_arrays"),
-        ("split", "split_record"),
-    ],
-)
-def test_deprecated_methods_still_work_with_a_warning(old: str, new: str, tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    with pytest.warns(FutureWarning, match=new):
-        assert getattr(run, old) == getattr(run, new)
+def test_deprecated_method_still_works_with_a_warning(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with pytest.warns(FutureWarning, match="pair_scores"):
+        assert run.pairs == run.pair_scores  # type: ignore[attr-defined]
     with pytest.raises(AttributeError):
         run.no_such_method  # noqa: B018
 
 
 def test_a_run_has_few_public_names() -> None:
-    public = {name for name in dir(Run("runs/none")) if not name.startswith("_")}
+    public = {name for name in dir(Run("runs/none")) if not name.startswith("_")} - {"pairs"}
     assert public == {
         "config", "encoder", "evaluation", "metrics", "model", "name", "pair_scores", "path", "resume_command",
         "settings", "view_scores",

@@ -117,7 +117,7 @@ def test_figure_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("change", "code", "values"),
     [
-        (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0.invalid", [1]),
+        (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0.shape", ["(1, 4)"]),
         (lambda x0, x1, a: (x0, x1[:3], None), "x1.shape", [(7, 4), (3, 4)]),
         (lambda x0, x1, a: (x0, x1, a[:3]), "alpha.shape", [(14, 14), (3, 14)]),
         (lambda x0, x1, a: (x0, x1, a / 0), "alpha.invalid", ["nonnegative"]),

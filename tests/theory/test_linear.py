@@ -77,5 +77,5 @@ def test_rejects_invalid_arguments(digits):
     x0, x1, _ = digits
     with raises_usage_error("dimensions.invalid", 64, 65):
         train_linear_encoder(x0, x1, 65)
-    with raises_usage_error("widths.invalid"):
+    with raises_usage_error("widths.missing"):
         train_deep_linear_encoder(x0, x1, ())

@@ -25,11 +25,7 @@ class NameWithSettings(NamedTuple):
 
 
 def parse_spec(
-    argument: str,
-    text: object,
-    valid: Mapping[str, Iterable[str]],
-    *,
-    default_setting: Mapping[str, str] | None = None,
+    argument: str, text: object, valid: Mapping[str, Iterable[str]], *, default_setting: Mapping[str, str] | None = None
 ) -> NameWithSettings:
     """Parse a name with settings: ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
 

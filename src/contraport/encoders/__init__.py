@@ -4,8 +4,8 @@ from contraport.encoders.factory import (
     build_encoder,
     check_custom_code_trusted,
     default_encoder_name,
-    encoder_to_config,
     is_user_module_description,
+    serialize_encoder,
 )
 from contraport.encoders.initial_weights import InitialWeights, load_pretrained, read_initial_weights
 from contraport.encoders.model import FeatureExtractor, Model
@@ -22,10 +22,10 @@ __all__ = [
     "build_encoder",
     "check_custom_code_trusted",
     "default_encoder_name",
-    "encoder_to_config",
     "is_user_module_description",
     "kind_from_shape",
     "load_pretrained",
     "read_initial_weights",
     "resolve_view",
+    "serialize_encoder",
 ]

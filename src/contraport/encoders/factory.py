@@ -60,20 +60,19 @@ def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code:
     """Raise `UsageError` if a saved configuration names Python code to import and the user does not trust it."""
     code = ", ".join(map(repr, list_custom_code_encoders(encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
-    message = f"encoder: {where} names code to run: {code}. {remedy}"
-    check(trust_remote_code or not code, message, "untrusted")
+    check(trust_remote_code or not code, f"encoder: {where} names code to run: {code}. {remedy}", "untrusted")
 
 
-def encoder_to_config(encoder: object) -> Any:
+def serialize_encoder(encoder: object) -> Any:
     """Return the entry of an encoder in a saved configuration: its name, or a description of a user's module.
 
-    >>> encoder_to_config(["mlp", nn.Linear(3, 2)])
+    >>> serialize_encoder(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
     """
     if isinstance(encoder, Mapping):
-        return {str(view): encoder_to_config(each) for view, each in encoder.items()}
+        return {str(view): serialize_encoder(each) for view, each in encoder.items()}
     if isinstance(encoder, list | tuple):
-        return [encoder_to_config(each) for each in encoder]
+        return [serialize_encoder(each) for each in encoder]
     if not isinstance(encoder, nn.Module):
         return encoder
     state = {name: tuple(value.shape) for name, value in encoder.state_dict().items()}

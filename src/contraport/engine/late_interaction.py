@@ -118,8 +118,7 @@ class LateInteraction(Kernel):
             check(good, f"{name}: requires matching {' or '.join(used_by)}, got {matching!r}.", "matching")
         prices = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
         good = len(prices) == 2 and all(is_number(price) and price >= 0 for price in prices) and prices[0] > 0
-        message = f"relaxation: must be positive, or a pair of which the second may be 0, got {relaxation!r}."
-        check(good, message)
+        check(good, f"relaxation: must be positive, or a pair of which the second may be 0, got {relaxation!r}.")
         self.matching, self.token_temperature, self.iterations = matching, token_temperature, iterations
         self.relaxation, self.reduction = prices, reduction
         tau, steps = (0.0 if matching == "max" else float(token_temperature)), 0

@@ -34,23 +34,23 @@ Indices: TypeAlias = Tensor | slice
 """Selection of rows or columns: a tensor of indices, or a slice."""
 
 
-class PairWeights(Protocol):
-    """Protocol of pair weights: an (N, M) matrix, dense or implicit, that can be multiplied and summed."""
+class LinearOperator(Protocol):
+    """Protocol of linear operators: (N, M) matrices, dense or implicit, that can be multiplied and summed."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return the product of the weights with y: (M, ...) to (N, ...)."""
+        """Return the product of the matrix with y: (M, ...) to (N, ...)."""
 
     def row_mass(self) -> Tensor:
-        """Return the sum of the weights of each row, (N,)."""
+        """Return the sum of each row, (N,)."""
 
-    def take_rows(self, rows: slice) -> PairWeights:
-        """Return the weights of some rows and all columns."""
+    def take_rows(self, rows: slice) -> LinearOperator:
+        """Return the matrix of some rows and all columns."""
 
-    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairWeights:
-        """Return the weights of some rows and some columns."""
+    def take_rows_and_columns(self, rows: Indices, columns: Indices) -> LinearOperator:
+        """Return the matrix of some rows and some columns."""
 
     def dense(self) -> Tensor:
-        """Return the weights as an (N, M) tensor."""
+        """Return the matrix as an (N, M) tensor."""
 
 
 class LogKernel(ABC):
@@ -132,7 +132,7 @@ class LogKernel(ABC):
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
-    def weighted_row_sums(self, weight: PairWeights) -> Tensor:
+    def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
         """Return the weighted sum of log K over each row, sum_j W_ij log K_ij, (N,); differentiable."""
 
         def inner(rows: slice) -> Tensor:
@@ -272,7 +272,7 @@ class InnerProductLogKernel(LogKernel):
             )
         return self._apply_link(pairwise_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
-    def weighted_row_sums(self, weight: PairWeights) -> Tensor:
+    def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
         if self.link is not None:
             return super().weighted_row_sums(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)

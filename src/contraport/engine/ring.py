@@ -28,7 +28,7 @@ from torch import Tensor
 from contraport.distributed import Processes, RingExchange
 from contraport.engine.geometry import Geometry
 from contraport.engine.links import Link
-from contraport.engine.log_kernels import Indices, LogKernel, PairWeights
+from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
@@ -193,7 +193,7 @@ class RingLogKernel(LogKernel):
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]  # gathered by rank
 
-    def weighted_row_sums(self, weight: PairWeights) -> Tensor:
+    def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.reduce_to_pass_inputs(), tensors)
         own: Tensor = _WeightedRowSums.apply(structure, weight, *tensors)
@@ -423,7 +423,7 @@ class _WeightedRowSums(torch.autograd.Function):
     """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
 
     @staticmethod
-    def forward(ctx: Any, structure: TreeStructure, weight: PairWeights, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, structure: TreeStructure, weight: LinearOperator, *tensors: Tensor) -> Tensor:
         ctx.structure, ctx.weight = structure, weight
         ctx.save_for_backward(*tensors)
         ring: RingLogKernel = unflatten(structure, tensors)
@@ -468,7 +468,7 @@ class _WeightedRowSums(torch.autograd.Function):
         return None, None, *[gradients.get(id(v)) for v in tensors]
 
 
-def _take_weights(weight: PairWeights, ring: RingLogKernel, visit: Visit) -> PairWeights:
+def _take_weights(weight: LinearOperator, ring: RingLogKernel, visit: Visit) -> LinearOperator:
     rows, columns = (
         ring.row_shards.owner_range_to_rows(visit.rows),
         ring.column_shards.owner_range_to_rows(visit.columns),

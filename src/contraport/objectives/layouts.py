@@ -354,8 +354,9 @@ class Component(ReprMixin):
     def __post_init__(self) -> None:
         instance: Any = self
         for option in fields(instance):
-            if option.type == "bool":
-                check_boolean(option.name, getattr(self, option.name))
+            value = getattr(self, option.name)
+            if option.type == "bool" and not isinstance(value, bool):
+                check_boolean(option.name, value)
 
 
 class Layout(Component, ABC):

@@ -188,30 +188,16 @@ def parse_constraint_schedule(text: str, unit: int) -> LossSchedule:
     return FixedConstraint(build_from_spec("constraint", text, classes))
 
 
-@dataclass(frozen=True)
-class PlanWeightsSchedule:
-    """Schedule of `PlanWeights` over training steps: the strength changes, the number of iterations does not.
+def parse_plan_weights_schedule(text: str, steps: int) -> Callable[[int], PlanWeights]:
+    """Parse a schedule of plan weights, a function of the step.
 
-    >>> PlanWeightsSchedule(RampSchedule(0, 0.9, steps=100, shape="linear"), iterations=20).weights_at(50)
-    PlanWeights(strength=0.45, iterations=20, item_weights=None)
-    """
-
-    strength: RampSchedule
-    iterations: int
-
-    def weights_at(self, step: int) -> PlanWeights:
-        """Return the `PlanWeights` at a step, counted from 0."""
-        return PlanWeights(self.strength.value(step), self.iterations)
-
-
-def parse_plan_weights_schedule(text: str, steps: int) -> PlanWeightsSchedule:
-    """Parse a schedule of plan weights: ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
+    It is ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 
     Raises:
         UsageError: an unknown setting, or a value that is out of range.
 
     >>> schedules = [parse_plan_weights_schedule(text, steps=100) for text in ("plan", "plan:0:0.5:linear")]
-    >>> schedules[0].weights_at(0).strength, schedules[1].weights_at(50).strength
+    >>> schedules[0](0).strength, schedules[1](50).strength
     (0.9, 0.25)
     """
     settings = parse_spec(
@@ -223,4 +209,5 @@ def parse_plan_weights_schedule(text: str, steps: int) -> PlanWeightsSchedule:
         raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")
     for strength in (start, end):
         PlanWeights(strength, iterations)  # checks the values
-    return PlanWeightsSchedule(RampSchedule(start, end, steps, shape), iterations)
+    ramp = RampSchedule(start, end, steps, shape)
+    return lambda step: PlanWeights(ramp.value(step), iterations)

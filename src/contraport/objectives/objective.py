@@ -377,8 +377,7 @@ class SumLoss(Loss):
 
     def set_constraint(self, constraint: Constraint) -> None:
         """Raise `UsageError`: each objective has its own constraint."""
-        message = f"constraint: can only be replaced in a single objective, got {self!r}."
-        raise UsageError(message, kind="sum")
+        raise UsageError(f"constraint: can only be replaced in a single objective, got {self!r}.", kind="sum")
 
     def weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
         """Yield each objective with its weight."""

@@ -170,7 +170,7 @@ class PairSet:
         return total
 
     def row_mass(self) -> Tensor:
-        """Return the number of pairs in each row, (N,) integers; named as in `PairWeights`."""
+        """Return the number of pairs in each row, (N,) integers; named as in `LinearOperator`."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, like: Tensor) -> Tensor:

@@ -382,8 +382,7 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
     for name in ("ids", "weights", "column_weights", "present", "negatives"):
         used = name in inputs.attributes or options.get(name) is not None
         check(not used, f"{name}: not accepted by {of}.", "conflict")
-    good = inputs.num_first_items is None
-    check(good, f"views: must show the same items for {of}.", "different_items")
+    check(inputs.num_first_items is None, f"views: must show the same items for {of}.", "different_items")
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:

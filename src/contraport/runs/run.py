@@ -19,7 +19,12 @@ import yaml
 from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, check_regular_file, one_line_reason
-from contraport.options import accept_deprecated_keywords, has_object_placeholder, replace_deprecated_options
+from contraport.options import (
+    accept_deprecated_keywords,
+    has_object_placeholder,
+    keep_deprecated_attributes,
+    replace_deprecated_options,
+)
 from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_types
 
 if TYPE_CHECKING:
@@ -46,6 +51,7 @@ class _CachedConfig:
     settings: Settings | None = None
 
 
+@keep_deprecated_attributes(pairs="pair_scores")
 class Run:
     """Training that was written to a folder: its settings, metrics, trained model and evaluation.
 
@@ -231,8 +237,7 @@ def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") ->
             "mismatched.npz": f": only a training with {format_options(mismatch=...)} writes it",
             "model": f": its training is not complete; continue it with {format_options(resume=True)}",
         }
-        message = f"run: {path.parent} has no {path.name}{remedies.get(path.name, '')}."
-        raise UsageError(message, kind="missing_file")
+        raise UsageError(f"run: {path.parent} has no {path.name}{remedies.get(path.name, '')}.", kind="missing_file")
     try:
         return reader(path)
     except UsageError:
@@ -293,16 +298,8 @@ _ARRAY_NAMES_BY_TYPE = {
     (1, "b"): ("kept",),
     (2, "b"): ("kept_views",),
     (1, "f"): (
-        "spectrum",
-        "losses",
-        "suspicion",
-        "scores",
-        "mismatched",
-        "fdr",
-        "partner_scores",
-        "partner_confidences",
-        "view_rates",
-        "pair_rates",
+        "spectrum", "losses", "suspicion", "scores", "mismatched", "fdr", "partner_scores", "partner_confidences",
+        "view_rates", "pair_rates",
     ),
     (1, "iu"): ("labels", "plan_labels", "cosine_labels", "plan_epochs", "ids", "domains", "partners", "train", "test"),
     (1, "U"): ("class_names", "domain_names", "texts", "view_names"),
@@ -310,7 +307,7 @@ _ARRAY_NAMES_BY_TYPE = {
     (2, "iu"): ("neighbors", "confusion"),
     (3, "f"): ("plans", "targets"),
     (4, "u"): ("thumbnails", "plan_view_1", "plan_view_2"),
-}
+}  # fmt: skip
 """Names of the arrays in the .npz files of a run, by expected number of dimensions and NumPy type codes."""
 
 

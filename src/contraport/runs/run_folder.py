@@ -40,13 +40,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from contraport._utils.files import (
-    atomic_write,
-    atomic_write_folder,
-    find_leftover_files,
-    write_arrays,
-    write_text,
-)
+from contraport._utils.files import atomic_write, atomic_write_folder, find_leftover_files, write_arrays, write_text
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, report_write_errors
@@ -318,6 +312,11 @@ class RunFolder(Run):
         check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
         return dict(config)
 
+    def save_arrays(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write an .npz file of the run folder, such as the scores of an online audit."""
+        with self.translate_write_errors():
+            write_arrays(path, arrays)
+
     def page_arrays(self) -> dict[str, np.ndarray]:
         """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
         return self._read_file(self.samples_path, read_arrays, REEVALUATE)
@@ -325,21 +324,6 @@ class RunFolder(Run):
     def item_metric_values(self) -> dict[str, np.ndarray]:
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
         return self._read_file(self.items_path, read_arrays, REEVALUATE)
-
-    def save_pair_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the pair scores of the online audit."""
-        with self.translate_write_errors():
-            write_arrays(self.pairs_path, arrays)
-
-    def save_view_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the scores of the online audit of three or more views."""
-        with self.translate_write_errors():
-            write_arrays(self.view_scores_path, arrays)
-
-    def save_split_record(self, record: SplitRecord) -> None:
-        """Write the digests of the training and held-out items."""
-        with self.translate_write_errors():
-            write_arrays(self.split_path, record.to_arrays())
 
     def split_record(self) -> SplitRecord | None:
         """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
@@ -349,11 +333,6 @@ class RunFolder(Run):
         if not self.split_path.exists():
             return None
         return read_run_file(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
-
-    def save_mismatched_partners(self, partners: np.ndarray) -> None:
-        """Write the partner of each training item, if pairs are mismatched on purpose."""
-        with self.translate_write_errors():
-            write_arrays(self.mismatched_path, {"partners": partners})
 
     def mismatched_partners(self) -> np.ndarray:
         """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.

@@ -100,8 +100,7 @@ class NeighborSearchOptions(NearestItemsOptions):
 
 
 def _check_cosine(name: str, value: Any) -> None:
-    good = matches_type(value, float) and -1 <= value <= 1
-    check(good, f"{name}: must be a cosine, from -1 to 1, got {value!r}.")
+    check(matches_type(value, float) and -1 <= value <= 1, f"{name}: must be a cosine, from -1 to 1, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

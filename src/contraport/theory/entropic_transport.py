@@ -136,7 +136,6 @@ def optimal_couplings(
     [0.5, 0.5003, 0.5426]
     """
     _check_temperatures(temperatures)
-    check_sequence("iterations", iterations, "a list of numbers of iterations")
     for count in iterations:
         check_integer("iterations", count)
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)

@@ -335,8 +335,6 @@ def sweep_uniformity_penalty(
     ([0.0, 1.0], torch.Size([40, 40]))
     """
     check_sequence("factors", factors, "a list of at least one number")
-    for factor in factors:
-        check_nonnegative("factors", factor)
     data = sample_gaussian_mixture(100) if data is None else data
     check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
     by_factor = {}

@@ -117,8 +117,7 @@ def build_loop(
 
 def check_supports_layer_decay(encoder: nn.Module) -> None:
     """Raise `UsageError` unless an encoder states the order of its layers, as `layer_decay` requires (timm only)."""
-    message = f"layer_decay: requires a timm encoder, got {type(encoder).__name__}."
-    check(hasattr(encoder, "group_matcher"), message)
+    check(hasattr(encoder, "group_matcher"), f"layer_decay: requires a timm encoder, got {type(encoder).__name__}.")
 
 
 def _param_groups(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:

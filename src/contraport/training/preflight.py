@@ -105,12 +105,7 @@ def _missing_views_note(dataset: Dataset) -> str | None:
 
 
 def log_preflight_warnings(
-    settings: Settings,
-    dataset: Dataset,
-    module: TrainingModule,
-    *,
-    steps: int,
-    hint_options: Mapping[str, Any] | None,
+    settings: Settings, dataset: Dataset, module: TrainingModule, *, steps: int, hint_options: Mapping[str, Any] | None
 ) -> None:
     """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 

@@ -66,14 +66,14 @@ def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord
             _delete_leftover_files(run)
             RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
             if record is not None:
-                run.save_split_record(record)
+                run.save_arrays(run.split_path, record.to_arrays())
         return Position()
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
     position, before = read_position(run), run.split_record()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
-        run.save_split_record(record)
+        run.save_arrays(run.split_path, record.to_arrays())
     check(
         record is None or before is None or record.fingerprint == before.fingerprint,
         f"data: must be the items that the run in {run.path} was trained on.",

@@ -119,7 +119,7 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> RunFolder
                         merge_lora(components.module.model), has_random_weights=initial_weights is None
                     )
                 if components.mismatched_partners is not None and is_main_process():
-                    run.save_mismatched_partners(components.mismatched_partners.numpy())
+                    run.save_arrays(run.mismatched_path, {"partners": components.mismatched_partners.numpy()})
             _fit(settings, components, run, broadcast_object(progress), online_eval, None if owner else options)
     return run
 

@@ -196,7 +196,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
 
     def save_scores(self, run: RunFolder) -> None:
         """Write the scores of the last scoring to a run folder."""
-        run.save_pair_scores(self.build_result_arrays())
+        run.save_arrays(run.pairs_path, self.build_result_arrays())
 
     def describe_state(self) -> str:
         """Describe the last scoring: the share of wrong pairs, and the number of pairs to train on next."""

@@ -75,7 +75,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
 
     def save_scores(self, run: RunFolder) -> None:
         """Write the scores of the last scoring to a run folder."""
-        run.save_view_scores(self.build_result_arrays())
+        run.save_arrays(run.view_scores_path, self.build_result_arrays())
 
     def describe_state(self) -> str:
         """Describe the last scoring: the share of wrong views, and the number of items to train on next."""

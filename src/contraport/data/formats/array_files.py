@@ -42,12 +42,7 @@ def load_npy(path: str, split: str, test_fraction: float | None = None) -> Datas
 
 
 def dataset_from_arrays(
-    arrays: Mapping[str, Any],
-    path: str,
-    split: str,
-    test_fraction: float | None = None,
-    *,
-    owns_arrays: bool = False,
+    arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None, *, owns_arrays: bool = False
 ) -> Dataset:
     """Build one split from named arrays, with the keys of an `.npz` file; see `load_npz`.
 

@@ -108,8 +108,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
         example = format_options(columns={"views": parts or ["audio_*", "image"]})
         message = "columns: views: must be a list with the column or columns of each view, such as "
-        good = isinstance(value, list | tuple) and len(value) > 0
-        check(good, f"{message}{example}, got {value!r}.")
+        check(isinstance(value, list | tuple) and len(value) > 0, f"{message}{example}, got {value!r}.")
         views = [_match_columns(view, names, where) for view in explicit["views"]]
     used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})

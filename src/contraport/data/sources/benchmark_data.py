@@ -164,8 +164,7 @@ def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **optio
         except Exception as error:  # torchvision raises the errors of its downloads, archives and pickles
             reason = " ".join(str(error).split())
             failures.append(f"{f'download to {root}' if download else root} ({reason})")
-    message = f"data: {name} was not found in {'; '.join(failures)}. Set root to its folder."
-    raise UsageError(message, kind="not_found")
+    raise UsageError(f"data: {name} was not found in {'; '.join(failures)}. Set root to its folder.", kind="not_found")
 
 
 def _build_image_dataset(

@@ -168,8 +168,7 @@ def _resize_images(dataset: Dataset, size: int) -> Dataset:
     # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
     items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
     required = f"{size} x {size} pixels, which the encoder or image_size requires"
-    message = f"data: {dataset.name!r} must have images for {required}; an item is {items}."
-    check(len(images) > 0, message, "not_images")
+    check(len(images) > 0, f"data: {dataset.name!r} must have images for {required}; an item is {items}.", "not_images")
     if all(shape[1:] == (size, size) for shape in images):
         return dataset
     return dataset.with_store(_ResizedStore(dataset.store, size))

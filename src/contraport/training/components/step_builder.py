@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,11 +21,10 @@ from contraport.distributed import use_local_batch
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check, rename_argument
-from contraport.objectives import Cross, Loss, Objective, Pairs, Target, TemperatureSchedule, matryoshka
+from contraport.objectives import Cross, Loss, Objective, Pairs, PlanWeights, Target, TemperatureSchedule, matryoshka
 from contraport.objectives.component_specs import replace_components
 from contraport.objectives.loss_schedules import (
     LossSchedule,
-    PlanWeightsSchedule,
     parse_constraint_schedule,
     parse_plan_weights_schedule,
 )
@@ -139,7 +138,7 @@ def resolve_target_option(settings: Settings, dataset: Dataset, objective: nn.Mo
 
 
 def check_sample_weights(
-    objective: nn.Module | None, dataset: Dataset, plan_weights: PlanWeightsSchedule | None
+    objective: nn.Module | None, dataset: Dataset, plan_weights: Callable[[int], PlanWeights] | None
 ) -> None:
     """Raise `UsageError` if sample weights are given but not supported, or required but missing."""
     if plan_weights is not None:
@@ -163,7 +162,7 @@ def check_objective_accepts(
     loss: ObjectiveStepLoss,
     dataset: Dataset,
     dimensions: int,
-    plan_weights: PlanWeightsSchedule | None,
+    plan_weights: Callable[[int], PlanWeights] | None,
     *,
     predictor: bool,
 ) -> None:
@@ -183,7 +182,7 @@ def check_objective_accepts(
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
     views, kwargs = loss.build_trial_inputs(torch.randn(TRIAL_ITEMS, dimensions), _build_trial_batch(dataset), target)
     if plan_weights is not None:
-        kwargs["weights"] = replace(plan_weights.weights_at(0), item_weights=kwargs["weights"])
+        kwargs["weights"] = replace(plan_weights(0), item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
     with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
@@ -294,7 +293,7 @@ def _build_step_loss(
     model: Model,
     views: Views,
     objective: nn.Module | None,
-    plan_weights: PlanWeightsSchedule | None,
+    plan_weights: Callable[[int], PlanWeights] | None,
 ) -> StepLoss:
     loss: StepLoss
     if settings.predict is not None:
@@ -318,7 +317,7 @@ def _build_objective_loss(
     model: Model,
     views: Views,
     objective: nn.Module,
-    plan_weights: PlanWeightsSchedule | None,
+    plan_weights: Callable[[int], PlanWeights] | None,
 ) -> ObjectiveStepLoss:
     sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
@@ -396,8 +395,7 @@ def _compute_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
         raise UsageError(message, kind="no_coupling")
     one_direction = isinstance(objective, Objective) and objective.layout == Cross(symmetric=False)
     flags = format_options(objective="info-nce", objective_settings={"symmetric": False})
-    message = f"log_q: requires an objective in one direction; use {flags}."
-    check(one_direction, message, "two_directions")
+    check(one_direction, f"log_q: requires an objective in one direction; use {flags}.", "two_directions")
     columns = dataset.entity_ids[:, 1]
     return 1 / columns.bincount()[columns].float()
 

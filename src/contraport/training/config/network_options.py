@@ -26,9 +26,9 @@ _REQUIRES_WEIGHTS = "requires trained weights of the encoder: add pretrained (--
 
 def _serialize_encoder(encoder: Any) -> Any:
     # Imported here: it handles modules; the rest of the options is read without torch, so that --help is fast.
-    from contraport.encoders import encoder_to_config
+    from contraport.encoders import serialize_encoder
 
-    return encoder_to_config(encoder)
+    return serialize_encoder(encoder)
 
 
 def _collect_view_keys(*values: Any) -> list[str | None]:

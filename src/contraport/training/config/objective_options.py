@@ -62,8 +62,7 @@ def _check_negatives(name: str, value: Any) -> None:
 
 def _check_prototypes(name: str, value: Any) -> None:
     if value != TEACHER_PROTOTYPES:
-        message = f"{name}: must be an integer >= 2, or {TEACHER_PROTOTYPES!r}, got {value!r}."
-        check(not isinstance(value, str), message)
+        check(not isinstance(value, str), f"{name}: must be an integer >= 2, or {TEACHER_PROTOTYPES!r}, got {value!r}.")
         int_in_range(2)(name, value)
 
 

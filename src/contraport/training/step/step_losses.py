@@ -414,8 +414,7 @@ class DistillationLoss(ObjectiveStepLoss):
 def with_prototype_layout(objective: nn.Module) -> Objective:
     """Return the objective with a layout that compares each embedding with all prototypes."""
     if not isinstance(objective, Objective):
-        message = f"prototypes: requires a single Objective, got {objective!r}."
-        raise UsageError(message, kind="no_single_objective")
+        raise UsageError(f"prototypes: requires a single Objective, got {objective!r}.", kind="no_single_objective")
     layout: Layout = Cross(symmetric=False, shared_columns=True)
     if isinstance(objective.layout, NestedCoordinates):
         layout = replace(objective.layout, layout=layout)

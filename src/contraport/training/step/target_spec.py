@@ -90,8 +90,7 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     name, parameters = parse_target_spec(text)
     if name in _CONSTANT_TARGETS:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
-        message = f"target: {name} requires data with {name}; {dataset.name!r} has none."
-        check(has_attribute, message, "missing_data")
+        check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
         return partial(_constant_target, _CONSTANT_TARGETS[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids

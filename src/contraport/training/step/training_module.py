@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from contraport.data import Batch, BatchShare, Views
 from contraport.encoders import Model
-from contraport.objectives import Loss
+from contraport.objectives import Loss, PlanWeights
 from contraport.objectives.inputs import ExtraNegatives
-from contraport.objectives.loss_schedules import LossSchedule, PlanWeightsSchedule
+from contraport.objectives.loss_schedules import LossSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 from contraport.training.step.batch_embedding import EmbedFunction, embed_in_chunks, wrap_for_missing_views
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
@@ -102,7 +102,7 @@ class TrainingModule(nn.Module):
         momentum_encoder: MomentumEncoder | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[LossSchedule] = (),
-        weights: PlanWeightsSchedule | None = None,
+        weights: Callable[[int], PlanWeights] | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
         mined: MinedBatchLayout | None = None,
@@ -144,7 +144,7 @@ class TrainingModule(nn.Module):
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
-        plan_weights = None if self.weights is None else self.weights.weights_at(step)
+        plan_weights = None if self.weights is None else self.weights(step)
         if self.encoder_freezer is not None:
             self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
