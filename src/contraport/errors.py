@@ -237,10 +237,10 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def is_finite_number(value: object) -> TypeGuard[float]:
+def is_finite_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a real number in the range of single precision; an integer must have 64 bits."""
-    limit = 2**63 if isinstance(value, numbers.Integral) else 3.4e38
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and -limit < value < limit
+    limit: Any = 2**63 if isinstance(value, numbers.Integral) else 3.4e38
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and bool(-limit < value < limit)
 
 
 def check_integer(argument: str, value: object, least: int = 1, most: int | None = None) -> None:

@@ -77,11 +77,8 @@ def parse_schedule_parts(argument: str, text: float | str) -> tuple[float, float
         numbers = [float(word) for word in words[:2]]
     except ValueError:
         numbers = []
-    check(
-        len(words) <= 3 and len(numbers) == min(len(words), 2),
-        f"{argument}: must be a number or start:end:shape, such as 0.5:0.1:cosine, got {text!r}.",
-        "format",
-    )
+    message = f"{argument}: must be a number or start:end:shape, such as 0.5:0.1:cosine, got {text!r}."
+    check(len(words) <= 3 and len(numbers) == min(len(words), 2), message, "format")
     shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
     check_name(f"{argument}: shape", shape, RAMP_FUNCTIONS)
     return numbers[0], numbers[-1], shape

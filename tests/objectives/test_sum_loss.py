@@ -27,8 +27,8 @@ def test_terms_name_the_parts():
     [
         ({}, "objectives.missing", ""),
         ({torch.nn.MSELoss(): 1.0}, "objectives.type", "MSELoss()"),
-        ({contraport.nt_xent(): "half"}, "objectives.weight", "'half'"),
-        ({contraport.nt_xent(): float("nan")}, "objectives.weight", "nan"),
+        ({contraport.nt_xent(): "half"}, "objectives.invalid", "'half'"),
+        ({contraport.nt_xent(): float("nan")}, "objectives.invalid", "nan"),
     ],
 )
 def test_rejects_invalid_sums(objectives, code, value):

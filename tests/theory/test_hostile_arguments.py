@@ -29,7 +29,7 @@ X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
         (lambda: theory.contrastive_covariance(X[0], X), "x0.shape"),
         (lambda: theory.contrastive_covariance(X, X[:, :2]), "x1.shape"),
         (lambda: theory.contrastive_covariance(X, X, alpha=1.0), "alpha.shape"),
-        (lambda: theory.energy(X, X.to("meta")), "z1.shape"),
+        (lambda: theory.energy(X, X.to("meta")), "x1.shape"),
         (lambda: theory.optimal_couplings(X[0].abs(), None), "b.shape"),
         (lambda: theory.optimal_couplings(X[0] * math.inf, X[0].abs()), "a.invalid"),
         (lambda: theory.optimal_couplings(X[0].abs(), X[1].abs(), x=0.5), "x.shape"),

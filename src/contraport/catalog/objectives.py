@@ -406,8 +406,7 @@ def byol() -> Loss:
 
 
 @register_objective(
-    _IOT,
-    r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P),\; P \in U(a), U(1) \text{ or } U(a, b)",
+    _IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P),\; P \in U(a), U(1) \text{ or } U(a, b)"
 )
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0

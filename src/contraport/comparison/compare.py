@@ -115,10 +115,8 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"interrupted. {hint}") from error
     except BrokenProcessPool as error:
-        raise UsageError(
-            f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}",
-            kind="killed",
-        ) from error
+        message = f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}"
+        raise UsageError(message, kind="killed") from error
     return _save_results(
         grid, trials, trial_results, cells, results, metric, has_started=len(budget.finished_job_seconds) > 0
     )

@@ -32,6 +32,7 @@ from contraport.errors import (
     check_positive,
     describe_value,
     format_value,
+    unknown_name_error,
 )
 
 MIN_LEARNED_TEMPERATURE = 0.01
@@ -79,10 +80,10 @@ class Kernel(nn.Module, ABC):
         if isinstance(temperature, str):
             temperature = InitialTemperature(_parse_temperature(temperature))
         check_boolean("learnable", learnable)
-        if isinstance(cost, str):
-            check_name("cost", cost, _COSTS)
-        good = isinstance(cost, str) or (callable(cost) and not isinstance(cost, type | Kernel))  # a kernel is no cost
-        check(good, f"cost: must be a name or a callable, got {format_value(cost)}.")
+        if isinstance(cost, str) and cost not in _COSTS:
+            raise unknown_name_error("cost", cost, _COSTS)
+        if not isinstance(cost, str) and (not callable(cost) or isinstance(cost, type | Kernel)):  # a kernel is no cost
+            raise UsageError(f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
         self._value = _parse_temperature(temperature)
         # In a tuple: a module would register a bare parameter as its own.

@@ -187,8 +187,7 @@ class RingLogKernel(LogKernel):
         rank, size = self.processes
         mine = owners == rank
         values = self.own.gather_entries(
-            row_places[mine] - self.row_shards.offset(rank),
-            column_places[mine] - self.column_shards.offset(rank),
+            row_places[mine] - self.row_shards.offset(rank), column_places[mine] - self.column_shards.offset(rank)
         )
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]  # gathered by rank

@@ -52,8 +52,7 @@ class EvaluateOptions(RunEncoderOptions):
     """Options of `contraport.evaluate`."""
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
-        kw_only=False,
-        metadata=option_metadata("Run folder, or several, which are compared item by item."),
+        kw_only=False, metadata=option_metadata("Run folder, or several, which are compared item by item.")
     )
     data: str | Path | Any | None = option(
         None,
@@ -145,9 +144,7 @@ class EmbedOptions(SingleRunOptions):
         check=one_of("train", "test", "all"),
     )
     shard_items: int | None = option(
-        None,
-        "Number of items per file, NAME.00000-of-00004.npz and so on; default: one file.",
-        check=int_in_range(1),
+        None, "Number of items per file, NAME.00000-of-00004.npz and so on; default: one file.", check=int_in_range(1)
     )
     view: str | int | None = option(None, VIEW_HELP)
     dims: int | None = option(None, DIMS_HELP, check=int_in_range(1))

@@ -75,11 +75,8 @@ def _embed_to_file(options: EmbedOptions, out: Path) -> Path:
     suffixes = ", ".join(SUPPORTED_SUFFIXES)
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_new_file("out", path, overwrite=options.overwrite)
-    check(
-        options.shard_items is None or processes == 1,
-        "shard_items: cannot be combined with several processes, each of which writes one shard.",
-        "conflict",
-    )
+    message = "shard_items: cannot be combined with several processes, each of which writes one shard."
+    check(options.shard_items is None or processes == 1, message, "conflict")
     has_shards = processes > 1 or options.shard_items is not None
     older = find_files_conflicting_with_shards(out, processes if processes > 1 else None) if has_shards else []
     for file in older:

@@ -122,11 +122,8 @@ class EvaluatedRun(NamedTuple):
 
 def _save_evaluation(one: EvaluatedRun) -> None:
     epochs = one.run_folder.num_trained_epochs()
-    check(
-        epochs == one.result["epochs"],
-        f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again.",
-        "model_changed",
-    )
+    message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
+    check(epochs == one.result["epochs"], message, "model_changed")
     # All files are written before the first is moved into place, so that a full disk leaves the old evaluation.
     with report_write_errors("run", one.run_folder.path), ExitStack() as files:
         write_json(files.enter_context(atomic_write(one.run_folder.evaluation_path)), one.result)
@@ -274,17 +271,11 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     names = context.test.class_names
     check(names is not None, f"classes: need labels, but {context.test.name!r} has none.", "labels")
     views = ", ".join(context.test.view_names)
-    check(
-        context.supports_zero_shot,
-        f"classes: need a run of texts and another view, but {run.path} was trained on {views}.",
-        "views",
-    )
+    message = f"classes: need a run of texts and another view, but {run.path} was trained on {views}."
+    check(context.supports_zero_shot, message, "views")
     first = ", ".join((names or ())[:3])
-    check(
-        len(classes) == len(names or ()),
-        f"classes: must be {len(names or ())} names, in the order of {first}, ..., got {len(classes)}.",
-        "number",
-    )
+    message = f"classes: must be {len(names or ())} names, in the order of {first}, ..., got {len(classes)}."
+    check(len(classes) == len(names or ()), message, "number")
 
 
 def _summarize_retrieval(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:

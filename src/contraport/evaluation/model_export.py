@@ -83,17 +83,11 @@ def export(arguments: dict[str, Any]) -> Path:
     model = model if options.view is None else model.select_view(options.view)
     model = model if options.dims is None else model.truncate(options.dims)
     has_tokenizer = any(isinstance(encoder, TransformersTextEncoder) for encoder in model.encoders)
-    check(
-        is_folder or not has_tokenizer,
-        f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain.",
-        "tokenizer",
-    )
+    message = f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain."
+    check(is_folder or not has_tokenizer, message, "tokenizer")
     has_texts = any(is_text_shape(model.shapes[view]) for view in model.representation_views)
-    check(
-        name != "torch-export" or not has_texts,
-        "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length.",
-        "text",
-    )
+    message = "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length."
+    check(name != "torch-export" or not has_texts, message, "text")
     model = copy.deepcopy(model).cpu().eval()
     with (
         report_write_errors("out", path),

@@ -47,11 +47,8 @@ def load_splits(run: RunFolder, settings: Settings, model: Model, options: Evalu
         UsageError: the data cannot be loaded, are a stream, or the splits do not fit together; the run's own data have
             changed; or fewer than two test items are left that the run was not trained on.
     """
-    check(
-        not isinstance(options.data, AnyDataset),
-        "data: must have two splits, got one Dataset. Pass the pair (train, test), or a name, folder or file.",
-        "one_split",
-    )
+    message = "data: must have two splits, got one Dataset. Pass the pair (train, test), or a name, folder or file."
+    check(not isinstance(options.data, AnyDataset), message, "one_split")
     data: Any = options.data
     is_pair = isinstance(data, tuple)  # each element is a whole split
     if is_pair:
@@ -69,11 +66,8 @@ def load_splits(run: RunFolder, settings: Settings, model: Model, options: Evalu
     else:
         splits = load_train_and_test(run, loader, data)
     train, test, notes = splits
-    check(
-        train.shapes == test.shapes,
-        f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
-        "shape",
-    )
+    message = f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}."
+    check(train.shapes == test.shapes, message, "shape")
     train, test = _drop_incomplete_items(train), _drop_incomplete_items(test)
     check(len(test) > 1, f"data: must have at least 2 test items; {test.name!r} has {len(test)}.", "test_items")
     return Splits(train, test.align_names(train), notes)
@@ -128,11 +122,8 @@ def _leave_out_trained_items(record: SplitRecord, train: Dataset, test: Dataset,
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)
-    check(
-        number < len(test) or not leave_out,
-        f"data: the run was trained on all {number:,} test items of {test.name!r}. Pass unseen items.",
-        "trained_on",
-    )
+    message = f"data: the run was trained on all {number:,} test items of {test.name!r}. Pass unseen items."
+    check(number < len(test) or not leave_out, message, "trained_on")
     fact = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
     note = f"{fact}; they are left out." if leave_out else f"{fact}."
     log.warning("%s", note)
@@ -237,11 +228,8 @@ class SplitLoader:
         if is_training_data(settings, data):
             hint = f"Pass {format_options(data=...)}."
             check(settings.data is not None, f"data: the run's config.yaml has no entry 'data'. {hint}", "missing")
-            check(
-                not has_object_placeholder(settings.data),
-                f"data: the run was trained on the object {settings.data}, which is not in its folder. {hint}",
-                "missing",
-            )
+            message = f"data: the run was trained on the object {settings.data}, which is not in its folder. {hint}"
+            check(not has_object_placeholder(settings.data), message, "missing")
             # A column of sample weights must be read as such, or it would count as a feature.
             weights = settings.sample_weight if settings.reads_weights_from_column else None
             return adapted.replace_unchecked(columns=columns or settings.columns, sample_weight=weights)

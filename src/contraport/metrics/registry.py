@@ -196,11 +196,8 @@ def register_metric(
         good = at + number == (_AT + _NUMBER if numbers else "")
         check(good, f"title: must end in '@{{}}' exactly if the metric has numbers, got {title!r}.", "number")
         summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        check(
-            bool(summary),
-            f"function: must have a docstring, which is printed as the summary of {title!r}.",
-            "docstring",
-        )
+        message = f"function: must have a docstring, which is printed as the summary of {title!r}."
+        check(bool(summary), message, "docstring")
         METRICS[name] = Metric(
             key, title, summary, group, better, unit, pattern, tuple(requires), tuple(numbers), default, function
         )
@@ -297,11 +294,8 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
         entries = [entry] if entry else [one for one in METRICS.values() if key in (_metric_key(one.group), "all")]
         if not entries:
             parts = [part.strip() for part in name.split(",")]
-            check(
-                len(parts) == 1,
-                f"{argument}: separate names as in {format_options(**{argument: parts})}, got {name!r}.",
-                "comma",
-            )
+            message = f"{argument}: separate names as in {format_options(**{argument: parts})}, got {name!r}."
+            check(len(parts) == 1, message, "comma")
             raise unknown_name_error(argument, name, {*METRICS, *groups, "all"})
         selected |= {single.key: single for one in entries for single in one.expand_numbers()}
     return _sort_for_display(selected.values())
@@ -334,11 +328,8 @@ def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
     for text in texts:
         name, colon, rest = text.partition(":")
         interval = _EVERY.fullmatch(rest)
-        check(
-            interval is not None or not colon,
-            f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}.",
-            "interval",
-        )
+        message = f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}."
+        check(interval is not None or not colon, message, "interval")
         scheduled += [
             ScheduledMetric(metric, int(interval[1]) if interval else 1)
             for metric in select_metrics([name], argument="online_metrics")

@@ -11,16 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine import Kernel, autocast_disabled
-from contraport.errors import (
-    UsageError,
-    check,
-    check_finite,
-    check_type,
-    format_value,
-    is_finite_number,
-    is_number,
-    unknown_name_error,
-)
+from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
@@ -81,8 +72,8 @@ class Objective(Loss):
         check_type("kernel", kernel, Kernel, "Gibbs('cosine', 0.5)")
         check_type("divergence", divergence, Divergence, "KL()")
         penalties = {} if penalties is None else penalties
-        good = isinstance(penalties, Mapping)
-        check(good, f"penalties: must map divergences to weights, got {format_value(penalties)}.", "type")
+        if not isinstance(penalties, Mapping):
+            raise UsageError(f"penalties: must map divergences to weights, got {penalties!r}.", kind="type")
         for penalty, factor in penalties.items():
             check_type("penalties", penalty, Divergence, "MarginalPenalty()")
             check_finite("penalties", factor)
@@ -195,7 +186,7 @@ class Objective(Loss):
         (2.079, 2.079)
         """
         good = is_number(value) or (isinstance(value, Tensor) and value.numel() == 1)
-        check(good, f"value: must be a number, a value of the loss, got {format_value(value)}.")
+        check(good, f"value: must be a number, a value of the loss, got {value!r}.")
         patterns = self._unweighted_patterns
         if not (patterns and self.is_info_nce and all(pattern.one_positive_per_row for pattern in patterns)):
             return None
@@ -360,12 +351,11 @@ class SumLoss(Loss):
     def __init__(self, objectives: Mapping[Objective, float]) -> None:
         super().__init__()
         good = isinstance(objectives, Mapping)
-        check(good, f"objectives: must map objectives to weights, got {format_value(objectives)}.", "type")
+        check(good, f"objectives: must map objectives to weights, got {objectives!r}.", "type")
         check(len(objectives) > 0, "objectives: must be at least one, got none.", "missing")
         for objective, factor in objectives.items():
             check_type("objectives", objective, Objective, "nt_xent()")
-            message = f"objectives: must have finite numbers as weights, got {format_value(factor)}."
-            check(is_finite_number(factor), message, "weight")
+            check_finite("objectives", factor)
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
         self.takes_all_views = all(objective.takes_all_views for objective in objectives)

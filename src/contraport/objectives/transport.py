@@ -195,11 +195,8 @@ def transport(
     """
     check_type("kernel", kernel, Kernel, "Gibbs('sqeuclidean', 1.0)")
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
-    if not isinstance(constraint, SinkhornConstraint | Exact | Tsallis):
-        raise UsageError(
-            f"constraint: must be Balanced, Unbalanced, Rows, Columns, Exact or Tsallis, got {constraint!r}.",
-            kind="type",
-        )
+    message = f"constraint: must be Balanced, Unbalanced, Rows, Columns, Exact or Tsallis, got {constraint!r}."
+    check(isinstance(constraint, SinkhornConstraint | Exact | Tsallis), message, "type")
     if isinstance(constraint, Tsallis):
         message = f"constraint: must have an order above 0 and no conditional for transport, got {constraint!r}."
         check(constraint.order > 0 and not constraint.conditional, message)

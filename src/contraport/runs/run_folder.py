@@ -44,7 +44,6 @@ from contraport._utils.files import atomic_write, atomic_write_folder, find_left
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, report_write_errors
-from contraport.options import accept_deprecated_keywords
 from contraport.runs.run import REEVALUATE, Run, check_is_run, read_arrays, read_run_file
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -270,7 +269,6 @@ class RunFolder(Run):
             else:
                 _save_model_files(model, self.initial_path)
 
-    @accept_deprecated_keywords(trust_remote_code="trust")
     def initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
         """Load the initial model; None if its weights were random."""
         from contraport.encoders.model import CONFIG_FILE

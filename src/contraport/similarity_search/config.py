@@ -154,8 +154,7 @@ class MiningOptions(TrustOptions):
         "0.05 is a good start; default: none.",
     )
     absolute_margin: float | None = option(
-        None,
-        "Exclude negatives whose cosine similarity is above that of the pair minus this margin; default: none.",
+        None, "Exclude negatives whose cosine similarity is above that of the pair minus this margin; default: none."
     )
     max_score: float | None = option(None, "Exclude negatives with a higher cosine similarity; default: none.")
     min_score: float | None = option(None, "Exclude negatives with a lower cosine similarity; default: none.")

@@ -109,7 +109,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     2.0
     """
     with torch.no_grad():
-        return -float(_build_fixed_weight_loss(z0, z1, alpha, "z")(z0.double(), z1.double()))
+        return -float(_build_fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
 
 
 def pair_weights(
@@ -186,11 +186,9 @@ def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Ten
     return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
-def _build_fixed_weight_loss(
-    x0: Tensor, x1: Tensor, alpha: Tensor | None, name: str = "x"
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     """Build the loss of alpha-CL with fixed pair weights: minus the energy; embeddings are not normalized."""
-    weights = _resolve_pair_weights(x0, x1, alpha, name)
+    weights = _resolve_pair_weights(x0, x1, alpha)
     rows, columns, n = weights.sum(1), weights.sum(0), len(x0)
 
     def compute_loss(z0: Tensor, z1: Tensor) -> Tensor:
@@ -204,17 +202,16 @@ def _build_fixed_weight_loss(
     return compute_loss
 
 
-def _check_views(x0: Tensor, x1: Tensor, name: str = "x") -> int:
+def _check_views(x0: Tensor, x1: Tensor) -> int:
     """Return the number of items of two views; raise `UsageError` unless both are data, (n, d), n at least 2."""
-    check_points(f"{name}0", x0)
-    check_points(f"{name}1", x1)
-    shape, got = tuple(x0.shape), tuple(x1.shape)
-    check(shape == got, f"{name}1: must have the shape of {name}0, {shape}, got {got}.", "shape")
+    check_points("x0", x0)
+    check_points("x1", x1)
+    check(x0.shape == x1.shape, f"x1: must have shape {tuple(x0.shape)}, as x0, got {tuple(x1.shape)}.", "shape")
     return len(x0)
 
 
-def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None, name: str = "x") -> Tensor:
-    n = _check_views(x0, x1, name)
+def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
+    n = _check_views(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
     size = (2 * n, 2 * n)

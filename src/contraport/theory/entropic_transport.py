@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, Gibbs, MatrixLogKernel
-from contraport.errors import (
-    check,
-    check_all_values,
-    check_finite,
-    check_integer,
-    check_positive,
-    check_sequence,
-    describe_value,
-)
+from contraport.errors import check, check_all_values, check_finite, check_positive, check_sequence, describe_value
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
@@ -136,8 +128,7 @@ def optimal_couplings(
     [0.5, 0.5003, 0.5426]
     """
     _check_temperatures(temperatures)
-    for count in iterations:
-        check_integer("iterations", count)
+    check(isinstance(iterations, Sequence), f"iterations: must be a list of numbers, got {iterations!r}.", "type")
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)
     x, y = _as_positions("x", x, a), _as_positions("y", y, b)
     cost = (x - y.T).square()

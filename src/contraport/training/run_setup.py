@@ -74,11 +74,8 @@ def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_arrays(run.split_path, record.to_arrays())
-    check(
-        record is None or before is None or record.fingerprint == before.fingerprint,
-        f"data: must be the items that the run in {run.path} was trained on.",
-        "changed",
-    )
+    message = f"data: must be the items that the run in {run.path} was trained on."
+    check(record is None or before is None or record.fingerprint == before.fingerprint, message, "changed")
     check(
         position.epoch <= settings.epochs,
         f"epochs: must be at least {position.epoch}, the epochs done in {run.last_checkpoint}, got {settings.epochs}.",

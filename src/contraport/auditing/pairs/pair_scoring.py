@@ -73,10 +73,8 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
     chosen = STATISTICS[statistic]
     if chosen.needs_shared_space and paired.embeddings is None:
         usable = ", ".join(name for name, other in STATISTICS.items() if not other.needs_shared_space)
-        raise UsageError(
-            f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {usable}.",
-            kind="no_shared_space",
-        )
+        message = f"statistic: {statistic!r} needs both views in one embedding space, and they have none; use {usable}."
+        raise UsageError(message, kind="no_shared_space")
     return chosen.score_function(paired, pairs or paired.observed_pair_indices)
 
 

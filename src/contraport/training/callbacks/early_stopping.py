@@ -71,23 +71,14 @@ def parse_early_stopping(text: str) -> StoppingRule:
     name = text.partition(":")[0]
     metrics = [] if name == "loss" else select_metrics([name], argument="early_stopping")
     directed = [metric for metric in metrics if metric.better_direction != "neither"]
-    check(
-        name == "loss" or len(metrics) == len(directed) == 1,
-        f"early_stopping: must be loss, or one metric with a better direction, such as recall@1, got {name!r}.",
-        "metric",
-    )
+    message = f"early_stopping: must be loss, or one metric with a better direction, such as recall@1, got {name!r}."
+    check(name == "loss" or len(metrics) == len(directed) == 1, message, "metric")
     _, settings = parse_spec("early_stopping", text, {name: ("patience", "min_delta")})
     patience, min_delta = settings.get("patience"), settings.get("min_delta", 0.0)
-    check(
-        patience is None or (isinstance(patience, int) and patience >= 1),
-        f"early_stopping: patience must be an integer >= 1, got {patience!r}.",
-        "patience",
-    )
-    check(
-        not isinstance(min_delta, str) and 0 <= min_delta < math.inf,
-        f"early_stopping: min_delta must be a finite number >= 0, got {min_delta!r}.",
-        "min_delta",
-    )
+    message = f"early_stopping: patience must be an integer >= 1, got {patience!r}."
+    check(patience is None or (isinstance(patience, int) and patience >= 1), message, "patience")
+    message = f"early_stopping: min_delta must be a finite number >= 0, got {min_delta!r}."
+    check(not isinstance(min_delta, str) and 0 <= min_delta < math.inf, message, "min_delta")
     return StoppingRule(directed[0] if directed else None, patience, min_delta)  # type: ignore[arg-type]
 
 

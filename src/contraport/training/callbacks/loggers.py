@@ -198,10 +198,8 @@ def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
         yield
     except Exception as error:  # each package has its own exceptions
         message = str(error).strip().partition("\n")[0].rstrip(".")
-        raise UsageError(
-            f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resume_command}",
-            kind="failed",
-        ) from error
+        message = f"logger: {type(error).__name__}: {message}. Fix the cause, then resume: {run.resume_command}"
+        raise UsageError(message, kind="failed") from error
 
 
 def _flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -97,11 +97,8 @@ def compute_teacher_features(
         return tuple(_resize_images(view, size) if size is not None and view.ndim == 4 else view for view in standard)
 
     values = extract_features(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
-    check(
-        values.shape[1] % number == 0 and len({*encoder.widths}) == 1,
-        f"{argument}: {source} must embed all views in one space, got features of sizes {list(encoder.widths)}.",
-        "several_spaces",
-    )
+    message = f"{argument}: {source} must embed all views in one space, got features of sizes {list(encoder.widths)}."
+    check(values.shape[1] % number == 0 and len({*encoder.widths}) == 1, message, "several_spaces")
     return values if number == 1 else values.unflatten(1, (number, -1))
 
 

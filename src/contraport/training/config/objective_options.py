@@ -172,8 +172,7 @@ class ObjectiveSettings(BaseOptions):
         check=lambda _, value: parse_momentum_schedule(value, steps=1),
     )
     predictor: bool = option(
-        False,
-        "Add a prediction head (BYOL, SimSiam): it predicts the other view's embedding, which gets no gradient.",
+        False, "Add a prediction head (BYOL, SimSiam): it predicts the other view's embedding, which gets no gradient."
     )
     prototypes: int | str | None = option(
         None,

@@ -67,9 +67,7 @@ class OptimizationSettings(BaseOptions):
         check=check_positive,
     )
     encoder_lr_scale: float = option(
-        1.0,
-        "Factor on the learning rate of the encoder, such as 0.1 for a pretrained encoder.",
-        check=check_positive,
+        1.0, "Factor on the learning rate of the encoder, such as 0.1 for a pretrained encoder.", check=check_positive
     )
     layer_decay: float | None = option(
         None,
@@ -81,9 +79,7 @@ class OptimizationSettings(BaseOptions):
         1e-4, "Weight decay. Not applied to biases, norms and a learned temperature.", check=check_nonnegative
     )
     gradient_clip: float | None = option(
-        None,
-        "Maximum gradient norm over all parameters, such as 1.0; default: no clipping.",
-        check=check_positive,
+        None, "Maximum gradient norm over all parameters, such as 1.0; default: no clipping.", check=check_positive
     )
     lr_scheduler: str = option(
         "cosine",
@@ -196,9 +192,7 @@ class RunSettings(BaseOptions):
         lifetime="call",
     )
     overwrite: bool = option(
-        False,
-        "Replace the run in `out`. The old run is kept until the new one has a checkpoint.",
-        lifetime="call",
+        False, "Replace the run in `out`. The old run is kept until the new one has a checkpoint.", lifetime="call"
     )
     dry_run: bool = option(
         False,

@@ -69,11 +69,8 @@ class Settings(
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
-            check(
-                not self.freezes_some_encoder,
-                f"audit: cannot be combined with {self.freezing_option}: it scores what is learned.",
-                "frozen",
-            )
+            message = f"audit: cannot be combined with {self.freezing_option}: it scores what is learned."
+            check(not self.freezes_some_encoder, message, "frozen")
         if self.matryoshka is not None and self.projection_size > 0:
             # Only the compared embeddings are nested: the features before them are not.
             good = self.representation in (None, "projection")
