@@ -1,4 +1,4 @@
-"""Run folders that contain an older evaluation, or change during one."""
+"""RunFolder folders that contain an older evaluation, or change during one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.evaluation.making import make_run, vector_model, vectors
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
-from contraport.runs import Run
+from contraport.runs import RunFolder
 
 ASKED: dict[str, Any] = {
     "data": (vectors(60, 3), vectors(40, 3)),
@@ -37,26 +37,26 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     run = make_run(tmp_path / "run", vector_model(), epochs=3)
-    own_model, own_epochs = Run.model, Run.num_trained_epochs
+    own_model, own_epochs = RunFolder.model, RunFolder.num_trained_epochs
     left = [True]
 
-    def train_on(run: Run) -> None:
+    def train_on(run: RunFolder) -> None:
         if left:
             left.clear()
             torch.manual_seed(1)
             run.save_model(Model("mlp", [(6,)]), epochs=4)
 
-    def model(run: Run, **given: Any) -> Model:
+    def model(run: RunFolder, **given: Any) -> Model:
         read = own_model(run, **given)
         train_on(run)
         return read
 
-    def num_trained_epochs(run: Run) -> int | None:
+    def num_trained_epochs(run: RunFolder) -> int | None:
         read = own_epochs(run)
         train_on(run)
         return read
 
-    monkeypatch.setattr(Run, *(("model", model) if before else ("num_trained_epochs", num_trained_epochs)))
+    monkeypatch.setattr(RunFolder, *(("model", model) if before else ("num_trained_epochs", num_trained_epochs)))
     with raises_usage_error("run.model_changed", run.path):
         evaluate(run, **ASKED)
     assert not run.evaluation_path.exists()

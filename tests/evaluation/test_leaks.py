@@ -59,7 +59,7 @@ def train(data: Any, **settings: Any) -> Run:
 
 
 def judged(run: Run, **asked: Any) -> LoadedRun:
-    return LoadedRun.from_run(run, EvaluateOptions(run=run, progress=False, **asked))
+    return LoadedRun.from_run(as_run(run), EvaluateOptions(run=run, progress=False, **asked))
 
 
 def shared(one: Dataset, other: Dataset) -> int:

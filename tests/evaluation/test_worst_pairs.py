@@ -39,7 +39,7 @@ def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path:
 
 def test_deliberate_mismatches_are_shown(tmp_path: Path) -> None:
     run = audited(tmp_path / "run")
-    run.save_mismatched_partners(np.roll(np.arange(ITEMS), 1))
+    run.save_arrays(run.mismatched_path, {"partners": np.roll(np.arange(ITEMS), 1)})
     assert collect_worst_pairs(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
 
 

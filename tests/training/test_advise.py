@@ -68,6 +68,13 @@ def test_recommends_fixed_weights_for_few_photos(
     assert parse(find_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
 
 
+@pytest.mark.parametrize(("items", "channels", "expected"), [(40, 1, True), (401, 1, False), (40, 2, False)])
+def test_recommends_gradients_for_few_gray_images(items: int, channels: int, expected: bool) -> None:
+    advice = contraport.advise(dataset({"a": np.zeros((items, channels, 8, 8), np.uint8)}))
+    assert ("--encoder gradients --augment mixup" in advice.command) == expected
+    assert parse(find_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
+
+
 def test_lists_weighted_ngrams_for_pairs_of_texts() -> None:
     alternatives = contraport.advise(CASES["pairs of texts"][0]).alternatives
     assert [alternative.options for alternative in alternatives] == ["--encoder weighted-ngrams"]

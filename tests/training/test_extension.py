@@ -11,7 +11,7 @@ import pytest
 
 from contraport import embed, evaluate, export, train
 from contraport.data.stores import ArrayStore
-from contraport.runs import Run, as_run
+from contraport.runs import Run, RunFolder, as_run
 from tests.errors import raises_usage_error
 from tests.processes import FORKS
 
@@ -72,7 +72,7 @@ def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dic
 def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = train(**settings)
     epochs = iter([2, 3])
-    monkeypatch.setattr(Run, "num_trained_epochs", lambda self: next(epochs))
+    monkeypatch.setattr(RunFolder, "num_trained_epochs", lambda self: next(epochs))
     with raises_usage_error("run.model_changed"):
         measured(run, settings["data"])
     assert not as_run(run).evaluation_path.exists()

@@ -24,6 +24,12 @@ HIGH_IMBALANCE_RATIO = 10.0
 FEW_IMAGES = 5_000
 """Below this many images, training from scratch generalizes poorly."""
 
+FEW_GRAY_IMAGES = 400
+"""Up to this many gray images, gradients were better than raw pixels and a self-trained network (guide "photos")."""
+
+GRADIENTS_FLAGS = "--encoder gradients --augment mixup"
+"""Command-line flags recommended for few gray images; they need no weights."""
+
 RGB_CHANNELS = 3
 """Channels of a photo. Images with other numbers of channels may be unlike those of pretrained encoders."""
 
@@ -145,9 +151,14 @@ def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimension
 
 
 def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
-    """Recommend frozen pretrained weights for a folder of few photos; None for other data."""
-    is_photo = len(dataset.shapes) == 1 and dataset.is_image and dataset.shapes[0][0] == RGB_CHANNELS
-    if isinstance(dataset, Stream) or not is_photo or len(dataset) >= FEW_IMAGES:
+    """Recommend frozen pretrained weights for few photos, and gradients for few gray images; None for other data."""
+    if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
+        return None
+    channels = dataset.shapes[0][0]
+    if channels == 1 and len(dataset) <= FEW_GRAY_IMAGES:
+        text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
+        return Suggestion(GRADIENTS_FLAGS, text)
+    if channels != RGB_CHANNELS or len(dataset) >= FEW_IMAGES:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
     if is_lite0_installed():
