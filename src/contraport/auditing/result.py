@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_csv, write_json
 from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.pairs.noise_rate import (
-    MIN_SEPARATION,
-    estimate_fdr,
-    estimate_separation_auc,
-    is_rate_reliable,
-)
+from contraport.auditing.pairs.noise_rate import MIN_SEPARATION, estimate_fdr, estimate_separation_auc, is_rate_reliable
 from contraport.auditing.pairs.online_audit import (
     MAX_DROPPED_SHARE,
     MEMORIZATION_THRESHOLD,

@@ -101,22 +101,12 @@ RECIPES: dict[str, Recipe] = {
         OBJECTIVES["sigmoid"].citation,
     ),
     "simcse": Recipe(
-        {
-            "objective": "info-nce",
-            "objective_settings": {"symmetric": False},
-            "temperature": 0.05,
-            "augment": "none",
-        },
+        {"objective": "info-nce", "objective_settings": {"symmetric": False}, "temperature": 0.05, "augment": "none"},
         "InfoNCE on two passes of a text with different dropout masks, or on pairs of texts.",
         "Gao, Yao and Chen (2021), SimCSE: Simple contrastive learning of sentence embeddings, eq. 4 and 5.",
     ),
     "late-interaction": Recipe(
-        {
-            "objective": "info-nce",
-            "kernel": "late-interaction",
-            "temperature": 0.05,
-            "projection_layers": 1,
-        },
+        {"objective": "info-nce", "kernel": "late-interaction", "temperature": 0.05, "projection_layers": 1},
         "InfoNCE of items compared by all their vectors, tokens of texts or patches of images, by MaxSim.",
         "Khattab and Zaharia (2020), ColBERT: Efficient and effective passage search via contextualized late "
         "interaction over BERT; the mean of the maxima in place of their sum, hence the temperature.",

@@ -23,11 +23,7 @@ from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check, rename_argument
 from contraport.objectives import Cross, Loss, Objective, Pairs, PlanWeights, Target, TemperatureSchedule, matryoshka
 from contraport.objectives.component_specs import replace_components
-from contraport.objectives.loss_schedules import (
-    LossSchedule,
-    parse_constraint_schedule,
-    parse_plan_weights_schedule,
-)
+from contraport.objectives.loss_schedules import LossSchedule, parse_constraint_schedule, parse_plan_weights_schedule
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
 from contraport.training.components.data_builder import build_views, count_cached_draws
 from contraport.training.components.model_builder import (
