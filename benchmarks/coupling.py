@@ -425,7 +425,7 @@ def score_by_splink(case: Case, records: Any, task: str, *, thresholds: tuple[fl
         link_type="link_only", comparisons=comparisons, blocking_rules_to_generate_predictions=prefixes
     )
     db = DuckDBAPI()
-    db.duckdb_con.execute("SET threads = 1")
+    db.duckdb_con.execute("SET threads = 1; SET memory_limit = '4GB'")
     linker = Linker([db.register(table, dataset_display_name=name) for table, name in zip(tables, "ab", strict=True)],
                     settings, log_level=50)  # fmt: skip
     linker.training.estimate_u_using_random_sampling(max_pairs=1e6, seed=0)
@@ -581,7 +581,7 @@ def audit_persons(options: argparse.Namespace) -> dict[str, Any]:
             scores.setdefault("cosine, above the best other", []).append(own - (cosines.max(0) + cosines.max(1)) / 2)
             data = from_coupling(case.rows, case.columns, links, test_fraction=0, name="persons")
             result = contraport.audit(
-                data=data, encoder="short-ngrams", epochs=options.audit_epochs, seed=seed, device="cpu", threads=1,
+                data=data, encoder="short-ngrams", epochs=options.audit_epochs, seed=seed, device="cpu",
                 progress=False,
             )  # fmt: skip
             scores.setdefault("contraport audit", []).append(result.scores)
