@@ -19,7 +19,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys, draw_exchange_groups, rotate_partners
 from contraport.catalog.option_parsers import parse_mismatch
-from contraport.data import Dataset, from_arrays, load
+from contraport.data import Dataset, from_arrays, from_coupling, load
 from contraport.data.perturbations import draw_mismatched_partners
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
@@ -303,6 +303,20 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     assert not (ids == ids[exchange]).any()
     for couple in groups:
         assert all(len(ids[group, 0].unique()) == 1 for group in couple), "a group is one item's content"
+
+
+def test_decoys_and_mismatches_of_a_coupling_are_none_of_its_pairs() -> None:
+    """Rows have several partners, so an exchange between items without a common row or column can be a true pair."""
+    pairs = np.argwhere(np.random.default_rng(0).random((200, 12)) < 0.3)
+    dataset = from_coupling(np.arange(200.0)[:, None], np.arange(12.0)[:, None], pairs, test_fraction=0)
+    known, (rows, columns) = set(map(tuple, pairs.tolist())), pairs.T
+    decoys = add_decoys(dataset, seed=0).decoy_pairs
+    assert len(decoys.first) > 50
+    assert known.isdisjoint(zip(rows[decoys.first].tolist(), columns[decoys.second].tolist(), strict=True))
+    partners = draw_mismatched_partners(dataset, parse_mismatch(0.2), seed=0).numpy()
+    moved = np.flatnonzero(partners != np.arange(len(pairs)))
+    assert len(moved) > 50
+    assert known.isdisjoint(zip(rows[moved].tolist(), columns[partners[moved]].tolist(), strict=True))
 
 
 def test_exchanges_differ_in_a_view_that_many_items_share() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -152,8 +153,8 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
 def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
     """Assign to each item the partner of another item, as a wrong pair; return the new partners, int64 ``(m,)``.
 
-    An item and the item whose partner it gets differ in the content of every view, as otherwise the new pair would be a
-    correct one. An item keeps its own partner if no such item was found.
+    An item and the item whose partner it gets differ in the content of every view, and of two views no item has those of
+    the new pair, as otherwise it would be a correct one. An item keeps its own partner if no such item was found.
 
     Args:
         items: the items in random order, int64 ``(m,)``.
@@ -171,13 +172,18 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
     if ids is None:
         return items.roll(shift)
     first, second = items.numpy(), items.roll(shift).numpy().copy()
-    break_same_content_pairs(first, second, ids.numpy(), random)
-    same = (ids.numpy()[first] == ids.numpy()[second]).any(axis=1)
-    return torch.from_numpy(np.where(same, first, second))
+    is_correct = break_correct_pairs(first, second, ids.numpy(), random)
+    return torch.from_numpy(np.where(is_correct(first, second), first, second))
 
 
-def break_same_content_pairs(first: Codes, second: Codes, ids: Codes, random: np.random.Generator) -> None:
-    """Swap second items at random, in place, so that fewer pairs consist of two items with the same content.
+def break_correct_pairs(
+    first: Codes, second: Codes, ids: Codes, random: np.random.Generator
+) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
+    """Swap second items at random, in place, so that fewer pairs are correct; return the function that finds these.
+
+    A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
+    item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
+    views only.
 
     Args:
         first: items, int64 ``(m,)``.
@@ -185,11 +191,21 @@ def break_same_content_pairs(first: Codes, second: Codes, ids: Codes, random: np
         ids: `assign_content_ids` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
+    base, is_paired = ids[:, -1].max(initial=0) + 1, ids.shape[1] == 2
+    known = np.unique(ids[:, 0] * base + ids[:, -1])
+
+    def is_correct(one: Codes, other: Codes) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = (ids[one] == ids[other]).any(axis=1)
+        if not is_paired:
+            return same
+        codes = ids[one, 0] * base + ids[other, -1]
+        return same | (known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes)
+
     for _ in range(_EXCHANGE_ROUNDS):
-        same = np.flatnonzero((ids[first] == ids[second]).any(axis=1))
-        if len(same) == 0:
-            return
-        for one, other in zip(same, random.integers(len(first), size=len(same)), strict=True):
-            new = ids[second[[other, one]]]
-            if not (ids[first[[one, other]]] == new).any():
+        found = np.flatnonzero(is_correct(first, second))
+        if len(found) == 0:
+            break
+        for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
+            if not is_correct(first[[one, other]], second[[other, one]]).any():
                 second[one], second[other] = second[other], second[one]
+    return is_correct
