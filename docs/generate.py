@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from audit import audit, audit_results, audit_trainings
 from choosing import choosing, claims, evidence
+from couplings import couplings
 from evaluating import evaluating
 from papers import papers
 from reliability import reliability
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "audit": audit,
         "audit-results": audit_results,
         "audit-trainings": audit_trainings,
+        "coupling-results": couplings,
         "choosing": choosing,
         "evidence": evidence,
         "claims": claims,
