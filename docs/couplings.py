@@ -112,7 +112,7 @@ def package_answers(draws: Draws, levels: Draws) -> list[str]:
                f"{difference(draws, LOG_Q, ONE_WAY, WITH_PRIOR)}."),
         bullet(f"**Does a balanced plan lower popularity at equal recall?** {yes(levels, PLAIN, BALANCED, '0.5')}: "
                f"compared with InfoNCE without it, at recalls of {at}: {', '.join(lower[:3])}; with LightFM with "
-               f"words: {', '.join(lower[3:])}. Its recall by the cosine: {difference(draws, BALANCED, PLAIN, RECALL)}; "
+               f"words: {', '.join(lower[3:])}. Its recall by cosine: {difference(draws, BALANCED, PLAIN, RECALL)}; "
                f"with a prior: {difference(draws, BALANCED, PLAIN, WITH_PRIOR)}."),
         bullet(f"**Against LightFM with words?** `--log_q`: {compare(LOG_Q, LIGHTFM, RECALL, 'NDCG@10', 'new rows')}. "
                f"The balanced plan, both with a prior: {difference(draws, BALANCED, LIGHTFM, WITH_PRIOR)}."),
