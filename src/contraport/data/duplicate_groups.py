@@ -153,8 +153,8 @@ def _number_by_occurrence(values: Tensor) -> Tensor:
 def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
     """Assign to each item the partner of another item, as a wrong pair; return the new partners, int64 ``(m,)``.
 
-    An item and the item whose partner it gets differ in the content of every view, and of two views no item has those of
-    the new pair, as otherwise it would be a correct one. An item keeps its own partner if no such item was found.
+    An item and the item whose partner it gets differ in the content of every view, and of two views no item has those
+    of the new pair, as otherwise it would be a correct one. An item keeps its own partner if no such item was found.
 
     Args:
         items: the items in random order, int64 ``(m,)``.
