@@ -511,7 +511,7 @@ These were tried once, by code that was not kept: read them as hints.
 
 
 def describe_repairs(results: list[dict[str, Any]]) -> str:
-    """Describe what trainings gained that repair suspected pairs, or select them otherwise, instead of dropping them."""
+    """Describe the gain of trainings that repair suspected pairs, or select pairs otherwise, over dropping them."""
     recalls: dict[tuple[str, str, float], list[float]] = {}
     for cell in sorted(results, key=lambda one: one["seed"]):
         for part in cell["parts"].values():
@@ -531,8 +531,8 @@ def describe_repairs(results: list[dict[str, Any]]) -> str:
         if method == "drop":
             cells = [f"{statistics.mean(recalls['drop', *setting][:SEEDS]):.3f}" for setting in settings]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return f"""`python -m benchmarks.repair` compares trainings of equally many steps: `drop` is `--audit`, with its recall@1 on
-clean test pairs; the other rows are differences from it over the same {SEEDS} seeds, bold where the 95 % interval
+    return f"""`python -m benchmarks.repair` compares trainings of equally many steps: `drop` is `--audit`, with its
+recall@1 on clean test pairs; the other rows are differences from it over the same {SEEDS} seeds, bold where the 95 % interval
 excludes zero.
 *Target repair* gives suspected pairs soft positives from the neighbors within each view; *partner repair* gives them
 the partners that a plan proposes; *plan score* scores by the balanced plan of all items; in *co-training* each of two
