@@ -22,7 +22,7 @@ from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
-from contraport.evaluation.notes import build_tradeoff_notes, write_verdict
+from contraport.evaluation.notes import build_alignment_uniformity_notes, write_verdict
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -123,15 +123,15 @@ def test_deterioration_is_noted(tmp_path: Path) -> None:
 )
 def test_alignment_and_uniformity_share_a_note(trained: dict[str, float], note: str | None) -> None:
     baseline = {"alignment": 0.4, "uniformity": -1.0}
-    told = build_tradeoff_notes({"raw": baseline, "untrained": baseline, "trained": trained})
+    told = build_alignment_uniformity_notes({"raw": baseline, "untrained": baseline, "trained": trained})
     assert len(told) == (note is not None)
     assert note is None or told == [note]
 
 
 def test_insignificant_tradeoff_is_not_noted() -> None:
     rows = {"untrained": {"alignment": 0.4}, "trained": {"alignment": 0.5}}
-    assert build_tradeoff_notes(rows, {"untrained": {"alignment": Difference(0.1, -0.1, 0.3)}}) == []
-    assert len(build_tradeoff_notes(rows, {"untrained": {"alignment": Difference(0.1, 0.05, 0.15)}})) == 1
+    assert build_alignment_uniformity_notes(rows, {"untrained": {"alignment": Difference(0.1, -0.1, 0.3)}}) == []
+    assert len(build_alignment_uniformity_notes(rows, {"untrained": {"alignment": Difference(0.1, 0.05, 0.15)}})) == 1
 
 
 BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), Difference(-0.1, -0.15, -0.05)

@@ -48,7 +48,7 @@ NAMES_BY_OPTION: Mapping[str, Iterable[str]] = {
 }
 """Names that are valid values of an option, by option."""
 
-FLAGS = ("--help", "--version", "--print_completion")
+ROOT_FLAGS = ("--help", "--version", "--print_completion")
 
 
 def completion_script(arguments: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ def list_completions(words: Sequence[str]) -> list[str]:
 
 def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     if not before:
-        return FLAGS if prefix.startswith("-") else [name for names in command_summaries().values() for name in names]
+        return ROOT_FLAGS if prefix.startswith("-") else [x for names in command_summaries().values() for x in names]
     if before == ["--print_completion"]:
         return SCRIPTS
     if before[0] not in BUILTIN_COMMANDS:  # a command of another package would have to be imported

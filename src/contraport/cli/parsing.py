@@ -25,7 +25,7 @@ from contraport.options import Command, Option, describe_type, replace_deprecate
 
 _MODE = "yaml-1.2"
 _MAX_VALUE = 60
-_LAST = 1_000
+_LAST_RANK = 1_000
 _SCALARS = (int, float, bool, str)
 
 
@@ -261,7 +261,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     for rank, base in enumerate(cast(type, command.options_class).__mro__):
         is_own = base.__module__ == cast(type, command.options_class).__module__
         for name in vars(base).get("__annotations__", {}):
-            order.setdefault(name, rank if is_own else _LAST)
+            order.setdefault(name, rank if is_own else _LAST_RANK)
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
         target = parser if option.is_cli_positional else groups[option.group or "options"]
         _add_option(target, option, parser.types[name], shown=name in shown)

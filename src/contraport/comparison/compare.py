@@ -65,7 +65,7 @@ from contraport.training.step_timing import measure_training_steps
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished cell with its result."""
 
-Trials = Mapping[tuple[str, str], list[Cell]]
+TrialMap = Mapping[tuple[str, str], list[Cell]]
 """Trials of the hyperparameter search by row and column."""
 
 
@@ -162,7 +162,7 @@ def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
     return UsageError(f"{message}{format_options(metrics=['recall@1'])}{remark}.", kind="none_computed")
 
 
-def _list_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
+def _list_cells(grid: Grid, trials: TrialMap, metric: Metric) -> list[Cell]:
     """Return the cells of all trainings, finished ones included: search trials, then cells of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
@@ -176,7 +176,7 @@ def _list_cells(grid: Grid, trials: Trials, metric: Metric) -> list[Cell]:
     return [*trial_cells, *_build_table_cells(grid, trials, results, metric), *others]
 
 
-def _build_table_cells(grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
+def _build_table_cells(grid: Grid, trials: TrialMap, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
     """Return the cells of the table, with the settings that the search selected; unfinished searches are left out."""
     cells = []
     for cell in grid.cells:
@@ -302,7 +302,7 @@ def _describe_result(cell: Cell, result: JobResult) -> str:
 
 def _save_results(
     grid: Grid,
-    trials: Trials,
+    trials: TrialMap,
     trial_results: Mapping[str, JobResult],
     cells: Sequence[Cell],
     cell_results: Mapping[str, JobResult],
@@ -365,7 +365,7 @@ def _save_results(
     return comparison
 
 
-def _collect_failed_searches(grid: Grid, trials: Trials, results: Mapping[str, JobResult]) -> CellResults:
+def _collect_failed_searches(grid: Grid, trials: TrialMap, results: Mapping[str, JobResult]) -> CellResults:
     """Build a failed result for each cell whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
@@ -393,7 +393,7 @@ def _collect_reference_metrics(grid: Grid, results: CellResults) -> dict[str, di
 
 
 def _build_trial_records(
-    grid: Grid, trials: Trials, results: Mapping[str, JobResult], metric: Metric
+    grid: Grid, trials: TrialMap, results: Mapping[str, JobResult], metric: Metric
 ) -> list[dict[str, Any]]:
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []

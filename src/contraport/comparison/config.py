@@ -24,7 +24,7 @@ from contraport.runs.config import progress_option, training_device_option
 from contraport.training.config import DataPreparationSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 
 
 def parse_duration(budget: str) -> float:
@@ -33,7 +33,7 @@ def parse_duration(budget: str) -> float:
     >>> parse_duration("30m")
     1800.0
     """
-    match = _BUDGET.fullmatch(budget) if isinstance(budget, str) else None
+    match = _DURATION_PATTERN.fullmatch(budget) if isinstance(budget, str) else None
     check(match is not None, f"budget: must be a duration such as 90s, 30m or 2h, got {budget!r}.")
     assert match is not None
     return float(match[1]) * _UNITS[match[2]]

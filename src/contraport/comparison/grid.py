@@ -145,7 +145,7 @@ class Grid:
 
     @cached_property
     def reference_rows(self) -> dict[str, dict[str, Any]]:
-        """Rows whose untrained encoder and raw inputs are evaluated, with settings that differ from the baseline's.
+        """Rows evaluated untrained and on raw inputs, by name; the values are encoder options unlike the baseline's.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another
         representation do not show what training added.

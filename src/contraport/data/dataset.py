@@ -16,8 +16,8 @@ from contraport.data.duplicate_groups import assign_content_ids, has_repeated_co
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 
-STATISTICS_ITEMS = 10_000
-STATISTICS_FILES = 1_000
+MAX_STATISTICS_ITEMS = 10_000
+MAX_STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _CHUNK_ITEMS = 500
 _PER_VIEW = ("stored_digests", "entity_ids")
@@ -369,9 +369,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             return None
         return _compute_range(self._iterate_sample(view))
 
-    def _iterate_sample(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
+    def _iterate_sample(self, view: int, most: int = MAX_STATISTICS_ITEMS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
-        limit = min(most, STATISTICS_ITEMS if self.is_in_memory else STATISTICS_FILES)
+        limit = min(most, MAX_STATISTICS_ITEMS if self.is_in_memory else MAX_STATISTICS_FILES)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
         chunk = max(1, min(_CHUNK_ITEMS, _CHUNK_VALUES // math.prod(self.shapes[view])))

@@ -98,7 +98,7 @@ class Processes(NamedTuple):
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, value: Tensor) -> Tensor:
-        """Return a value that is equal on all processes, with its gradient averaged over the processes."""
+        """Return the value, which must be equal on all processes; backward averages its gradient over the processes."""
         if self.size == 1:
             return value
         same: Tensor = _AveragedGradient.apply(self, value)

@@ -22,7 +22,7 @@ MLP_HIDDEN = 512
 CNN_WIDTHS = (32, 64, 128, 256)
 CNN_LARGEST_SIDES = (16, 8, 4, 4)
 CNN_FEATURES = CNN_WIDTHS[-1]
-GRADIENT_CELLS = 7
+GRADIENT_CELLS_PER_SIDE = 7
 GRADIENT_DIRECTIONS = 9
 BLOCK_NORM_EPSILON = 0.02
 """Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
@@ -162,16 +162,13 @@ class GradientHistograms(nn.Module):
         super().__init__()
         _check_image("gradients", shape)
         self.colored = shape[0] == 3
-        of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS - 1) ** 2
-        self.num_features = of_edges + self.colored * GRADIENT_DIRECTIONS * GRADIENT_CELLS**2
+        of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
+        self.num_features = of_edges + self.colored * GRADIENT_DIRECTIONS * GRADIENT_CELLS_PER_SIDE**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        return (
-            torch.cat([_edge_features(images), _hue_features(images)], dim=1)
-            if self.colored
-            else _edge_features(images)
-        )
+        edges = _edge_features(images)
+        return torch.cat([edges, _hue_features(images)], dim=1) if self.colored else edges
 
 
 def _edge_features(images: Tensor) -> Tensor:
@@ -183,7 +180,7 @@ def _edge_features(images: Tensor) -> Tensor:
     # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
     cells = _direction_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
     scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + BLOCK_NORM_EPSILON**2).sqrt()
-    end = GRADIENT_CELLS - 1
+    end = GRADIENT_CELLS_PER_SIDE - 1
     corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
 
@@ -209,7 +206,7 @@ def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
     directions = torch.arange(GRADIENT_DIRECTIONS, device=angles.device).view(1, -1, 1, 1)
     distance = (angles % 1 * GRADIENT_DIRECTIONS - directions).abs()
     distance = torch.minimum(distance, GRADIENT_DIRECTIONS - distance)
-    return F.adaptive_avg_pool2d(lengths * (1 - distance).clamp(min=0), GRADIENT_CELLS)
+    return F.adaptive_avg_pool2d(lengths * (1 - distance).clamp(min=0), GRADIENT_CELLS_PER_SIDE)
 
 
 class SmallTCN(nn.Module):
@@ -351,7 +348,7 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
 
 
 def _sum_by_bucket(hashes: Tensor, values: Tensor, size: int) -> Tensor:
-    """Sum values into buckets, the hash modulo `size`; return the sums ``(b, size)``, normalized to length 1."""
+    """Sum the values whose hashes are equal modulo `size`; return the sums ``(b, size)``, rows scaled to length 1."""
     # shape[0], not len: a traced network then takes any number of texts
     sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
     return F.normalize(sums)

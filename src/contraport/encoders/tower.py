@@ -15,7 +15,7 @@ from contraport.encoders.networks import Projector
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 
-KINDS = {0: "text", 1: "vector", 2: "series", 3: "image"}
+KIND_BY_NUM_DIMENSIONS = {0: "text", 1: "vector", 2: "series", 3: "image"}
 
 
 def kind_from_shape(shape: Shape) -> str:
@@ -24,7 +24,7 @@ def kind_from_shape(shape: Shape) -> str:
     >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
     ('image', 'series', 'vector')
     """
-    return KINDS[len(shape)]
+    return KIND_BY_NUM_DIMENSIONS[len(shape)]
 
 
 def resolve_view(
@@ -150,7 +150,7 @@ class Tower(nn.Module):
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: str) -> Tensor:
-        """Convert features to the representation: the features, the projection, or both, normalized, concatenated."""
+        """Return the representation: the features, the projection, or both (each normalized, then concatenated)."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)
             return projected

@@ -185,7 +185,7 @@ def _implicit_gradient(
 def _solve_adjoint_dense(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve the linear system of the implicit gradient on the whole matrix; return (u, v) and the potentials (f, g)."""
+    """Solve the adjoint system of the implicit gradient densely; return the adjoints (u, v) of (f, g), and (f, g)."""
     (f, g), *_ = point
     f_bar, g_bar = cotangents
     s = geometry.dense()

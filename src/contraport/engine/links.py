@@ -116,7 +116,7 @@ class LogOfFunction(Link):
 
 @dataclass(frozen=True)
 class LogPower(Link):
-    """Link of a power: h(T) = power log T; pairs with T <= 0 have no weight and no gradient."""
+    """Link of a power: h(T) = power * log T; pairs with T <= 0 have no weight and no gradient."""
 
     power: float = 1.0
 
@@ -126,7 +126,7 @@ class LogPower(Link):
 
 @dataclass(frozen=True)
 class LogHinge(Link):
-    """Link of a powered hinge: h(T) = power log(1 + T); pairs with T <= -1 have no weight and no gradient."""
+    """Link of a powered hinge: h(T) = power * log(1 + T); pairs with T <= -1 have no weight and no gradient."""
 
     power: float = 1.0
 

@@ -20,9 +20,9 @@ from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints, load_epoch_models
 from contraport.evaluation.notes import (
+    build_alignment_uniformity_notes,
     build_caveat_notes,
     build_skipped_metric_notes,
-    build_tradeoff_notes,
     build_zero_width_notes,
     write_verdict,
 )
@@ -177,7 +177,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         *skipped,
         *build_caveat_notes(loaded, baselines, results["trained"]),
         *build_zero_width_notes(results["trained"]),
-        *build_tradeoff_notes(rows, differences),
+        *build_alignment_uniformity_notes(rows, differences),
         *plan_notes,
     ]
     class_names = loaded.train.class_names
@@ -267,7 +267,7 @@ def _draw_bootstrap_values(results: Mapping[str, Mapping[str, MetricResult | flo
 
 
 def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: RunFolder) -> None:
-    """Raise `UsageError` unless the items have labels, `classes` names each, and the run compares texts with items."""
+    """Raise `UsageError` unless items have labels, the run compares them with texts, and each class has a name."""
     names = context.test.class_names
     check(names is not None, f"classes: need labels, but {context.test.name!r} has none.", "labels")
     views = ", ".join(context.test.view_names)

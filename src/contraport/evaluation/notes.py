@@ -34,7 +34,7 @@ _ADVICE_BY_BASELINE = {
 }
 """Advice if the trained features are not better than a baseline, by baseline."""
 
-_TRADEOFF = ("alignment", "uniformity")
+_ALIGNMENT_UNIFORMITY = ("alignment", "uniformity")
 
 _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
@@ -125,13 +125,13 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     ]
 
 
-def build_tradeoff_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+def build_alignment_uniformity_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
     """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
 
     Differences that are not significant are ignored.
     """
     before = next((row for row in INITIAL_ENCODER_BASELINES if row in rows), None)
-    metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _TRADEOFF]
+    metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _ALIGNMENT_UNIFORMITY]
     if before is None or not (worse := _describe_changes(rows, differences, before, metrics, worse=True)):
         return []
     better = _describe_changes(rows, differences, before, metrics, worse=False)

@@ -52,7 +52,7 @@ SHARED_DOMAINS = Requirement(
     "training and test items share no domain",
     is_rarely_met=True,
 )
-CLASSES_ACROSS_DOMAINS = Requirement(
+CLASSES_IN_OTHER_DOMAINS = Requirement(
     lambda context: all(
         len(context.train_y[context.train_domains != domain].unique()) > 1 for domain in context.test_domains.unique()
     ),
@@ -82,7 +82,7 @@ TRAINABLE_WEIGHTS = Requirement(
     lambda context: any(True for _ in context.encoder.parameters()), "there are no weights to train", is_rarely_met=True
 )
 COUPLING = Requirement(attrgetter("is_coupling"), "the items are not pairs between two sets", is_rarely_met=True)
-NEW_ROWS = Requirement(attrgetter("has_new_rows"), "each row of the test pairs has training pairs", True)
+UNSEEN_TEST_ROWS = Requirement(attrgetter("has_new_rows"), "each row of the test pairs has training pairs", True)
 NO_COUPLING = Requirement(
     lambda context: not context.is_coupling, "a row of a coupling has several partners; see the group links"
 )
@@ -182,7 +182,7 @@ def domain_probe(context: EvalContext) -> ItemValues:
     return probes.probe_correctness(probe, context.test_x, context.test_domains)
 
 
-@share_metric("Unseen domain", group="domains", requires=(LABELS, SEVERAL_CLASSES, DOMAINS, CLASSES_ACROSS_DOMAINS))
+@share_metric("Unseen domain", group="domains", requires=(LABELS, SEVERAL_CLASSES, DOMAINS, CLASSES_IN_OTHER_DOMAINS))
 def unseen_domain(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
     return probes.unseen_domain_correctness(
@@ -227,7 +227,7 @@ def link_popularity(context: EvalContext, number: int) -> float:
     better="higher",
     unit="share of test pairs",
     pattern="{:.1%}",
-    requires=(COUPLING, COMPARABLE_VIEWS, NEW_ROWS),
+    requires=(COUPLING, COMPARABLE_VIEWS, UNSEEN_TEST_ROWS),
     numbers=(10,),
 )
 def new_row_recall(context: EvalContext, number: int) -> float:

@@ -243,10 +243,11 @@ class EvalContext:
         splits = [_require_values(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
-        return rank_links(self._embed_entities(0), self._embed_entities(1)[used], *pairs.split(list(map(len, splits))))
+        rows, used_columns = self._embed_coupling_side(0), self._embed_coupling_side(1)[used]
+        return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
-    def _embed_entities(self, view: int) -> Tensor:
-        """Return the embeddings of a coupling's rows (or columns) that occur in a training or test pair, `(R, d)`.
+    def _embed_coupling_side(self, view: int) -> Tensor:
+        """Embed the rows (view 0) or columns (view 1) of a coupling that are in a pair, `(ids, d)`; others are zeros.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """

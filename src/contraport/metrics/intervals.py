@@ -170,7 +170,7 @@ class Difference(NamedTuple):
 def draw_bootstrap_values(
     results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[K, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Return the value of each metric on bootstrap resamples of the items, `(resamples,)`, the same for all metrics.
+    """Return each metric's values on bootstrap resamples of the items, `(resamples,)`; all metrics share the resamples.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
 

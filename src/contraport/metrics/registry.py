@@ -236,7 +236,7 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose the metrics of a verdict, at most two: of accuracy if there are any, else retrieval, else clustering.
+    """Choose at most two metrics for a verdict, from the first group present: accuracy, retrieval or clustering.
 
     >>> from contraport.metrics import select_metrics
     >>> [metric.key for metric in choose_headline_metrics(select_metrics(["nmi", "recall"]))]

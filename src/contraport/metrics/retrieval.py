@@ -27,11 +27,11 @@ TIE_TOLERANCE = 4e-6
 
 
 def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.ndarray[Any, Any]:
-    """Return the rank of each item's other view by cosine, `(n, k)`; rank 1 is the nearest.
+    """Return the rank of each item's other view by cosine, `(n, k)` for k ordered pairs of views; 1 is the nearest.
 
-    One column per ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: the first view of a
-    pair queries the second. Ties up to the rounding of single precision count as nearer, so that a collapsed encoder
-    has the last rank, not the first.
+    The columns follow `itertools.permutations` of the views, `(n, d)` each: the first view of a pair queries the
+    second. Ties up to the rounding of single precision count as nearer, so that a collapsed encoder has the last rank,
+    not the first.
 
     Args:
         views: embeddings of the same items.

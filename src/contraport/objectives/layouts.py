@@ -368,7 +368,7 @@ class Layout(Component, ABC):
         return LayoutTraits()
 
     def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block masked by features of its rows, (N, k), and columns, (M, k); by default unchanged."""
+        """Mask pairs of a block by the features of its rows, (N, k), and columns, (M, k); unchanged by default."""
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:

@@ -28,7 +28,7 @@ def labels_to_groups(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return the weighted log-mean-exp and number of values of each group, (size,) each; 0 for empty groups."""
+    """Return the weighted log-mean-exp of each of `size` groups (0 if empty), and the number of values in each."""
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))
     mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)

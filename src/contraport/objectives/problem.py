@@ -386,7 +386,7 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
 
 
 def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
-    """Return the weight of each row in a loss that is a mean over rows, (N,); 0 for rows without target mass."""
+    """Return the normalized weight of each row, (N,): the loss is the weighted sum of row terms; 0 without a target."""
     mass = target.row_mass()
     nonempty = mass > 0
     row_weights = nonempty.to(mass.dtype)

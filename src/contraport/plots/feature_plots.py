@@ -229,6 +229,7 @@ def _centered_singular_values(source: Any) -> torch.Tensor:
 
 
 def _resolve_query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
+    """Return the positions of the items to query: `queries`, or if it is a number, so many evenly spaced ones."""
     if isinstance(queries, int):
         check(0 < queries <= items, f"queries: must be from 1 to {items}, got {queries}.")
         return [round(place) for place in np.linspace(0, items - 1, queries)]

@@ -131,7 +131,7 @@ def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Met
 
 
 def _write_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
-    """Write the number of metrics in which each of two runs is significantly better; recall at all k counts once."""
+    """Write on how many metrics each of two runs is significantly better; those that differ only in k count as one."""
     if len(runs) != 2:
         return []
     one, other = runs

@@ -1,4 +1,4 @@
-"""Options that several commands share, and those of all commands that take a run folder."""
+"""Options shared by several commands, and base classes of the options of commands that take a run folder."""
 
 from __future__ import annotations
 

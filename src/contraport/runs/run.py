@@ -38,7 +38,7 @@ MetricsRow = dict[str, Any]
 
 REEVALUATE = "; run `contraport evaluate` on the run again."
 
-_MAIN_SETTINGS = ("data", "objective", "epochs", "batch_size")
+_SHOWN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the HTML table in notebooks shows even if they have their default values."""
 
 
@@ -96,7 +96,7 @@ class Run:
         try:
             config = {name: value for name, value in self.config().items() if value is not None}
             settings = {
-                name: value for name, value in config.items() if name in _MAIN_SETTINGS or not _is_default(name, value)
+                name: value for name, value in config.items() if name in _SHOWN_SETTINGS or not _is_default(name, value)
             }
             rows = self.metrics() if (self.path / "metrics.jsonl").exists() else []
         except UsageError as error:

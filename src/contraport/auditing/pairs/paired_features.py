@@ -184,7 +184,7 @@ class PairedFeatures:
 
     @staticmethod
     def find_nearest(queries: Tensor, values: Tensor, items: Tensor, number: int) -> Tensor:
-        """Return the `number` nearest among `items`, ``(m,)``, of each query, int64 ``(q, number)``, nearest first.
+        """Return the `number` of `items`, ``(m,)``, nearest to each query, int64 ``(q, number)``, in order of distance.
 
         The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
         finds most of the nearest items.
@@ -233,6 +233,7 @@ class PairedFeatures:
         return self._compute_rank_thresholds(self.features[0]), self._compute_rank_thresholds(self.features[1])
 
     def _compute_rank_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ranks as fractions, ``(r,)``, and each row's similarity to the reference of each rank, ``(n, r)``."""
         references = self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_RANK_THRESHOLDS).round().clamp(max=number).unique()

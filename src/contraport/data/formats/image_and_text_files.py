@@ -205,7 +205,7 @@ def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
 
 
 def _folders_imply_domains(parents: list[tuple[str, ...]]) -> bool:
-    """Return whether folders imply domains: several outer folders that contain the same several inner folders."""
+    """Return whether outer folders are domains: there are several, and all contain the same two or more folders."""
     if any(len(folders) != 2 for folders in parents):
         return False
     inner: dict[str, set[str]] = {}

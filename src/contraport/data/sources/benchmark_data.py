@@ -228,7 +228,7 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
 def _read_series(name: str, files: str, split: str, root: Path | None) -> Dataset:
     folder = _find_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (read_ts(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST"))
-    whole = from_arrays(pad_series(train + test), train_labels + test_labels, name=name)
+    whole = from_arrays(pad_with_last_values(train + test), train_labels + test_labels, name=name)
     is_test = np.arange(len(whole)) >= len(train)
     return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
 
@@ -283,10 +283,10 @@ def read_ts(path: Path) -> tuple[list[np.ndarray], list[str]]:
     return series, labels
 
 
-def pad_series(series: list[np.ndarray]) -> np.ndarray:
+def pad_with_last_values(series: list[np.ndarray]) -> np.ndarray:
     """Stack series of unequal lengths, each padded with its last values to the longest length.
 
-    >>> pad_series([np.array([[1.0, 2.0]]), np.array([[3.0, 4.0, 5.0]])]).tolist()
+    >>> pad_with_last_values([np.array([[1.0, 2.0]]), np.array([[3.0, 4.0, 5.0]])]).tolist()
     [[[1.0, 2.0, 2.0]], [[3.0, 4.0, 5.0]]]
     """
     longest = max(one.shape[1] for one in series)

@@ -25,7 +25,7 @@ class VectorStrength:
     scaling: float  # largest relative change of the distance from the mean
 
 
-VECTORS = {
+VECTOR_STRENGTHS = {
     "weak": VectorStrength(noise=0.1, masked=0.1, scaling=0.1),
     "standard": VectorStrength(noise=0.3, masked=0.2, scaling=0.2),
     "strong": VectorStrength(noise=0.6, masked=0.4, scaling=0.4),
@@ -63,7 +63,7 @@ class SeriesStrength:
     masked: float  # largest fraction of the time in which all channels are replaced by their means
 
 
-SERIES = {
+SERIES_STRENGTHS = {
     "weak": SeriesStrength(crop=0.9, noise=0.05, scaling=0.1, masked=0.1),
     "standard": SeriesStrength(crop=0.7, noise=0.1, scaling=0.2, masked=0.3),
     "strong": SeriesStrength(crop=0.4, noise=0.3, scaling=0.4, masked=0.5),

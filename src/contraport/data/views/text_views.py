@@ -23,7 +23,7 @@ class TextStrength:
     deleted: float  # probability that a word of the span is deleted
 
 
-TEXTS = {
+TEXT_STRENGTHS = {
     "weak": TextStrength(span=0.9, deleted=0.05),
     "standard": TextStrength(span=0.7, deleted=0.1),
     "strong": TextStrength(span=0.5, deleted=0.3),

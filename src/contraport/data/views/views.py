@@ -25,8 +25,8 @@ from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_custom_transform
 from contraport.data.views.images import build_image_transform, choose_image_strength, to_lab
 from contraport.data.views.numeric_views import (
-    SERIES,
-    VECTORS,
+    SERIES_STRENGTHS,
+    VECTOR_STRENGTHS,
     AdjacentWindows,
     Mixup,
     Noise,
@@ -35,10 +35,10 @@ from contraport.data.views.numeric_views import (
     isotropic_std,
 )
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXTS, TextTransform
+from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 
-COLOR = "colour"
+COLOR_SPLIT = "colour"
 FRAMES = "frames"
 MULTI_CROP = "multi-crop"
 MAX_VIEWS = 1_000
@@ -112,7 +112,7 @@ class Views(nn.Module):
         super().__init__()
         self.custom = wrap_custom_transform(augment)
         self.missing_transform_name: str | None = None
-        self._splits_color = views == COLOR
+        self._splits_color = views == COLOR_SPLIT
         self._windows: AdjacentWindows | None = None
         self._unaugmented = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
@@ -304,7 +304,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if is_text_shape(shape):
         message = f"augment: must be none or one of {', '.join(AUGMENT_STRENGTHS)}, as view {view} of {dataset.name!r} "
         check(augment.name in AUGMENT_STRENGTHS, f"{message}is a text, got {augment.name!r}.", "text_view")
-        return TextTransform(TEXTS[augment.name])
+        return TextTransform(TEXT_STRENGTHS[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
     if augment.name in AUGMENT_STRENGTHS and len(shape) == 3:
@@ -319,12 +319,12 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if augment.name in SCALED_NOISE:
         return Noise(std, **strength)
     if len(shape) == 2:
-        return SeriesTransform(SERIES[augment.name], mean, std)
-    return VectorTransform(VECTORS[augment.name], mean, std)
+        return SeriesTransform(SERIES_STRENGTHS[augment.name], mean, std)
+    return VectorTransform(VECTOR_STRENGTHS[augment.name], mean, std)
 
 
 def _plan_color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
-    """Plan the random RGB view that is then split into lightness and colors."""
+    """Plan one random RGB view; its lightness and its colors become the two views of an item."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels, the items of {dataset.name!r} have shapes {shapes}."
@@ -339,7 +339,7 @@ def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -
     """Plan the random views of multi-crop: large crops first, then small ones."""
     numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
-        error = unknown_name_error("views", views, (COLOR, FRAMES, MULTI_CROP))
+        error = unknown_name_error("views", views, (COLOR_SPLIT, FRAMES, MULTI_CROP))
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item, the items of {dataset.name!r} have shapes {shapes}."

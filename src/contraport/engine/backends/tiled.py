@@ -415,10 +415,10 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Weight terms that share one exponential: exp(S + A + B) times a low-rank matrix U V^T, elementwise.
+    """Weight terms that share one exponential: exp(S + A + B), S = log-kernel, times low-rank U V^T, elementwise.
 
     Attributes:
-        shared_exponents: Shared exponents of the rows, (N,), and of the columns, (M,); None if both are zero.
+        shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
         row_factors: Factors U^T of the rows, (k, N).
         column_factors: Factors V^T of the columns, (k, M).
     """
@@ -429,14 +429,14 @@ class _TermGroup(NamedTuple):
 
 
 def _build_term_group(
-    terms: Sequence[WeightTerm], base: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
+    terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group of terms from their exponents relative to a base, (k, N) and (k, M), which are overwritten."""
+    """Build a group of k terms; their exponents, (k, N) and (k, M), exclude the shared ones and are overwritten."""
     row_factors, column_factors = row_exponents.exp_(), column_exponents.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
         side[k] *= term.factor
-    return _TermGroup(base, row_factors, column_factors)
+    return _TermGroup(shared, row_factors, column_factors)
 
 
 def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:

@@ -88,7 +88,7 @@ class DataBalanced(ItemAverages, Constraint):
         return (MAX_VIEWS * side + views) * self.log_average.shape[1] + ids[items]
 
     def _stored_potentials(self, keys: Tensor, side: int) -> Tensor:
-        """Return the stored potentials at positions, (k,); for new items, the mean of all stored potentials, or 0."""
+        """Return the stored potentials at positions, (k,); for items without one, the mean of all (0 if none)."""
         stored = self.log_average[MAX_VIEWS * side : MAX_VIEWS * (side + 1)]
         own = self.log_average.view(-1)[keys]
         return -torch.where(own.isnan(), stored.nanmean().nan_to_num(0.0), own)

@@ -263,7 +263,7 @@ class Tsallis(Constraint):
         return step, log_total
 
     def _pool_row_sums(self, row_sums: Tensor) -> Tensor:
-        """Return the log-sums of the rows, (N,); if all rows share a potential, each is the log-sum of all pairs."""
+        """Return the log-sum of each row, (N,), or, if all rows share a potential, N times the log-sum of all pairs."""
         return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
 
 

@@ -400,9 +400,9 @@ class ContrastiveEnergy(Divergence):
 
 
 def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return sum_j t_ij function(T_ij) of each row, (N,): a target-weighted sum of a function of the cost.
+    """Return the target-weighted sum of a function of the negated cost over each row, sum_j t_ij function(T_ij), (N,).
 
-    t is the target plan, T minus the cost in units of the kernel.
+    t is the target plan; T is minus the cost, in units of the kernel.
     """
     bare = Plan(Geometry(result.plan.log_kernel_without_link), None, None)
     return result.target.target_weighted_row_sums(bare, function)

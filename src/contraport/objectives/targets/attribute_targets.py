@@ -159,7 +159,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan from sets of pairs with a level each; rows have mass 1/N, rows without pairs 0."""
+    """Build the target plan from pair sets and their relative weights (levels); nonempty rows have mass 1/N."""
     n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
     counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant_vector(n, 0.0, like)

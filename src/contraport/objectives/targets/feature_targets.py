@@ -72,7 +72,7 @@ class SoftNeighbors(Target):
         if self.features is None:
             x, y = select_block_features(attributes, block, backward=self._backward)
         else:
-            x, y = _gather_features(self.features, block)
+            x, y = _all_gather_block_features(self.features, block)
         with torch.no_grad():
             same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
@@ -113,7 +113,7 @@ class Neighbors(Target):
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         n, m = block.shape
         with torch.no_grad():
-            x, y = _gather_features(self.features, block)
+            x, y = _all_gather_block_features(self.features, block)
             distances = block.pattern.fill_masked(torch.cdist(x, y), torch.inf)
             nearest = distances.topk(min(self.neighbors, m), largest=False)
         # Masked pairs are infinitely far: they are among the nearest only if too few pairs are compared.
@@ -138,7 +138,7 @@ def select_block_features(attributes: Attributes, block: Block, *, backward: boo
     return _select_features(views[::-1] if backward else views, block)
 
 
-def _gather_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
+def _all_gather_block_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
     """Gather features from all processes, and return those of the rows and of the columns of a block."""
     views = features if isinstance(features, tuple) else (features,)
     return _select_features(tuple(gather(view) for view in views), block)

@@ -95,7 +95,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     if scale is None:
         return None
     plans = [
-        _draw_run_plans(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
+        _draw_last_plan(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
     ]
     several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
     over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves(several)) if several else None
@@ -115,14 +115,14 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _draw_run_plans(
+def _draw_last_plan(
     builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
     """Draw the last plan of a run, and add the data from which the page's script draws lines and other epochs."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = compute_kept_target_mass(last, items)
+    kept = compute_plan_to_target_mass(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
     least = [k for k in np.argsort(kept, kind="stable")[:NUM_DROPPED] if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least]
@@ -178,8 +178,8 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def compute_kept_target_mass(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
-    """Return for each item the share of its target mass that the plan carries, ``(items,)``."""
+def compute_plan_to_target_mass(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
+    """Return each item's mass in the plan divided by its mass in the target, ``(items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
     if len(actual) % items:  # rows that are not whole views of the items
         return np.ones(items)

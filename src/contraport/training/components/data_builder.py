@@ -29,7 +29,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
-from contraport.data.views.views import COLOR
+from contraport.data.views.views import COLOR_SPLIT
 from contraport.encoders.tower import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
@@ -190,9 +190,9 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
 
 
 def mismatch_pairs(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> tuple[Dataset, Tensor | None]:
-    """Mismatch a share of the training pairs on purpose (option `mismatch`); return the dataset and the partners.
+    """Mismatch a share of the training pairs (option `mismatch`); return the dataset and the partners of its items.
 
-    The partners are None without the option `mismatch`. A resumed run keeps its partners.
+    Item i gets the second view of item `partners[i]`. None without the option. A resumed run keeps its partners.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
@@ -209,9 +209,8 @@ def mismatch_pairs(settings: Settings, dataset: Dataset, run: RunFolder | None =
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
     """Build the random views of the data."""
-    if isinstance(settings.augment, str) and has_object_placeholder(
-        settings.augment
-    ):  # placeholder of a callable in config.yaml
+    # A placeholder stands for a callable in config.yaml.
+    if isinstance(settings.augment, str) and has_object_placeholder(settings.augment):
         views = Views(dataset, augment="none", views=settings.views)
         views.missing_transform_name = settings.augment
         return views
@@ -220,7 +219,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
     """Build the views of the data without augmentation."""
-    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR else None)
+    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT else None)
 
 
 def build_batch_loader(

@@ -55,7 +55,7 @@ _PARAMETERS_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_REQUIRED_PARAMETER = {"soft": "file", "matrix": "file"}
+_REQUIRED_PARAMETER_BY_KIND = {"soft": "file", "matrix": "file"}
 """Required parameter of some kinds of target, whose name may be omitted, as in ``soft:FILE``."""
 
 _CONSTANT_TARGETS: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
@@ -153,8 +153,8 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
-    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER)
-    has_required = name not in _REQUIRED_PARAMETER or _REQUIRED_PARAMETER[name] in parameters
+    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER_BY_KIND)
+    has_required = name not in _REQUIRED_PARAMETER_BY_KIND or _REQUIRED_PARAMETER_BY_KIND[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
         _CHECKS[parameter](f"target: {parameter}", value)
@@ -168,7 +168,7 @@ def build_item_independent_target(text: str) -> Target | None:
     (Domains(alpha=0.1), None)
     """
     # Files are not checked: they may be gone when a run is evaluated.
-    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER)
+    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER_BY_KIND)
     return _CONSTANT_TARGETS[name](**parameters) if name in _CONSTANT_TARGETS else None
 
 

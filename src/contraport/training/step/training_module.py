@@ -33,7 +33,7 @@ class MinedBatchLayout(NamedTuple):
     num_tables: int
 
     def split_batch(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
-        """Split a batch into the items, the rows to embed, and the ids of the negatives of each table, ``(b, k)``.
+        """Split a batch into items, items with negatives (to embed), and negatives' ids for each table, ``(b, k)``.
 
         The rows to embed are each item, then its k negatives; each view of the negatives comes from its own table.
 
