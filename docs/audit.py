@@ -357,8 +357,7 @@ feature sets of digits (1,600), halves of digits (1,348), and halves and caption
 are 14 x 14 and given as vectors. A caption is one of five phrases with the name of the class, and a pair is right if
 the image and the caption are of the same class.
 
-The tables of the next two sections are of an earlier version of the code (2026-11-23), before random streams and
-details of the scores changed. How well encoders are trained is on [a page of its own](audit-trainings.md).
+How well encoders are trained is on [a page of its own](audit-trainings.md).
 
 ### Separation
 
@@ -532,8 +531,8 @@ def describe_repairs(results: list[dict[str, Any]]) -> str:
             cells = [f"{statistics.mean(recalls['drop', *setting][:SEEDS]):.3f}" for setting in settings]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return f"""`python -m benchmarks.repair` compares trainings of equally many steps: `drop` is `--audit`, with its
-recall@1 on clean test pairs; the other rows are differences from it over the same {SEEDS} seeds, bold where the 95 % interval
-excludes zero.
+recall@1 on clean test pairs; the other rows are differences from it over the same {SEEDS} seeds, bold where the 95 %
+interval excludes zero.
 *Target repair* gives suspected pairs soft positives from the neighbors within each view; *partner repair* gives them
 the partners that a plan proposes; *plan score* scores by the balanced plan of all items; in *co-training* each of two
 networks selects the pairs of the other; *together* is their joined embedding.
