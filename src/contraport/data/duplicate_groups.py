@@ -177,7 +177,7 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
 
 
 def break_correct_pairs(
-    first: Codes, second: Codes, ids: Codes, random: np.random.Generator
+    first: Codes, second: Codes, ids: NDArray[np.int64], random: np.random.Generator
 ) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
     """Swap second items at random, in place, so that fewer pairs are correct; return the function that finds these.
 
@@ -199,7 +199,8 @@ def break_correct_pairs(
         if not is_paired:
             return same
         codes = ids[one, 0] * base + ids[other, -1]
-        return same | (known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes)
+        same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
+        return same
 
     for _ in range(_EXCHANGE_ROUNDS):
         found = np.flatnonzero(is_correct(first, second))
