@@ -245,7 +245,7 @@ def is_finite_number(value: Any) -> TypeGuard[float]:
 
 def check_integer(argument: str, value: object, least: int = 1, most: int | None = None) -> None:
     """Raise `UsageError` unless a value is an integer >= `least` (and <= `most`, if given)."""
-    if not is_integer(value) or not least <= value < 2**63 or (most is not None and value > most):
+    if not is_integer(value) or not least <= value < 2**64 or (most is not None and value > most):
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
         raise _value_error(argument, f"an integer {bounds}", value)
 

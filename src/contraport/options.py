@@ -22,7 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from contraport._utils.formatting import format_option_name, is_flag_style_active
-from contraport.errors import UsageError, bind_arguments, check, check_integer, check_name, hint_on_error
+from contraport.errors import UsageError, bind_arguments, check, check_integer, check_name, hint_on_error, is_integer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -372,9 +372,9 @@ def int_in_range(least: int, most: int = MAX_COUNT) -> OptionCheck:
     """Return a check that a value is an integer in ``[least, most]``."""
 
     def validate(name: str, value: Any) -> None:
-        check_integer(name, value, least)
-        if value > most:
+        if is_integer(value) and value > most:
             raise UsageError(f"{name}: must be <= {most}, got {value!r}.", kind="too_large")
+        check_integer(name, value, least)
 
     return validate
 

@@ -172,10 +172,10 @@ class Kernel(nn.Module, ABC):
             UsageError: x and y are not floating-point tensors (N, d) and (M, d) on one device, or the temperature is
                 not positive; on devices other than the CPU the value of a tensor is not checked.
         """
-        ndim = 3 if self.compares_sets else 2
+        ndims = (2, 3) if self.compares_sets else (2,)  # a set of one vector may be that vector
         for name, z in (("x", x), ("y", y)):  # no function: a call would cost more than what it checks
-            if not isinstance(z, Tensor) or z.ndim != ndim or not z.is_floating_point() or z.shape[-1] == 0:
-                expected = f"a floating-point tensor {'(n, d)' if ndim == 2 else '(n, t, d)'}"
+            if not isinstance(z, Tensor) or z.ndim not in ndims or not z.is_floating_point() or z.shape[-1] == 0:
+                expected = f"a floating-point tensor {'(n, t, d)' if self.compares_sets else '(n, d)'}"
                 raise UsageError(f"{name}: must be {expected}, got {describe_value(z)}.", kind="shape")
         if x.device != y.device:
             raise UsageError(f"y: is on {y.device}, but x is on {x.device}.", kind="device")

@@ -13,7 +13,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.cli import main
-from contraport.runs import Run, as_run
+from contraport.runs import RunFolder, as_run
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
 
@@ -44,7 +44,7 @@ def full_at(call: int, function: Any) -> Any:
     [
         pytest.param(torch, "save", 2, id="a checkpoint"),
         pytest.param(os, "fsync", 7, id="a checkpoint, late"),
-        pytest.param(Run, "append_metrics", 3, id="a row"),
+        pytest.param(RunFolder, "append_metrics", 3, id="a row"),
         pytest.param(os, "replace", 5, id="the checksum of a checkpoint"),
         pytest.param(os, "replace", 11, id="the model"),
     ],
