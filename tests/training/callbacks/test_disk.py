@@ -13,7 +13,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.cli import main
-from contraport.runs import RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
 
