@@ -303,7 +303,7 @@ def format_value(value: object) -> str:
     """Return the repr of a value on one line, shortened; of a tensor or array its dtype and shape.
 
     >>> import torch
-    >>> format_value(0.5), format_value(torch.ones(2, 3)), format_value([0] * 1000)[-10:]
+    >>> format_value(0.5), format_value(torch.ones(2, 3)), format_value([0] * 1000)[-9:]
     ('0.5', 'torch.float32 of shape (2, 3)', '0, 0, ...')
     """
     is_array = hasattr(value, "dtype") and hasattr(value, "shape") and not is_number(value)

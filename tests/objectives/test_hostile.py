@@ -172,7 +172,6 @@ def test_rejects_unknown_names_of_engine_settings(setting, name):
         (lambda x: cp.Gibbs()(x, x.to("meta")), "y.device"),
         (lambda x: cp.Gibbs()(x, x, -1.0), "temperature.invalid"),
         (lambda x: cp.Gibbs()(x, x, torch.ones(3)), "temperature.shape"),
-        (lambda x: cp.LateInteraction()(x, x), "x.shape"),
         (lambda x: cp.Gibbs(lambda x, y: [1.0])(x, x).dense(), "cost.shape"),
         (lambda x: cp.Gibbs(cp.BilinearCost(2, 3))(x, x).dense(), "cost.shape"),
         (lambda x: cp.engine.log_sums(cp.engine.Geometry(cp.Gibbs()(x, x)), "row"), "axis.unknown"),

@@ -5,7 +5,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
 from contraport.data import BatchShare, Views, from_arrays
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform
+from contraport.data.views.text_views import TEXT_STRENGTHS, TextStrength, TextTransform
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
 
@@ -21,10 +21,10 @@ def is_within(part, whole):
     return all(word in rest for word in part)
 
 
-@pytest.mark.parametrize("strength", TEXTS)
+@pytest.mark.parametrize("strength", TEXT_STRENGTHS)
 def test_a_view_has_words_of_its_text_in_their_order_and_one_at_least(strength):
     for seed in range(20):
-        for text, view in zip(TEXTS_, change(TEXTS_, TEXTS[strength], seed), strict=True):
+        for text, view in zip(TEXTS_, change(TEXTS_, TEXT_STRENGTHS[strength], seed), strict=True):
             assert view
             assert is_within(list(view.replace(" ", "")), list(text.replace(" ", "")))
             assert view == view.strip()
