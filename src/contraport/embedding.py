@@ -261,7 +261,7 @@ def iter_embedded_batches(
         for features, batch in loader_config.iterate_outputs(
             model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
         ):
-            check_finite(features, first_item=int(batch.ids[0]))
+            check_finite_features(features, first_item=int(batch.ids[0]))
             yield features, batch
 
 
@@ -291,7 +291,7 @@ def extract_features(
         features = loader_config.map_views(
             encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
-    check_finite(features)
+    check_finite_features(features)
     return features
 
 
@@ -340,7 +340,7 @@ def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
         check(missing == 0, message, "missing_view")
 
 
-def check_finite(features: Tensor, *, first_item: int = 0) -> None:
+def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:
     """Raise `UsageError` unless every feature is finite; `first_item` is the position of the first row."""
     bad = (~features.isfinite().all(dim=1)).nonzero().flatten().tolist()
     message = f"features: must be finite, got NaN or infinity, first for item {first_item + next(iter(bad), 0)}. "

@@ -16,7 +16,7 @@ from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
-from contraport.embedding import LoaderConfig, check_finite, extract_features, extract_raw_inputs
+from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_inputs
 from contraport.encoders import resolve_view
 from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP, MapOptions
@@ -92,7 +92,7 @@ def map(values: dict[str, Any]) -> Map:
     with rename_argument("source", "features", "data"):
         features, dataset = _load_items(options, LoaderConfig(device=device, bars=bars))
         rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
-        check_finite(rows)
+        check_finite_features(rows)
     check(len(rows) >= MIN_ITEMS, f"source: must have at least {MIN_ITEMS} items, got {len(rows)}.", "too_few")
     check(bool((rows != rows[0]).any()), f"source: all {len(rows)} items are equal.", "constant")
     build, fast_method = (TSNE, "interpolated") if options.method == "tsne" else (SNE, "sparse")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.files import atomic_write, read_json, write_json
-from contraport.embedding import check_finite
+from contraport.embedding import check_finite_features
 from contraport.errors import (
     UsageError,
     check,
@@ -66,7 +66,7 @@ def normalize_rows(features: np.ndarray, device: torch.device, *, first_item: in
     """
     with np.errstate(over="ignore"):  # overflow is reported below
         rows = torch.from_numpy(np.array(features, dtype=np.float32))
-    check_finite(rows, first_item=first_item)
+    check_finite_features(rows, first_item=first_item)
     return F.normalize(rows.to(device), dim=1)
 
 

@@ -19,7 +19,7 @@ from contraport._version import __version__
 from contraport.data import Views, build_loader
 from contraport.data.image_cache import digest_dataset
 from contraport.data.stores import MappedArrayStore
-from contraport.embedding import LoaderConfig, check_finite, evaluation_mode, fixed_seed
+from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
 from contraport.encoders import Model
 from contraport.training.components import Components, count_cached_draws
 from contraport.training.config import Settings
@@ -85,7 +85,7 @@ def _compute_features(
             first = 0
             title = f"features, draw {draw + 1}"
             for part, _ in loader_config.iterate_outputs(encode, model, views, components.dataset, title):
-                check_finite(part, first_item=first)
+                check_finite_features(part, first_item=first)
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()
                 first += len(part)
