@@ -505,7 +505,8 @@ counts the settings, also with 20 % shuffled, whose interval excludes 0.
 {_repairs()}
 
 Target repair, partner repair, plan score and co-training gain nothing certain in any of six settings, and target repair
-loses in two; of these 24 intervals one excludes 0 by chance. So none of them is an option of `train --audit`.
+loses in two; by chance alone about one of these 24 intervals would exclude 0. So none of them is an option of
+`train --audit`.
 
 ## Where the rest is lost
 
