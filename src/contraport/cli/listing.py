@@ -78,17 +78,26 @@ def _tabulate_suites() -> _Rows:
 
 
 _LISTS = {
-    "recipes": _tabulate_recipes,
-    "objectives": _tabulate_objectives,
-    "encoders": _tabulate_encoders,
-    "data": _tabulate_data,
-    "metrics": _tabulate_metrics,
-    "suites": _tabulate_suites,
+    "recipes": (_tabulate_recipes, "contraport train --recipe NAME --data DATA"),
+    "objectives": (_tabulate_objectives, "contraport train --objective NAME --data DATA"),
+    "encoders": (_tabulate_encoders, "contraport train --encoder NAME --data DATA"),
+    "data": (_tabulate_data, "contraport train --data NAME"),
+    "metrics": (_tabulate_metrics, "contraport evaluate RUN --metrics NAME"),
+    "suites": (_tabulate_suites, "contraport compare --suite NAME --quick"),
 }
+"""Builders of the rows of each list, and the command that uses a name of the list."""
+
+
+class _NameTable(list[Mapping[str, str]]):
+    """Rows of a printed table, with the command that uses their names."""
+
+    def __init__(self, rows: _Rows, next_command: str) -> None:
+        super().__init__(rows)
+        self.next_command = next_command
 
 
 @LIST.with_option_parameters
-def list_names(options: dict[str, Any]) -> _Rows:
+def list_names(options: dict[str, Any]) -> _NameTable:
     """List the named objectives, recipes, encoders, data sets, metrics or suites.
 
     Raises:
@@ -98,11 +107,12 @@ def list_names(options: dict[str, Any]) -> _Rows:
     if what == "measures":
         warn_renamed("list measures", "list metrics")
         what = "metrics"
-    return _LISTS[what]()
+    tabulate, next_command = _LISTS[what]
+    return _NameTable(tabulate(), next_command)
 
 
-def print_names(rows: _Rows) -> None:
-    """Print names with descriptions as a plain-text table; needs no optional package."""
+def print_names(rows: _NameTable) -> None:
+    """Print names with descriptions as a plain-text table, and a command that uses one; needs no optional package."""
     shown = [{key: _short_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows]
     headings = list(shown[0])
     lengths = [[len(row[heading]) for row in shown] for heading in headings]
@@ -114,6 +124,7 @@ def print_names(rows: _Rows) -> None:
     widths.append(space - sum(widths[1:]))
     for cells in [headings, ["-" * width for width in widths], *(list(row.values()) for row in shown)]:
         print("\n".join(_format_row(cells, widths)))
+    print(f"\nnext: {rows.next_command}")
 
 
 _MAX_NAME, _MAX_TABLE = 24, 120
