@@ -48,6 +48,23 @@ def test_vectors_of_a_text_are_those_of_its_words():
     assert torch.equal(projections.any(2), features[0].any(2))
 
 
+@pytest.mark.parametrize("projection", [16, 0])
+def test_dims_keep_the_first_coordinates_of_each_vector(projection):
+    representation = "projection" if projection > 0 else "concatenate"
+    whole = Model("small-text", shapes=[()], projection=projection, representation=representation).eval()
+    short = whole.truncate(2)
+    sets = whole.encode([texts_to_tensor(TEXTS)], pooled=False)
+    (expected,) = whole.project(sets)
+    assert expected.shape[:2] == (3, 4)
+    for (found,) in (short.project(sets), short.to_representation(sets)):
+        assert torch.equal(found, expected[:, :, :2])
+    kernel = contraport.LateInteraction("max")
+    units = torch.nn.functional.normalize(expected[:, :, :2], dim=2)
+    torch.testing.assert_close(
+        kernel.similarities(*short.project(sets), *short.project(sets)), kernel.similarities(units, units)
+    )
+
+
 def test_projector_normalizes_over_vectors_without_padding():
     projector = Projector(4, 8, 3, layers=2)
     sets = torch.randn(5, 6, 4)

@@ -237,13 +237,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         Features of sets of vectors, ``(b, t, F)``, have projections ``(b, t, projection)``.
         """
         projections = self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
-        return projections if self.dims is None else tuple(each[:, : self.dims] for each in projections)
+        return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
     def to_representation(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Convert the features of each view to its representation: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
-            tower.to_representation(each, self.representation_part)[:, : self.dims]
+            tower.to_representation(each, self.representation_part)[..., : self.dims]
             for tower, each in zip(towers, features, strict=True)
         )
 

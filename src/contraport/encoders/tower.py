@@ -155,7 +155,7 @@ class Tower(nn.Module):
             projected: Tensor = self.projector(features)
             return projected
         if part == BOTH:
-            return torch.cat([F.normalize(features, dim=1), F.normalize(self.projector(features), dim=1)], dim=1)
+            return torch.cat([F.normalize(features, dim=-1), F.normalize(self.projector(features), dim=-1)], dim=-1)
         return features
 
     def forward(self, items: Tensor, *, pooled: bool = True) -> Tensor:
