@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests import TIMEOUT
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars"),
 )
-PATIENCE = 120
-"""Timeout in seconds."""
 
 
 class Browser:
@@ -73,7 +73,7 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         self._in.write(json.dumps(message).encode() + b"\0")
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while time.monotonic() < until:
             answer = self._next(until)
             if answer.get("id") == self._number:
@@ -96,14 +96,14 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while not self.evaluate(condition):
             assert time.monotonic() < until, f"never true: {condition}"
             time.sleep(0.05)
 
     def retry(self, act: Callable[[], None], condition: str) -> None:
         """Repeat an action every 5 seconds until an expression is true, as a busy machine may lose a click."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while True:
             act()
             again = time.monotonic() + 5

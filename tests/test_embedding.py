@@ -22,6 +22,7 @@ from contraport.embedding import (
     evaluation_mode,
 )
 from contraport.encoders import Model
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +111,12 @@ def test_nor_on_older_processors(machine: dict[str, str]) -> None:
     code = "import torch; torch.set_num_threads(5)\nfrom tests.test_embedding import *\n"
     code += "for given in ENCODERS: features_bit_for_bit(*given)"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | machine, cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code],
+        env=os.environ | machine,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, done.stderr
 

@@ -23,6 +23,7 @@ from contraport.errors import (
     rename_argument,
     unknown_name_error,
 )
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 
@@ -52,7 +53,7 @@ def test_code_and_notes_survive_pickling(error_class: type[UsageError]) -> None:
 def test_code_survives_a_worker_process() -> None:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as pool, pytest.raises(UsageError) as caught:
-        pool.submit(check_integer, "epochs", 0).result(timeout=60)
+        pool.submit(check_integer, "epochs", 0).result(timeout=TIMEOUT)
     assert caught.value.code == "epochs.invalid"
 
 

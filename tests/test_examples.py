@@ -12,6 +12,8 @@ import timm
 import torch
 from PIL import Image
 
+from tests import TIMEOUT
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,7 +48,7 @@ def test_it_runs(command: str, told: str, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

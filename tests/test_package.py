@@ -7,7 +7,7 @@ import pytest
 
 import contraport
 from contraport._utils import lazy_imports
-from tests import wheel
+from tests import TIMEOUT, wheel
 
 CORE_ONLY = """
 import sys
@@ -28,7 +28,7 @@ EXTRAS = [
 
 def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
     code = CORE_ONLY.format(extras=EXTRAS) + code
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
 
 
 def test_public_names_load_the_same_objects():
@@ -113,7 +113,7 @@ main({arguments})
 heavy = {{"torch", "numpy", "timm", "sklearn", "jsonargparse", "rich"}} & set(sys.modules)
 sys.exit(f"imported: {{heavy}}" if heavy else 0)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr
 
 

@@ -19,6 +19,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run, as_run
 from contraport.training import load_failed_step
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 MODULE = """
@@ -144,7 +145,7 @@ def test_the_commands_take_trust(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("run")
 def test_the_current_folder_is_no_trap() -> None:
     command = [sys.executable, "-m", "contraport", "export", "run", "--format", "safetensors", "--out", "exported"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 2, done.stderr
     assert "their_nets:Net" in done.stderr
     assert not was_run()

@@ -27,7 +27,7 @@ TESTS = (
     "tests/objectives/test_column_weights.py",
     "tests/objectives/test_formulas.py",
     "tests/objectives/test_inputs.py",
-    "tests/objectives/test_schedules.py",
+    "tests/objectives/test_loss_schedules.py",
 )
 """What needs nothing but the core, pytest and hypothesis."""
 TOOLS = ("pytest", "hypothesis")

@@ -21,6 +21,7 @@ from contraport._utils.files import (
     write_checksum,
     write_text,
 )
+from tests import TIMEOUT
 
 
 class Killed(BaseException):
@@ -63,7 +64,7 @@ def test_a_checksum_is_that_of_the_command(tmp_path: Path) -> None:
     write_checked(path, "content")
     assert checksum_path(path).read_text() == f"{hashlib.sha256(b'content').hexdigest()}  last.ckpt\n"
     if shutil.which("sha256sum"):
-        subprocess.run(["sha256sum", "--check", "last.ckpt.sha256"], cwd=tmp_path, check=True, timeout=60)
+        subprocess.run(["sha256sum", "--check", "last.ckpt.sha256"], cwd=tmp_path, check=True, timeout=TIMEOUT)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import TIMEOUT
+
 VERB = '''
 from dataclasses import dataclass, field
 
@@ -76,7 +78,9 @@ def run(installed: Path, code: str, *argv: str) -> subprocess.CompletedProcess[s
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
     line = [sys.executable, "-c", f"import sys; {code}", *argv]
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(line, capture_output=True, text=True, cwd=installed, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        line, capture_output=True, text=True, cwd=installed, env=environment, timeout=TIMEOUT, check=False
+    )
 
 
 def command(installed: Path, *argv: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from contraport.cli.commands import BUILTIN_COMMANDS
 from contraport.cli.completion import SCRIPTS, list_completions
+from tests import TIMEOUT
 
 from .conftest import Outcome
 
@@ -55,9 +57,11 @@ def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     program = tmp_path / "contraport"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m contraport "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m contraport "$@"\n')
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     asked = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=SCRIPTS[shell])]
-    done = subprocess.run(asked, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(
+        asked, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=TIMEOUT, check=False
+    )
     assert done.stdout.split() == ["moco-v3"], done.stderr

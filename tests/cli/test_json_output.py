@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from contraport.catalog import OBJECTIVES
 from contraport.cli import demo as demonstration
 from contraport.cli import doctor
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from tests import TIMEOUT
 
 from .conftest import Outcome
 
@@ -87,6 +89,6 @@ def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_reader_may_close_the_pipe(tmp_path: Path) -> None:
-    line = f"{sys.executable} -m contraport list objectives | head -n 1"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    line = f"{shlex.quote(sys.executable)} -m contraport list objectives | head -n 1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path, timeout=TIMEOUT, check=False)
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "")

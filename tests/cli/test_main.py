@@ -12,6 +12,7 @@ from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.options import COMMAND_GROUPS
 from contraport.training.config import OPTIONS
+from tests import TIMEOUT
 
 from .conftest import Outcome
 
@@ -122,6 +123,6 @@ entry_point()
 def test_torchrun_gets_the_exit_status_if_teardown_aborts(argument: str, status: int) -> None:
     line = [sys.executable, "-c", ABORTS_AT_TEARDOWN, argument]
     environment = {**os.environ, "TORCHELASTIC_RUN_ID": "1"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
     assert done.returncode == status
     assert "exit functions run" in done.stdout

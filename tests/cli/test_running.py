@@ -17,6 +17,7 @@ from PIL import Image
 
 from contraport.cli import demo as demonstration
 from contraport.runs import RunFolder
+from tests import TIMEOUT
 
 from .conftest import Outcome
 
@@ -177,12 +178,14 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT
     try:
-        while not checkpoint.exists() and time.monotonic() < deadline:
+        while not checkpoint.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
     assert process.returncode == 130

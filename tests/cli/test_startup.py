@@ -10,6 +10,7 @@ import pytest
 
 from contraport.cli.commands import BUILTIN_COMMANDS
 from contraport.cli.config import LISTS
+from tests import TIMEOUT
 
 HEAVY = {
     "torch", "torchvision", "timm", "sklearn", "scipy", "kornia", "torchmetrics", "matplotlib",
@@ -28,7 +29,7 @@ sys.exit(status)
 def command(argv: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """Run a command line by itself, and return its result and the heavy packages that it imported."""
     line = [sys.executable, "-c", CODE, *argv.split()]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, timeout=TIMEOUT, check=False)
     *lines, modules = done.stderr.splitlines()
     done.stderr = "\n".join(lines)
     return done, HEAVY & set(modules.split())

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import ttest_ind
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 from contraport import compare
@@ -899,7 +900,7 @@ def test_several_processes_give_the_results_of_one(folder: Path, tmp_path: Path)
     options = {key: value for key, value in SMALL.items() if key != "progress"}
     (tmp_path / "own.yaml").write_text(json.dumps(options))
     line = [sys.executable, "-m", "contraport", "compare", "--suite", str(tmp_path / "own.yaml"), "--processes", "2"]
-    subprocess.run([*line, "--out", str(tmp_path / "out")], check=True, capture_output=True, timeout=300)
+    subprocess.run([*line, "--out", str(tmp_path / "out")], check=True, capture_output=True, timeout=TIMEOUT)
     one, two = (json.loads((where / "results.json").read_text())["cells"] for where in (folder, tmp_path / "out"))
     assert [cell["values"] for cell in one] == [pytest.approx(cell["values"]) for cell in two]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 from tests.evaluation.making import make_run, vector_model, vectors
 
@@ -134,4 +135,4 @@ def test_deprecated_names_of_a_metric() -> None:
 def test_registry_does_not_import_torch() -> None:
     code = "import sys; from contraport.metrics import metric_by_key; assert metric_by_key('knn')\n"
     code += "assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT)

@@ -77,7 +77,7 @@ class Compiled:
     """A compiled loss, and how many graphs were made of it."""
 
     def __init__(self, loss: contraport.Loss) -> None:
-        self.graphs = 0
+        self.graphs, self.loss = 0, loss
         self._call = torch.compile(loss, fullgraph=COMPILES_AS_ONE_GRAPH, backend=self._backend)
 
     def _backend(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -95,12 +95,12 @@ def views(items: int, dimensions: int = 5) -> list[torch.Tensor]:
 
 
 def check_same(compiled: Compiled, loss: contraport.Loss, items: int, known: dict[str, Any]) -> None:
-    """Compare the value and the gradients in the views and the parameters."""
+    """Compare the value and the gradients in the views and in each loss's own parameters."""
     results = []
-    for call in (loss, compiled):
+    for call, own in ((loss, loss), (compiled, compiled.loss)):
         z = [view.requires_grad_() for view in views(items)]
         value = call(*z, **known)
-        gradients = torch.autograd.grad(value, [*z, *loss.parameters()], allow_unused=True)
+        gradients = torch.autograd.grad(value, [*z, *own.parameters()], allow_unused=True)
         results.append([value.detach(), *gradients])
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)

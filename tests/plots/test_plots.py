@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib import pyplot
 from matplotlib.text import Text
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 import contraport
@@ -248,7 +249,7 @@ for call in (lambda: contraport.plots.plan([[1.0]]), lambda: contraport.info_nce
     except contraport.UsageError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
     message = "A figure needs the package 'matplotlib': pip install 'contraport[report]'."
     assert done.stdout.splitlines() == [message, message], done.stderr
 

@@ -21,6 +21,7 @@ from contraport.errors import UsageError
 from contraport.training import train
 from contraport.training.parallelism import convert_sync_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
+from tests import TIMEOUT
 from tests.processes import Report
 
 SIZES = (5, 2)
@@ -108,7 +109,7 @@ def wait_long(rank: int, report: Report) -> None:
 
 def take_other_items(rank: int, report: Report, folder: str) -> None:
     """Report how a training ends for which the second process finds fewer items."""
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=20), dist.group.WORLD)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT), dist.group.WORLD)
     vectors = torch.randn(100 - 30 * rank, 4, generator=torch.Generator().manual_seed(0))
     try:
         train(data=vectors.numpy(), epochs=1, batch_size=16, out=folder, device="cpu", progress=False)

@@ -21,6 +21,7 @@ from contraport.schedules import RAMP_FUNCTIONS
 from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_ERRORS
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 
@@ -143,7 +144,7 @@ def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
     root = Path(__file__).parents[2]
-    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300).stdout
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT).stdout
     errors = [line for line in told.splitlines() if "calls.py" in line and ": error:" in line]
     assert [line.split(":")[1] for line in errors] == ["3", "4", "5", "7", "8", "9"], told
     assert 'did you mean "epochs"' in errors[0]

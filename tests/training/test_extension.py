@@ -12,6 +12,7 @@ import pytest
 from contraport import embed, evaluate, export, train
 from contraport.data.stores import ArrayStore
 from contraport.runs import Run, RunFolder, as_run
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 from tests.processes import FORKS
 
@@ -32,7 +33,7 @@ def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     more = {"data": vectors(), "out": run.path, "resume": True, "epochs": 3_000, "progress": False}
     process = FORKS.Process(target=train, kwargs=more)
     process.start()
-    end = time.monotonic() + 120
+    end = time.monotonic() + TIMEOUT
     while run.metrics()[-1]["epoch"] < 4:
         assert process.is_alive()
         assert time.monotonic() < end

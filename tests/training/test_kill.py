@@ -19,6 +19,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.runs import Run, as_run
 from contraport.training import train
+from tests import TIMEOUT
 from tests.processes import FORKS
 
 from .test_train import same, weights_of
@@ -55,7 +56,7 @@ def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
     process = start(run.path, {**IN_BATCH, "epochs": 1_000_000})
     again = {"out": run.path, "data": vectors(), "resume": True, "progress": False}
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + TIMEOUT
         while not (as_run(run).checkpoints / "last.ckpt").exists():
             assert process.is_alive()
             assert time.monotonic() < end

@@ -14,6 +14,7 @@ from contraport._utils import locks
 from contraport.errors import UsageError
 from contraport.runs import Run, as_run
 from contraport.training import train
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 from .conftest import Pull
@@ -124,7 +125,7 @@ def test_training_touches_lock_regularly(settings: dict[str, Any], monkeypatch: 
 
     def wait() -> None:
         os.utime(as_run(run).lock_path, (0, 0))
-        end = time.monotonic() + 60
+        end = time.monotonic() + TIMEOUT
         while as_run(run).lock_path.stat().st_mtime == 0:
             assert time.monotonic() < end
             time.sleep(0.01)

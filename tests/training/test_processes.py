@@ -21,6 +21,7 @@ from contraport import distributed
 from contraport.errors import UsageError
 from contraport.runs import Run, as_run
 from contraport.training import train
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 from tests.processes import reports_of
 from tests.training.ranks import agree_and_fail, break_a_stream, leave_out_an_image, take_other_items, wait_long
@@ -111,7 +112,7 @@ def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
     parts = str(tmp_path / "parts")
     for resumed in (arguments, ["--resume", "--epochs", "2"]):
         process = torchrun(*resumed, "--strategy", "fsdp", "--out", parts, module=module)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, errors
     subprocess.run([*alone, "--resume", "--strategy", "ddp", *last, "--out", parts], check=True, stderr=subprocess.PIPE)
     expected, got = collect_checkpoint_state(Run(tmp_path / "one")), collect_checkpoint_state(Run(parts))
@@ -141,7 +142,7 @@ def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path)
     module, env = ["-m", "tests.training.of_every_kind"], {**os.environ, "OMP_NUM_THREADS": "1"}
     for place, launch in (("one", []), ("two", ["-m", "torch.distributed.run", *ALONE])):
         command = [sys.executable, *launch, *module, str(tmp_path / place)]
-        subprocess.run(command, check=True, env=env, stderr=subprocess.PIPE, timeout=240)
+        subprocess.run(command, check=True, env=env, stderr=subprocess.PIPE, timeout=TIMEOUT)
     for kind in ("stream", "changed", "decoded"):
         one, two = Run(tmp_path / "one" / kind), Run(tmp_path / "two" / kind)
         expected, got = collect_checkpoint_state(one), collect_checkpoint_state(two)
@@ -165,7 +166,7 @@ def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     try:
-        errors = [node.communicate(timeout=240)[1] for node in nodes]
+        errors = [node.communicate(timeout=TIMEOUT)[1] for node in nodes]
     finally:
         for node in nodes:
             node.kill()
@@ -183,7 +184,7 @@ def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
 def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
     begun = train(data="digits", encoder="mlp", epochs=1, batch_size=63, out=tmp_path / "begun", progress=False)
     process = torchrun(*ARGUMENTS, "--init", str(begun.path), *held, "--out", str(tmp_path / "two"), "--progress=false")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     own, theirs = (run.model().tower(0).encoder.state_dict() for run in (begun, Run(tmp_path / "two")))
     assert all(torch.equal(value, theirs[name]) for name, value in own.items())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
 from contraport.data import build_loader, load
@@ -133,7 +134,7 @@ def test_rejects_corrupt_offsets(hub, tmp_path):
     content[first + 40 : first + 44] = np.int32(2**30).tobytes()
     file.write_bytes(content)
     code = f"from contraport.data import load; load({str(path)!r}).__getitems__(list(range(40)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=TIMEOUT)
     assert done.returncode == 1, "no signal"
     assert "UsageError: data: " in done.stderr
     assert "offset for slot 10 out of bounds" in done.stderr
