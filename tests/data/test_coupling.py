@@ -60,8 +60,8 @@ def test_splits_are_disjoint_by_pair_and_cover_all() -> None:
     assert pairs[0] | pairs[1] == {tuple(pair) for pair in PAIRS.tolist()}
     record = SplitRecord.from_datasets(train, test)
     assert record is not None
-    assert not record.find_trained_items(test).any()
-    assert record.find_trained_items(train).all()
+    assert not record.mask_trained_items(test).any()
+    assert record.mask_trained_items(train).all()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_full_disk_disables_the_cache_and_a_file_in_its_place_is_rejected(
     (tmp_path / "file").touch()
     with raises_usage_error("decoded.not_writable"):
         cache_decoded_images(load(photos), tmp_path / "file")
-    monkeypatch.setattr("contraport.data.image_cache.MAX_DISK_SHARE", 1e-12)
+    monkeypatch.setattr("contraport.data.image_cache.MAX_FREE_DISK_FRACTION", 1e-12)
     dataset = load(photos)
     assert cache_decoded_images(dataset, tmp_path / "kept") is dataset
     assert "each epoch decodes the images again" in caplog.text
@@ -96,7 +96,7 @@ def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Pat
 def test_cache_is_rebuilt_if_an_unnamed_source_file_changed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contraport.data.image_cache.DIGESTED_ITEMS", 1)
+    monkeypatch.setattr("contraport.data.image_cache.MAX_DIGESTED_FETCHES", 1)
 
     def written(value: int) -> Dataset:
         for number in range(3):

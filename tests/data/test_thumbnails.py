@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.thumbnails import MAX_CHARACTERS, make_thumbnails, shrink_images
+from contraport.data.thumbnails import MAX_TEXT_CHARACTERS, make_thumbnails, shrink_images
 
 ITEMS = 40
 RANDOM = np.random.default_rng(0)
@@ -18,7 +18,7 @@ VIEWS: dict[str, Any] = {
     "sound": RANDOM.normal(size=(ITEMS, 9, 300)),
     "vector": RANDOM.normal(size=(ITEMS, 7)),
     "long": RANDOM.normal(size=(ITEMS, 500)),
-    "text": ["x" * 2 * MAX_CHARACTERS] * ITEMS,
+    "text": ["x" * 2 * MAX_TEXT_CHARACTERS] * ITEMS,
 }
 EXPECTED = {
     "photo": ((3, 3, 10, 15), "uint8"),
@@ -46,7 +46,7 @@ def test_bars_are_hundredths_of_three_deviations() -> None:
 
 def test_a_long_text_ends_in_dots() -> None:
     (first, _) = make_thumbnails(from_arrays((VIEWS["text"], VIEWS["vector"])), torch.tensor([0]), 15)
-    assert first[0] == "x" * MAX_CHARACTERS + " …"
+    assert first[0] == "x" * MAX_TEXT_CHARACTERS + " …"
 
 
 def test_pixels_that_are_small_enough_stay_as_they_are() -> None:

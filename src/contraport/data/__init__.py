@@ -47,6 +47,7 @@ _DEPRECATED = {
     "OnBatches": "BatchTransform",
     "load_undivided": "load_unsplit",
 }
+"""Current name of each deprecated name; the old name still works, with a warning."""
 
 
 def __getattr__(name: str) -> Any:

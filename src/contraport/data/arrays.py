@@ -16,22 +16,23 @@ from contraport.data.splits import Codes, Positions
 from contraport.data.stores import ArrayStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
 
-Array: TypeAlias = np.ndarray | Tensor
-Values: TypeAlias = ArrayLike | Tensor
+ArrayOrTensor: TypeAlias = np.ndarray | Tensor
+ArrayLikeOrTensor: TypeAlias = ArrayLike | Tensor
+"""Anything that NumPy converts to an array, or a tensor."""
 
 
 def from_arrays(
-    views: Array | list[Any] | tuple[Values, ...] | Mapping[str, Values],
-    labels: Values | None = None,
-    domains: Values | None = None,
+    views: ArrayOrTensor | list[Any] | tuple[ArrayLikeOrTensor, ...] | Mapping[str, ArrayLikeOrTensor],
+    labels: ArrayLikeOrTensor | None = None,
+    domains: ArrayLikeOrTensor | None = None,
     *,
-    weights: Values | None = None,
-    numbers: Values | None = None,
+    weights: ArrayLikeOrTensor | None = None,
+    numbers: ArrayLikeOrTensor | None = None,
     name: str = "arrays",
     split: str = "train",
     flips: bool = False,
     argument: str = "views",
-    present: Values | None = None,
+    present: ArrayLikeOrTensor | None = None,
     copy: bool = True,
 ) -> Dataset:
     """Build a dataset from arrays.
@@ -71,9 +72,9 @@ def from_arrays(
     else:
         by_place = {argument: views}
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
-    by_place = {place: _as_object_array(place, view) for place, view in by_place.items()}
+    by_place = {place: _texts_to_object_array(place, view) for place, view in by_place.items()}
     if present is not None or len(by_place) > 1:
-        by_place, present = _fill_missing(by_place, present)
+        by_place, present = _fill_missing_views(by_place, present)
     allow_empty = present is not None
     stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in by_place.items()]
     rows = [len(store) for store in stores]
@@ -96,7 +97,7 @@ def from_arrays(
     )
 
 
-def _as_object_array(argument: str, values: Any) -> Any:
+def _texts_to_object_array(argument: str, values: Any) -> Any:
     """Convert strings to an array of objects ``(n,)``; return numbers unchanged, and reject other objects."""
     texts = as_string_list(argument, values)
     if texts is not None:
@@ -105,10 +106,12 @@ def _as_object_array(argument: str, values: Any) -> Any:
 
 
 def _is_text_array(array: Any) -> bool:
+    """Return whether an array is a result of `_texts_to_object_array`: strings as objects, ``(n,)``."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
 def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool) -> Store:
+    """Build the store of one view: texts packed, numbers as a tensor."""
     if not _is_text_array(view):
         return ArrayStore((as_view_tensor(argument, view, copy=copy),))
     if not allow_empty:
@@ -116,7 +119,9 @@ def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool
     return PackedTextStore.from_texts(view, argument)
 
 
-def _fill_missing(views: Mapping[str, Any], present: Values | None) -> tuple[dict[str, Any], np.ndarray | None]:
+def _fill_missing_views(
+    views: Mapping[str, Any], present: ArrayLikeOrTensor | None
+) -> tuple[dict[str, Any], np.ndarray | None]:
     """Fill missing views with zeros; return the views and the mask of present views, None if all are present."""
     arrays = {
         place: view if _is_text_array(view) else _as_number_array(place, view)
@@ -170,13 +175,14 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
 
 
 def _shape_or_ragged(item: Any) -> tuple[int, ...] | str:
+    """Return the shape of an item, or a word for messages if its rows have unequal lengths."""
     try:
         return tuple(np.shape(item))
     except ValueError:
         return "a ragged one"
 
 
-def as_view_tensor(argument: str, values: Values, *, copy: bool = True) -> Tensor:
+def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = True) -> Tensor:
     """Convert rows of images, time series or vectors to the tensor of a view; see `from_arrays` for the shapes.
 
     Raises:
@@ -205,7 +211,7 @@ def as_view_tensor(argument: str, values: Values, *, copy: bool = True) -> Tenso
     return torch.from_numpy(_as_float32(argument, array, copy=copy))
 
 
-def as_number_per_item(argument: str, values: Values) -> Tensor:
+def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     """Convert an array-like of numbers to a float32 tensor ``(n,)``: one finite number per item.
 
     Raises:
@@ -220,7 +226,7 @@ def as_number_per_item(argument: str, values: Values) -> Tensor:
     return torch.from_numpy(_as_float32(argument, array))
 
 
-def as_weight_per_item(argument: str, values: Values) -> Tensor:
+def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     """Convert an array-like of weights to a float32 tensor ``(n,)``: one nonnegative weight per item.
 
     Raises:
@@ -236,11 +242,13 @@ def as_weight_per_item(argument: str, values: Values) -> Tensor:
 
 
 def _as_contiguous(array: np.ndarray, dtype: type, *, copy: bool) -> np.ndarray:
+    """Convert an array to a type, in C order and writable; without `copy` only where necessary."""
     # torch requires writable arrays.
     return np.array(array, dtype, order="C") if copy else np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 def _as_float32(argument: str, array: np.ndarray, *, copy: bool = True) -> np.ndarray:
+    """Convert an array of real numbers to finite float32; raise `UsageError` for NaN, infinity or overflow."""
     check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
     with np.errstate(over="ignore"):  # overflow is reported below
         floats = _as_contiguous(array, np.float32, copy=copy)
@@ -253,7 +261,7 @@ def _as_float32(argument: str, array: np.ndarray, *, copy: bool = True) -> np.nd
     return floats
 
 
-def factorize(argument: str, values: Values) -> tuple[Codes, tuple[str, ...]]:
+def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:
     """Encode values as codes 0, 1, ... in sorted order; return the code of each value and the name of each code.
 
     Raises:
@@ -282,7 +290,7 @@ def _as_categorical_array(argument: str, values: Any) -> np.ndarray:
     return np.array(items)
 
 
-def factorize_tensor(argument: str, values: Values | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
+def factorize_tensor(argument: str, values: ArrayLikeOrTensor | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Encode values as in `factorize`, with the codes as a tensor; return ``(None, None)`` for None."""
     if values is None:
         return None, None
@@ -290,7 +298,7 @@ def factorize_tensor(argument: str, values: Values | None) -> tuple[Tensor | Non
     return torch.from_numpy(codes), names
 
 
-def as_array(argument: str, values: Values) -> np.ndarray:
+def as_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
     """Convert an array, a tensor or an array-like to an array; bfloat16, which NumPy lacks, becomes float32.
 
     Raises:
@@ -344,7 +352,8 @@ def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> T
     return tensor.double()
 
 
-def _as_number_array(argument: str, values: Values) -> np.ndarray:
+def _as_number_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
+    """Convert values to an array; raise `UsageError` if it holds Python objects."""
     array = as_array(argument, values)
     check(array.dtype != object, f"{argument}: must be an array of numbers, got Python objects.", "not_numeric")
     return array

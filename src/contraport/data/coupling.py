@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.data.arrays import Values, as_weight_per_item, from_arrays
+from contraport.data.arrays import ArrayLikeOrTensor, as_weight_per_item, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import digest_rows
-from contraport.data.splits import Masks, count_held_out, select_split_positions
+from contraport.data.splits import Masks, count_test_items, select_split_positions
 from contraport.data.stores import Shape, Store
 from contraport.errors import UsageError, check
 
-SIDES = ("row", "column")
+SIDE_VIEW_NAMES = ("row", "column")
 """Names of the two views of a coupling."""
 
 
@@ -66,8 +66,8 @@ class CouplingStore(Store):
 def from_coupling(
     rows: Any,
     columns: Any,
-    pairs: Values,
-    weights: Values | None = None,
+    pairs: ArrayLikeOrTensor,
+    weights: ArrayLikeOrTensor | None = None,
     *,
     name: str = "coupling",
     split: str = "train",
@@ -98,7 +98,7 @@ def from_coupling(
     >>> data.shapes, data.view_names, data.entity_ids.tolist()
     (((4,), ()), ('row', 'column'), [[0, 0], [0, 1], [2, 1]])
     """
-    sides = [_as_side(argument, values) for argument, values in (("rows", rows), ("columns", columns))]
+    sides = [_as_single_view_dataset(argument, values) for argument, values in (("rows", rows), ("columns", columns))]
     ids = np.asarray(pairs)
     good = ids.ndim == 2 and ids.shape[1] == 2 and len(ids) > 0 and ids.dtype.kind in "iu"
     check(good, f"pairs: must be integers (n, 2), the row and column of each pair, got {ids.dtype} {ids.shape}.")
@@ -129,21 +129,22 @@ def from_coupling(
         name=name,
         split=split,
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
-        num_random_test_items=count_held_out(split, len(distinct), positions) if mask is None else None,
+        num_random_test_items=count_test_items(split, len(distinct), positions) if mask is None else None,
         rows=torch.from_numpy(chosen),
-        keys=_name_pairs(sides[0].keys, sides[1].keys, ids[chosen]),
-        view_names=SIDES,
+        keys=_build_pair_keys(sides[0].keys, sides[1].keys, ids[chosen]),
+        view_names=SIDE_VIEW_NAMES,
         entity_ids=entity_ids,
     )
 
 
-def _as_side(argument: str, values: Any) -> Dataset:
+def _as_single_view_dataset(argument: str, values: Any) -> Dataset:
+    """Convert the rows or the columns to a dataset of one view."""
     side = values if isinstance(values, Dataset) else from_arrays(values, argument=argument, name=argument)
     check(len(side.shapes) == 1, f"{argument}: must have one view, got {len(side.shapes)}: {side.view_names}.", "views")
     return side
 
 
-def _name_pairs(rows: Sequence[str] | None, columns: Sequence[str] | None, ids: np.ndarray) -> list[str] | None:
+def _build_pair_keys(rows: Sequence[str] | None, columns: Sequence[str] | None, ids: np.ndarray) -> list[str] | None:
     """Name each pair by the keys of its row and column, or by their numbers; None if neither side has keys."""
     if rows is None and columns is None:
         return None

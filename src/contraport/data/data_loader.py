@@ -22,7 +22,8 @@ from contraport.errors import UsageError, check, check_integer
 from contraport.options import accept_deprecated_keywords
 from contraport.seeding import numpy_generator
 
-_MAX_WORKERS = 8
+_MAX_DEFAULT_WORKERS = 8
+"""Maximum number of worker processes if `num_workers` is not given."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,12 @@ def local_share(total: int) -> BatchShare:
 
 
 def _local_slice(total: int) -> slice:
+    """Return the part of a global batch of `total` items that this process holds."""
     rank, processes = distributed.current_processes()
     return slice(rank * total // processes, (rank + 1) * total // processes)
 
 
-class _EpochPositions(list[int]):
+class _PositionsWithEpoch(list[int]):
     """Positions of the items of a batch, with the epoch, from which transforms in worker processes derive seeds."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
@@ -68,7 +70,7 @@ class _EpochPositions(list[int]):
         self.epoch = epoch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _EpochPositions, (list(self), self.epoch)
+        return _PositionsWithEpoch, (list(self), self.epoch)
 
 
 class BatchOrder(Sampler[list[int]]):
@@ -159,15 +161,16 @@ class BatchOrder(Sampler[list[int]]):
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._draw_order()
+        order = self._draw_epoch_positions()
         for batch in range(self.first_batch, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             local = positions[_local_slice(len(positions))] if self.shared else positions
             if self._companions is not None:
                 local = np.column_stack([local, self._companions[local]]).ravel()
-            yield _EpochPositions(local.tolist(), self.epoch)
+            yield _PositionsWithEpoch(local.tolist(), self.epoch)
 
-    def _draw_order(self) -> np.ndarray:
+    def _draw_epoch_positions(self) -> np.ndarray:
+        """Return the item positions of the epoch in the order of the batches, int64 ``(length,)``."""
         pool = np.arange(self.length) if self._pool is None else self._pool
         if not self.shuffle:
             return np.resize(pool, self.length)
@@ -228,12 +231,12 @@ def build_loader(
     message = f"batch_size: must be at least {processes}, one item per process, got {batch_size}."
     check(not shared or batch_size >= processes, message, "too_small")
     if num_workers is None:
-        num_workers = 0 if dataset.is_in_memory else min(cores - 1, _MAX_WORKERS)
+        num_workers = 0 if dataset.is_in_memory else min(cores - 1, _MAX_DEFAULT_WORKERS)
     order = BatchOrder(items, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared)
     return BatchLoader(
         _ErrorsAsBatches(dataset) if num_workers else dataset,
         batch_sampler=order,
-        collate_fn=_identity,
+        collate_fn=_return_batch_unchanged,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         worker_init_fn=_ignore_interrupts,
@@ -273,7 +276,8 @@ class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
             return error
 
 
-def _identity(batch: Any) -> Any:
+def _return_batch_unchanged(batch: Any) -> Any:
+    """Collate function: `Dataset.__getitems__` returns a whole batch."""
     return batch
 
 
@@ -347,6 +351,7 @@ def _next_batch_on_all_ranks(batches: Iterator[Batch]) -> Batch:
 
 
 def _select_local_part(batch: Batch) -> Batch:
+    """Return the items of a global batch that this process holds."""
     part = _local_slice(len(batch.ids))
     return batch._replace(
         views=tuple(view[part] for view in batch.views),

@@ -15,13 +15,19 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.data.duplicate_groups import assign_content_ids, has_repeated_content
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
+from contraport.options import keep_deprecated_attributes
 
 MAX_STATISTICS_ITEMS = 10_000
+"""Maximum number of items from which the statistics of a view are computed."""
 MAX_STATISTICS_FILES = 1_000
-_CHUNK_VALUES = 4_000_000
-_CHUNK_ITEMS = 500
-_PER_VIEW = ("stored_digests", "entity_ids")
-_PER_ITEM = (
+"""The same if each item is decoded from a file."""
+_MAX_CHUNK_VALUES = 4_000_000
+"""Maximum number of values of a view that are fetched at a time for statistics."""
+_MAX_CHUNK_ITEMS = 500
+"""Maximum number of items that are fetched at a time for statistics."""
+_FIELDS_PER_VIEW = ("stored_digests", "entity_ids")
+"""Fields with one column per view, which `select_views` indexes."""
+_FIELDS_PER_ITEM = (
     "labels",
     "domains",
     "weights",
@@ -32,6 +38,7 @@ _PER_ITEM = (
     "stored_digests",
     "entity_ids",
 )
+"""Fields with one row per item, which `subset` indexes."""
 
 
 class Batch(NamedTuple):
@@ -69,9 +76,10 @@ class Batch(NamedTuple):
         return self._replace(views=tuple(view.to(device, non_blocking=non_blocking) for view in self.views), **moved)
 
 
-Kind = TypeVar("Kind", bound="Dataset")
+DatasetType = TypeVar("DatasetType", bound="Dataset")
 
 
+@keep_deprecated_attributes(align_names="align_codes_with")
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of a source, fetched a batch at a time.
@@ -134,11 +142,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         items, views = len(self.store), len(self.store.shapes)
         check(items > 0, f"data: {self.name!r} has no item in its {self.split} split.", "empty")
         self.rows = torch.arange(items) if self.rows is None else self.rows
-        for argument in _PER_ITEM:
+        for argument in _FIELDS_PER_ITEM:
             values = getattr(self, argument)
             if values is not None:
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
-                expected = (items, views) if argument in ("present", *_PER_VIEW) else (items,)
+                expected = (items, views) if argument in ("present", *_FIELDS_PER_VIEW) else (items,)
                 if shape != expected:
                     argument = "numbers" if argument == "regression_targets" else argument  # as in `from_arrays`
                     raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
@@ -146,10 +154,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         good = len(set(self.view_names)) == len(self.view_names) == views
         check(good, f"view_names: must be {views} distinct names for {self.name!r}, got {self.view_names}.")
         if self.present is not None:
-            self._check_present(self.present)
+            self._check_no_empty_items_or_views(self.present)
             self.present = None if bool(self.present.all()) else self.present
 
-    def _check_present(self, present: Tensor) -> None:
+    def _check_no_empty_items_or_views(self, present: Tensor) -> None:
+        """Raise `UsageError` if an item has no view, or no item has a view."""
         empty = (~present.any(1)).nonzero()[:, 0].tolist()
         message = f"{len(empty)} items have no view at all, first {empty[:3]}; leave them out."
         check(not empty, f"data: {self.name!r}: {message}", "item_without_view")
@@ -228,13 +237,15 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.__getitems__([range(len(self))[position]])
 
     def _replace(self, **changes: Any) -> Dataset:
-        return Dataset(**self._fields() | changes)
+        """Return a copy with other values of some fields."""
+        return Dataset(**self._get_field_values() | changes)
 
-    def as_subclass(self, kind: type[Kind]) -> Kind:
+    def as_subclass(self, kind: type[DatasetType]) -> DatasetType:
         """Return the dataset converted to a subclass of `Dataset`, which may build batches differently."""
-        return kind(**self._fields())
+        return kind(**self._get_field_values())
 
-    def _fields(self) -> dict[str, Any]:
+    def _get_field_values(self) -> dict[str, Any]:
+        """Return the values of all fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(Dataset)}
 
     def with_store(
@@ -264,7 +275,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return the dataset with other domain labels and names."""
         return self._replace(domains=domains, domain_names=names)
 
-    def align_names(self, other: Dataset) -> Dataset:
+    def align_codes_with(self, other: Dataset) -> Dataset:
         """Return the dataset with its class and domain codes renumbered to the codes of `other`, matched by name.
 
         Names that the other dataset lacks are numbered after its own.
@@ -272,12 +283,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> import numpy as np
         >>> from contraport.data import from_arrays
         >>> train = from_arrays(np.ones((3, 2)), labels=["cat", "cow", "dog"])
-        >>> test = from_arrays(np.ones((3, 2)), labels=["dog", "ant", "cat"]).align_names(train)
+        >>> test = from_arrays(np.ones((3, 2)), labels=["dog", "ant", "cat"]).align_codes_with(train)
         >>> test.labels.tolist(), test.class_names
         ([2, 3, 0], ('cat', 'cow', 'dog', 'ant'))
         """
-        labels, class_names = _renumber(self.labels, self.class_names, other.class_names)
-        domains, domain_names = _renumber(self.domains, self.domain_names, other.domain_names)
+        labels, class_names = _renumber_codes(self.labels, self.class_names, other.class_names)
+        domains, domain_names = _renumber_codes(self.domains, self.domain_names, other.domain_names)
         return self._replace(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Self | Dataset:
@@ -310,8 +321,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
         """Return a dataset of the items at some positions, with the views of these items taken from `store`."""
-        per_item = {name: values for name in _PER_ITEM if (values := getattr(self, name)) is not None}
-        chosen = {name: _select_values(values, positions) for name, values in per_item.items()}
+        per_item = {name: values for name in _FIELDS_PER_ITEM if (values := getattr(self, name)) is not None}
+        chosen = {name: _select_values_at(values, positions) for name, values in per_item.items()}
         return self._replace(store=store, split=split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
@@ -351,7 +362,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         ([2.0, 5.0], [1.0, 1.0])
         """
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
-        return ([], []) if is_text_shape(self.shapes[view]) else _compute_mean_and_std(self._iterate_sample(view))
+        return (
+            ([], []) if is_text_shape(self.shapes[view]) else _compute_mean_and_std(self._iterate_sampled_blocks(view))
+        )
 
     def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
@@ -365,27 +378,28 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         (([0.0], [63.0]), None)
         """
         # Decoding one image file shows the type of all.
-        if next(self._iterate_sample(view, most=1)).dtype == torch.uint8:
+        if next(self._iterate_sampled_blocks(view, max_items=1)).dtype == torch.uint8:
             return None
-        return _compute_range(self._iterate_sample(view))
+        return _compute_range(self._iterate_sampled_blocks(view))
 
-    def _iterate_sample(self, view: int, most: int = MAX_STATISTICS_ITEMS) -> Iterator[Tensor]:
+    def _iterate_sampled_blocks(self, view: int, max_items: int = MAX_STATISTICS_ITEMS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
-        limit = min(most, MAX_STATISTICS_ITEMS if self.is_in_memory else MAX_STATISTICS_FILES)
+        limit = min(max_items, MAX_STATISTICS_ITEMS if self.is_in_memory else MAX_STATISTICS_FILES)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
-        chunk = max(1, min(_CHUNK_ITEMS, _CHUNK_VALUES // math.prod(self.shapes[view])))
+        chunk = max(1, min(_MAX_CHUNK_ITEMS, _MAX_CHUNK_VALUES // math.prod(self.shapes[view])))
         for positions in having[spread].split(chunk):
             yield self.store.fetch(positions)[view]
 
 
-def _select_values(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:
+def _select_values_at(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:
+    """Return the values of the items at some positions, as a tensor or a list."""
     if isinstance(values, Tensor):
         return values[positions]
     return [values[position] for position in positions.tolist()]
 
 
-def _renumber(
+def _renumber_codes(
     codes: Tensor | None, names: tuple[str, ...] | None, leading: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Renumber codes so that the leading names come first; return the new codes and all names in the new order."""
@@ -415,6 +429,7 @@ def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[f
 
 
 def _compute_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] | None:
+    """Return the minimum and maximum of each channel, or None if all values are within [0, 1]."""
     lows, highs = zip(*((values.amin(1), values.amax(1)) for values in map(_flatten_channels, blocks)), strict=True)
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
     if bool((low >= 0).all() and (high <= 1).all()):
@@ -423,4 +438,5 @@ def _compute_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] 
 
 
 def _flatten_channels(items: Tensor) -> Tensor:
+    """Rearrange items ``(b, channels, ...)`` to ``(channels, values)``."""
     return items.transpose(0, 1).flatten(1)  # (channels, values)

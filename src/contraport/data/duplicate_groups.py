@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from contraport.data.splits import Codes
     from contraport.data.stores import Store, UndecodedItems
 
-_READ_BLOCK, _FETCH_BLOCK = 1024, 64
-_EXCHANGE_ROUNDS = 50
+_ITEMS_PER_READ, _ITEMS_PER_FETCH = 1024, 64
+_MAX_SWAP_ROUNDS = 50
+"""Maximum number of rounds of swaps; pairs that are still correct then remain."""
 
 
 def digest_bytes(contents: Iterable[bytes]) -> Tensor:
@@ -55,23 +56,24 @@ def digest_rows(view: Tensor) -> Tensor:
 
 def digest_items(store: Store) -> Tensor:
     """Return the digests of all items of a store, int64 ``(n, views)``, fetched block by block to bound memory."""
-    blocks = torch.arange(len(store)).split(_FETCH_BLOCK)
+    blocks = torch.arange(len(store)).split(_ITEMS_PER_FETCH)
     return torch.cat([torch.stack([digest_rows(view) for view in store.fetch(block)], dim=1) for block in blocks])
 
 
-def digest_encoded(items: UndecodedItems, positions: Sequence[int]) -> Tensor:
+def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Tensor:
     """Return the digests of the encoded bytes of the items at some positions, int64 ``(m,)``.
 
     An item that cannot be read is digested by its name; decoding decides later whether it is left out.
     """
     digests = []
     with ThreadPoolExecutor() as pool:  # hashing and reading release the interpreter's lock
-        for first in range(0, len(positions), _READ_BLOCK):
-            digests += list(pool.map(partial(_digest_item, items), positions[first : first + _READ_BLOCK]))
+        for first in range(0, len(positions), _ITEMS_PER_READ):
+            digests += list(pool.map(partial(_digest_encoded_item, items), positions[first : first + _ITEMS_PER_READ]))
     return torch.tensor(digests, dtype=torch.int64)
 
 
-def _digest_item(items: UndecodedItems, position: int) -> int:
+def _digest_encoded_item(items: UndecodedItems, position: int) -> int:
+    """Return the 64-bit digest of an item's encoded bytes, or of its name if it cannot be read."""
     try:
         content = items[position]
         if isinstance(content, Path):
@@ -92,7 +94,7 @@ def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor
     >>> assign_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
-    ids = torch.stack([_number_by_occurrence(column) for column in digests.unbind(1)], dim=1)
+    ids = torch.stack([_number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
     return ids if present is None else torch.where(present, ids, -1 - torch.arange(len(ids))[:, None])
 
 
@@ -113,28 +115,28 @@ class ContentGroups(NamedTuple):
     view_indices: tuple[int, ...]
 
 
-def group_by_content(ids: Tensor, largest: float) -> ContentGroups:
+def group_by_content(ids: Tensor, max_group_size: float) -> ContentGroups:
     """Group items that share the content of a view, directly or through other items.
 
-    A view whose repeats would join more than `largest` items, such as captions that name only a class, does not group
-    items. Views with small groups come first, and the first always groups.
+    A view whose repeats would join more than `max_group_size` items, such as captions that name only a class, does not
+    group items. Views with small groups come first, and the first always groups.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_content(ids, largest=3).group_ids.tolist(), group_by_content(ids, largest=2)
+    >>> group_by_content(ids, max_group_size=3).group_ids.tolist(), group_by_content(ids, max_group_size=2)
     ([0, 0, 0, 1], ContentGroups(group_ids=array([0, 0, 1, 2]), view_indices=(0,)))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in ids.unbind(1)]
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
     groups, views = np.arange(len(ids)), list[int]()
     for view in order:
-        joined = _merge_groups(groups, ids[:, view].numpy())
-        if not views or np.bincount(joined).max() <= largest:
+        joined = _merge_groups_by_column(groups, ids[:, view].numpy())
+        if not views or np.bincount(joined).max() <= max_group_size:
             groups = joined
             views.append(view)
-    return ContentGroups(_number_by_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
+    return ContentGroups(_number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
-def _merge_groups(groups: Codes, column: Codes) -> Codes:
+def _merge_groups_by_column(groups: Codes, column: Codes) -> Codes:
     """Merge the groups of items that have equal values in a column (connected components)."""
     _, codes = np.unique(column, return_inverse=True)
     size = int(groups.max()) + 1 + int(codes.max()) + 1
@@ -143,7 +145,7 @@ def _merge_groups(groups: Codes, column: Codes) -> Codes:
     return np.unique(components[groups], return_inverse=True)[1]
 
 
-def _number_by_occurrence(values: Tensor) -> Tensor:
+def _number_by_first_occurrence(values: Tensor) -> Tensor:
     """Number values in the order in which they first occur, int64."""
     _, first, inverse = np.unique(values.numpy(), return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
@@ -172,41 +174,52 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
     if ids is None:
         return items.roll(shift)
     first, second = items.numpy(), items.roll(shift).numpy().copy()
-    is_correct = break_correct_pairs(first, second, ids.numpy(), random)
+    is_correct = build_correct_pair_test(ids.numpy())
+    swap_correct_pairs(first, second, is_correct, random)
     return torch.from_numpy(np.where(is_correct(first, second), first, second))
 
 
-def break_correct_pairs(
-    first: Codes, second: Codes, ids: NDArray[np.int64], random: np.random.Generator
-) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
-    """Swap second items at random, in place, so that fewer pairs are correct; return the function that finds these.
+PairTest: TypeAlias = "Callable[[Codes, Codes], NDArray[np.bool_]]"
+"""Function of the first and the second items of pairs, int64 ``(m,)``, that returns a mask of pairs, ``(m,)``."""
+
+
+def build_correct_pair_test(ids: NDArray[np.int64]) -> PairTest:
+    """Build the function that returns the mask of correct pairs, given the first and the second items.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
     views only.
 
     Args:
-        first: items, int64 ``(m,)``.
-        second: their partners, int64 ``(m,)``.
         ids: `assign_content_ids` of all items, ``(n, views)``.
-        random: generator for the pairs that exchange their second items.
     """
     base, is_paired = ids[:, -1].max(initial=0) + 1, ids.shape[1] == 2
     known = np.unique(ids[:, 0] * base + ids[:, -1])
 
-    def is_correct(one: Codes, other: Codes) -> NDArray[np.bool_]:
-        same: NDArray[np.bool_] = (ids[one] == ids[other]).any(axis=1)
+    def is_correct(first: Codes, second: Codes) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = (ids[first] == ids[second]).any(axis=1)
         if not is_paired:
             return same
-        codes = ids[one, 0] * base + ids[other, -1]
+        codes = ids[first, 0] * base + ids[second, -1]
         same |= known[np.searchsorted(known, codes).clip(max=len(known) - 1)] == codes
         return same
 
-    for _ in range(_EXCHANGE_ROUNDS):
+    return is_correct
+
+
+def swap_correct_pairs(first: Codes, second: Codes, is_correct: PairTest, random: np.random.Generator) -> None:
+    """Swap the second items of correct pairs with those of random pairs, in place, so that fewer pairs are correct.
+
+    Args:
+        first: items, int64 ``(m,)``.
+        second: their partners, int64 ``(m,)``.
+        is_correct: result of `build_correct_pair_test`.
+        random: generator for the pairs that exchange their second items.
+    """
+    for _ in range(_MAX_SWAP_ROUNDS):
         found = np.flatnonzero(is_correct(first, second))
         if len(found) == 0:
             break
         for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
             if not is_correct(first[[one, other]], second[[other, one]]).any():
                 second[one], second[other] = second[other], second[one]
-    return is_correct

@@ -18,10 +18,11 @@ from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import ImageStore
 from contraport.data.stores import MappedArrayStore, MultiViewStore, Store, combine_views
 
-DIGESTED_ITEMS = 1_000
+MAX_DIGESTED_FETCHES = 1_000
 """Number of items whose fetched values enter the digest, to detect another perturbation of the same items."""
-BATCH_SIZE = 256
-MAX_DISK_SHARE = 0.5
+DECODING_BATCH_SIZE = 256
+"""Number of images that are decoded or digested at a time."""
+MAX_FREE_DISK_FRACTION = 0.5
 """Maximum fraction of the free disk space that the cache may take."""
 
 log = logging.getLogger("contraport.data")
@@ -29,7 +30,7 @@ log = logging.getLogger("contraport.data")
 
 def has_encoded_images(dataset: Dataset) -> bool:
     """Return whether a dataset has a view of encoded images, which each fetch decodes."""
-    return any(isinstance(store, ImageStore) for store in _list_stores(dataset))
+    return any(isinstance(store, ImageStore) for store in _list_view_stores(dataset))
 
 
 def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | None = None) -> Dataset:
@@ -46,7 +47,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     Raises:
         UsageError: the folder cannot be written to.
     """
-    stores = _list_stores(dataset)
+    stores = _list_view_stores(dataset)
     encoded = [store for store in stores if isinstance(store, ImageStore)]
     if not encoded:
         return dataset
@@ -57,7 +58,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     pixels = load_or_build_arrays(
         folder,
         made_of,
-        lambda arrays: _fill_cache(arrays, dataset, encoded, folder, num_workers),
+        lambda arrays: _decode_into_cache(arrays, dataset, encoded, folder, num_workers),
         what="the decoded images",
         argument="decoded",
         log=log,
@@ -71,21 +72,23 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 
 def _has_disk_space(folder: Path, size: int) -> bool:
+    """Return whether a cache of `size` bytes fits the folder's disk; otherwise log a warning."""
     existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
     free = shutil.disk_usage(existing).free
-    if size > MAX_DISK_SHARE * free:
+    if size > MAX_FREE_DISK_FRACTION * free:
         message = "the decoded images would take %.1f GB of %.1f GB free: each epoch decodes the images again"
         log.warning(message, size / 1e9, free / 1e9)
-    return size <= MAX_DISK_SHARE * free
+    return size <= MAX_FREE_DISK_FRACTION * free
 
 
-def _fill_cache(
+def _decode_into_cache(
     arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, num_workers: int | None
 ) -> None:
+    """Decode all images into memory-mapped arrays, one array per encoded view."""
     size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
     images = Dataset(MultiViewStore(tuple(encoded)), name=dataset.name, split=dataset.split)
-    batches, first = build_loader(images, BATCH_SIZE, num_workers=num_workers), 0
+    batches, first = build_loader(images, DECODING_BATCH_SIZE, num_workers=num_workers), 0
     try:
         for batch in batches:
             for array, view in zip(arrays, batch.views, strict=True):
@@ -95,7 +98,8 @@ def _fill_cache(
         batches.close()
 
 
-def _list_stores(dataset: Dataset) -> tuple[Store, ...]:
+def _list_view_stores(dataset: Dataset) -> tuple[Store, ...]:
+    """Return the stores that a dataset combines, of one or more views each."""
     return dataset.store.stores if isinstance(dataset.store, MultiViewStore) else (dataset.store,)
 
 
@@ -103,9 +107,9 @@ def digest_dataset(dataset: Dataset) -> str:
     """Return a digest of the content of all items, and of a sample of items as fetched, after perturbations."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     digest.update(b"none" if dataset.digests is None else dataset.digests.numpy().tobytes())
-    number = min(DIGESTED_ITEMS, len(dataset))
+    number = min(MAX_DIGESTED_FETCHES, len(dataset))
     positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
-    for block in positions.split(BATCH_SIZE):
+    for block in positions.split(DECODING_BATCH_SIZE):
         for view in dataset.__getitems__(block.tolist()).views:  # not of the store alone: partners may be mismatched
             digest.update(view.contiguous().numpy().tobytes())
     return digest.hexdigest()

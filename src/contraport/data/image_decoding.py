@@ -27,10 +27,14 @@ IMAGE_SUFFIXES = frozenset((
 """Suffixes of image files. Some need a plugin of Pillow; without it such files are reported as unreadable."""
 MIN_SIZE, MAX_SIZE = 8, 64
 """Bounds of the default image size, so that training fits a small machine."""
-_MEASURED_IMAGES = 200
-_LISTED_IMAGES = 5
-_CHECK_BLOCK = 1024
-_UNBOUNDED_MODES = ("I", "F")
+_MAX_MEASURED_IMAGES = 200
+"""Maximum number of images whose sides determine the default image size."""
+_MAX_IMAGES_IN_MESSAGE = 5
+"""Maximum number of undecodable images that the warning names."""
+_IMAGES_PER_CHECK_BLOCK = 1024
+"""Number of images that are checked at a time, to bound memory."""
+_UNKNOWN_RANGE_MODES = ("I", "F")
+"""Pillow modes of 32-bit integers and floats, whose range of pixels is unknown."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +85,8 @@ def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what:
     failures: dict[int, tuple[str, str]] = {}
     with ThreadPoolExecutor() as pool:  # decoders release the interpreter's lock
         for images, positions in views:
-            for first in range(0, len(positions), _CHECK_BLOCK):
-                block = positions[first : first + _CHECK_BLOCK].tolist()
+            for first in range(0, len(positions), _IMAGES_PER_CHECK_BLOCK):
+                block = positions[first : first + _IMAGES_PER_CHECK_BLOCK].tolist()
                 errors = pool.map(partial(get_decoding_error, images), block)
                 failures |= {
                     position: (images.item_name(position), error)
@@ -94,26 +98,28 @@ def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what:
     message = f"data: none of {checked:,} {what} can be decoded, first {described[:1]}."
     check(len(failures) < checked, message, "no_readable_image")
     if failures:
-        shown = "; ".join(described[:_LISTED_IMAGES]) + ("; ..." if len(described) > _LISTED_IMAGES else "")
+        shown = "; ".join(described[:_MAX_IMAGES_IN_MESSAGE]) + (
+            "; ..." if len(described) > _MAX_IMAGES_IN_MESSAGE else ""
+        )
         _log.warning("skipped %d of %s %s that cannot be read: %s", len(failures), f"{checked:,}", what, shown)
     return {position: name for position, (name, _) in sorted(failures.items())}
 
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
     """Return the median shorter side of a sample of images in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`."""
-    step = -(-len(positions) // _MEASURED_IMAGES)
+    step = -(-len(positions) // _MAX_MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
         if get_decoding_error(images, position) is None:
             with _open_image(images[position]) as image:
                 sides.append(min(image.size))
-    return compute_median_size(sides)
+    return compute_clipped_median_size(sides)
 
 
-def compute_median_size(sides: Sequence[int]) -> int:
+def compute_clipped_median_size(sides: Sequence[int]) -> int:
     """Return the median of side lengths in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`.
 
-    >>> compute_median_size([6, 20, 30]), compute_median_size([400, 300])
+    >>> compute_clipped_median_size([6, 20, 30]), compute_clipped_median_size([400, 300])
     (20, 64)
     """
     return min(max(median_low(sides or [MAX_SIZE]), MIN_SIZE), MAX_SIZE)
@@ -123,7 +129,7 @@ def get_decoding_error(images: UndecodedItems, position: int) -> str | None:
     """Return the reason why an image cannot be decoded, or None; pixels are decoded only if the format requires it."""
     try:
         with _open_image(images[position]) as image:
-            check(image.mode not in _UNBOUNDED_MODES, f"the range of pixels of mode {image.mode} is unknown")
+            check(image.mode not in _UNKNOWN_RANGE_MODES, f"the range of pixels of mode {image.mode} is unknown")
             if image.format == "PNG":
                 image.verify()  # checks the checksum of each chunk
             else:
@@ -135,6 +141,7 @@ def get_decoding_error(images: UndecodedItems, position: int) -> str | None:
 
 
 def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
+    """Decode one image to a uint8 RGB square, ``(3, size, size)``."""
     try:
         with _open_image(images[position]) as image:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
@@ -145,6 +152,7 @@ def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
 
 
 def _open_image(source: Path | bytes) -> Image.Image:
+    """Open an image from a file or from encoded bytes, without decoding pixels."""
     if isinstance(source, Path):
         check_regular_file("data", source)
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import assign_content_ids, digest_encoded, group_by_content
+from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_content
 from contraport.data.image_decoding import ImageStore, choose_image_size, find_undecodable
 from contraport.data.splits import (
     Codes,
     Masks,
     Positions,
-    count_held_out,
+    count_test_items,
     max_held_out_group_size,
     select_split_positions,
 )
@@ -96,21 +96,24 @@ class ItemMetadata:
         Raises:
             UsageError: the split is empty, or none of its images can be decoded.
         """
-        digests = self._digests(views) if self.is_test is None else None
+        digests = self._compute_digests(views) if self.is_test is None else None
         groups = None
         if digests is not None:
             ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
             groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
         chosen = self._select_positions(split, groups)
         encoded = [
-            (view, self._positions_with_view(number, chosen))
-            for number, view in enumerate(views)
+            (view, self._select_positions_with_view(view_index, chosen))
+            for view_index, view in enumerate(views)
             if not isinstance(view, Store)
         ]
         bad = find_undecodable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         training = chosen if split == "train" else self._select_positions("train", groups)
-        stores = [self._build_store(number, view, good, training, image_size) for number, view in enumerate(views)]
+        stores = [
+            self._build_view_store(view_index, view, good, training, image_size)
+            for view_index, view in enumerate(views)
+        ]
         index = torch.from_numpy(good)
         return Dataset(
             combine_views(stores),
@@ -124,7 +127,7 @@ class ItemMetadata:
             domain_names=self.domain_names,
             allows_flips=bool(encoded),
             unreadable_files=tuple(bad.values()),
-            num_random_test_items=count_held_out(split, self.num_items, chosen) if self.is_test is None else None,
+            num_random_test_items=count_test_items(split, self.num_items, chosen) if self.is_test is None else None,
             present=None if self.present is None else torch.from_numpy(self.present[good]),
             rows=torch.from_numpy(good if self.source_rows is None else self.source_rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
@@ -133,6 +136,7 @@ class ItemMetadata:
         )
 
     def _select_positions(self, split: str, groups: Codes | None) -> Positions:
+        """Return the positions of the items of one split; raise `UsageError` if there are none."""
         chosen = select_split_positions(
             split,
             self.num_items,
@@ -148,34 +152,35 @@ class ItemMetadata:
         check(len(chosen) > 0, message, "too_few")
         return chosen
 
-    def _digests(self, views: Sequence[View]) -> Tensor | None:
+    def _compute_digests(self, views: Sequence[View]) -> Tensor | None:
         """Return the digests of all items in all views, int64 ``(n, views)``; None if a store has none."""
         columns, everything = [], np.arange(self.num_items)
-        for number, view in enumerate(views):
+        for view_index, view in enumerate(views):
             if isinstance(view, Store):
                 if view.digests is None:
                     return None
                 columns.append(view.digests[:, 0])
                 continue
-            having = self._positions_with_view(number, everything)
+            having = self._select_positions_with_view(view_index, everything)
             column = torch.zeros(self.num_items, dtype=torch.int64)
-            column[torch.from_numpy(having)] = digest_encoded(view, having.tolist())
+            column[torch.from_numpy(having)] = digest_encoded_items(view, having.tolist())
             columns.append(column)
         return torch.stack(columns, dim=1)
 
-    def _positions_with_view(self, number: int, positions: Positions) -> Positions:
+    def _select_positions_with_view(self, view_index: int, positions: Positions) -> Positions:
         """Return the given positions without the positions of items that lack a view."""
-        return positions if self.present is None else positions[self.present[positions, number]]
+        return positions if self.present is None else positions[self.present[positions, view_index]]
 
-    def _build_store(
-        self, number: int, view: View, positions: Positions, training: Positions, image_size: int | None
+    def _build_view_store(
+        self, view_index: int, view: View, positions: Positions, training: Positions, image_size: int | None
     ) -> Store:
+        """Build the store of one view of the items at some positions."""
         if isinstance(view, Store):
             return view.take(positions)
-        size = image_size or choose_image_size(view, self._positions_with_view(number, training).tolist())
-        if self.present is not None and len(having := self._positions_with_view(number, positions)) > 0:
+        size = image_size or choose_image_size(view, self._select_positions_with_view(view_index, training).tolist())
+        if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
-            positions = np.where(self.present[positions, number], positions, having[0])
+            positions = np.where(self.present[positions, view_index], positions, having[0])
         return ImageStore(view.take(positions), size)
 
 

@@ -30,17 +30,19 @@ from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
 
-_RANDOM = ("noise", "occlusion")
-_NOISE_FACTOR = 5.0
+_RANDOM_CORRUPTIONS = ("noise", "occlusion")
+"""Corruptions that draw random numbers."""
+_NON_IMAGE_NOISE_FACTOR = 5.0
 """Noise of vectors and series is that of images times this factor, in units of their own standard deviation."""
-_BLOCK = 1_000
+_ITEMS_PER_BLOCK = 1_000
+"""Number of items of an in-memory dataset that are perturbed at a time."""
 
 NOISE_STDS = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, relative to the pixel range
-_BLUR = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, relative to the side
-_BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # offset, relative to the pixel range
-_CONTRAST = (0.7, 0.5, 0.35, 0.2, 0.1)  # remaining fraction of the distance from the mean
-_OCCLUSION = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area under a square of the mean gray
-_JPEG = (50, 25, 15, 10, 5)  # quality
+_BLUR_STDS = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, relative to the side
+_BRIGHTNESS_OFFSETS = (0.1, 0.2, 0.3, 0.4, 0.5)  # offset, relative to the pixel range
+_CONTRAST_FACTORS = (0.7, 0.5, 0.35, 0.2, 0.1)  # remaining fraction of the distance from the mean
+_OCCLUDED_AREA_FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area under a square of the mean gray
+_JPEG_QUALITIES = (50, 25, 15, 10, 5)  # quality
 
 
 class MismatchedDataset(Dataset):
@@ -169,15 +171,15 @@ def _with_perturbed_store(dataset: Dataset, store: StoreWrapper) -> Dataset:
     """Return the dataset with its items perturbed: at once if it is in memory, otherwise at each fetch."""
     if not dataset.is_in_memory:
         return dataset.with_store(store)
-    blocks = [store.fetch(block) for block in torch.arange(len(dataset)).split(_BLOCK)]
+    blocks = [store.fetch(block) for block in torch.arange(len(dataset)).split(_ITEMS_PER_BLOCK)]
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
 def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
     """Apply one or more corruptions to a dataset in turn; the corruption of each item is reproducible.
 
-    Images are corrupted as in `corrupt`. Noise is added to vectors and time series, in units of the standard deviation
-    of each feature or channel in this split.
+    Images are corrupted as in `corrupt_images`. Noise is added to vectors and time series, in units of the standard
+    deviation of each feature or channel in this split.
 
     Raises:
         UsageError: another corruption than noise for data other than images, or texts.
@@ -192,46 +194,50 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
     for kind, _ in corruptions:
         message = f"corrupt: {kind} requires images, and the items of {dataset.name!r} have shapes {dataset.shapes}."
         check(kind == "noise" or all(images), message, "not_images")
-    spread = tuple(
+    non_image_stds = tuple(
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _with_perturbed_store(dataset, _CorruptedStore(dataset.store, corruptions, dataset.rows, spread))
+    return _with_perturbed_store(dataset, _CorruptedStore(dataset.store, corruptions, dataset.rows, non_image_stds))
 
 
 @dataclass(frozen=True)
 class _CorruptedStore(StoreWrapper):
-    """Store of corrupted items, seeded by their source rows; `spread` is the standard deviation of non-image views."""
+    """Store of corrupted items, seeded by their source rows; `non_image_stds` holds None for images."""
 
     corruptions: tuple[CorruptionSpec, ...]
     rows: Tensor
-    spread: tuple[Tensor | None, ...]
+    non_image_stds: tuple[Tensor | None, ...]
     is_in_memory = False
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         views = self.store.fetch(positions)
-        if not any(one.kind in _RANDOM for one in self.corruptions):
-            return tuple(self._corrupt(view, None) for view in views)
+        if not any(one.kind in _RANDOM_CORRUPTIONS for one in self.corruptions):
+            return tuple(self._apply_corruptions(view, None) for view in views)
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
                 # Seeded by row, so that the noise does not depend on the batch.
                 seed_torch_generators(derive_torch_seed("data.corruption", row))
                 item = (view[place : place + 1] for view in views)
-                items.append([self._corrupt(view, spread) for view, spread in zip(item, self.spread, strict=True)])
+                items.append(
+                    [self._apply_corruptions(view, std) for view, std in zip(item, self.non_image_stds, strict=True)]
+                )
         return tuple(torch.cat(view) for view in zip(*items, strict=True))
 
-    def _corrupt(self, view: Tensor, spread: Tensor | None) -> Tensor:
+    def _apply_corruptions(self, view: Tensor, non_image_std: Tensor | None) -> Tensor:
+        """Apply all corruptions in turn to one view of some items."""
         for kind, severity in self.corruptions:
-            if spread is not None:
-                view = view + _NOISE_FACTOR * NOISE_STDS[severity - 1] * spread * torch.randn_like(view)
+            if non_image_std is not None:
+                std = _NON_IMAGE_NOISE_FACTOR * NOISE_STDS[severity - 1] * non_image_std
+                view = view + std * torch.randn_like(view)
             else:
-                changed = corrupt(view, kind, severity)
+                changed = corrupt_images(view, kind, severity)
                 view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
         return view
 
 
-def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
+def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
     """Corrupt images `(b, C, H, W)`, uint8 or float in [0, 1]: six kinds at five severities; returns floats in [0, 1].
 
     Severity 1 is barely visible, 5 leaves the image barely recognizable. Lengths are relative to the side of the image,
@@ -244,41 +250,41 @@ def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
     Raises:
         UsageError: an unknown kind or severity, or JPEG with other than 1 or 3 channels.
 
-    >>> corrupt(torch.full((1, 1, 8, 8), 0.25), "brightness", 3).unique()
+    >>> corrupt_images(torch.full((1, 1, 8, 8), 0.25), "brightness", 3).unique()
     tensor([0.5500])
     """
     check(kind in CORRUPTIONS, f"kind: must be one of {', '.join(CORRUPTIONS)}, got {kind!r}.", "unknown")
     check(severity in SEVERITIES, f"severity: must be an integer from 1 to {SEVERITIES[-1]}, got {severity!r}.")
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    return _CORRUPTIONS[kind](floats, severity - 1).clamp(0, 1)
+    return _CORRUPTION_FUNCTIONS[kind](floats, severity - 1).clamp(0, 1)
 
 
-def _corrupt_noise(images: Tensor, level: int) -> Tensor:
-    return images + NOISE_STDS[level] * torch.randn_like(images)
+def _add_noise(images: Tensor, severity_index: int) -> Tensor:
+    return images + NOISE_STDS[severity_index] * torch.randn_like(images)
 
 
-def _corrupt_blur(images: Tensor, level: int) -> Tensor:
-    sigma = _BLUR[level] * min(images.shape[2:])
+def _blur(images: Tensor, severity_index: int) -> Tensor:
+    sigma = _BLUR_STDS[severity_index] * min(images.shape[2:])
     reach = max(1, round(3 * sigma))
     sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
     blurred: Tensor = transforms.gaussian_blur(images, sizes, [sigma, sigma])
     return blurred
 
 
-def _corrupt_brightness(images: Tensor, level: int) -> Tensor:
-    return images + _BRIGHTNESS[level]
+def _brighten(images: Tensor, severity_index: int) -> Tensor:
+    return images + _BRIGHTNESS_OFFSETS[severity_index]
 
 
-def _corrupt_contrast(images: Tensor, level: int) -> Tensor:
+def _reduce_contrast(images: Tensor, severity_index: int) -> Tensor:
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    return mean + _CONTRAST[level] * (images - mean)
+    return mean + _CONTRAST_FACTORS[severity_index] * (images - mean)
 
 
-def _corrupt_occlusion(images: Tensor, level: int) -> Tensor:
+def _occlude_square(images: Tensor, severity_index: int) -> Tensor:
     items, _, height, width = images.shape
     spans = []
     for length in (height, width):
-        side = max(1, round(length * _OCCLUSION[level] ** 0.5))
+        side = max(1, round(length * _OCCLUDED_AREA_FRACTIONS[severity_index] ** 0.5))
         first = torch.randint(length - side + 1, (items, 1), device=images.device)
         places = torch.arange(length, device=images.device)
         spans.append((places >= first) & (places < first + side))
@@ -286,22 +292,23 @@ def _corrupt_occlusion(images: Tensor, level: int) -> Tensor:
     return images.where(~square, images.mean(dim=(1, 2, 3), keepdim=True))
 
 
-def _corrupt_jpeg(images: Tensor, level: int) -> Tensor:
+def _compress_jpeg(images: Tensor, severity_index: int) -> Tensor:
     check(images.shape[1] in (1, 3), f"images: JPEG requires 1 or 3 channels, got {images.shape[1]}.", "channels")
     pixels = (images.clamp(0, 1) * 255).round().byte().cpu()
-    compressed = encode_jpeg(list(pixels), quality=_JPEG[level])
+    compressed = encode_jpeg(list(pixels), quality=_JPEG_QUALITIES[severity_index])
     decompressed = torch.stack([decode_jpeg(image) for image in compressed])
     return decompressed.to(images.device).float() / 255
 
 
-_CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "noise": _corrupt_noise,
-    "blur": _corrupt_blur,
-    "brightness": _corrupt_brightness,
-    "contrast": _corrupt_contrast,
-    "occlusion": _corrupt_occlusion,
-    "jpeg": _corrupt_jpeg,
+_CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "noise": _add_noise,
+    "blur": _blur,
+    "brightness": _brighten,
+    "contrast": _reduce_contrast,
+    "occlusion": _occlude_square,
+    "jpeg": _compress_jpeg,
 }
+"""Corruption of float images ``(b, C, H, W)`` by kind, given the index of the severity from 0 to 4."""
 
 
 def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
@@ -321,7 +328,7 @@ def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
     names = DOMAINS[version.name]
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
-    store = _DomainStore(dataset.store, domains, rotates)
+    store = _DomainShiftStore(dataset.store, domains, rotates)
     whole = _with_perturbed_store(dataset, store).with_domains(domains, names)
     if version.held_out is None:
         return whole
@@ -331,7 +338,7 @@ def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
 
 
 @dataclass(frozen=True)
-class _DomainStore(StoreWrapper):
+class _DomainShiftStore(StoreWrapper):
     """Store of images that are rotated or restyled by their domains."""
 
     domains: Tensor
@@ -339,9 +346,10 @@ class _DomainStore(StoreWrapper):
     is_in_memory = False
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._apply(view, self.domains[positions]) for view in self.store.fetch(positions))
+        return tuple(self._shift_domains(view, self.domains[positions]) for view in self.store.fetch(positions))
 
-    def _apply(self, images: Tensor, domains: Tensor) -> Tensor:
+    def _shift_domains(self, images: Tensor, domains: Tensor) -> Tensor:
+        """Rotate or restyle each image by its domain."""
         changed = images.clone()
         for number in domains.unique().tolist():
             chosen = domains == number

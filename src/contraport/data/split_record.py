@@ -18,6 +18,7 @@ from contraport.data.splits import max_held_out_group_size
 from contraport.data.streams import Stream
 
 Digests = NDArray[np.int64]
+"""Content digests, 64-bit integers."""
 
 
 def fingerprint_dataset(dataset: Dataset) -> str | None:
@@ -97,18 +98,18 @@ class SplitRecord:
         """Return the record as named arrays, to be saved."""
         return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
 
-    def find_trained_items(self, dataset: Dataset) -> Tensor:
+    def mask_trained_items(self, dataset: Dataset) -> Tensor:
         """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
         return _mask_shared_content(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
-            bool(_mask_shared_content(part, digests).all()) and _contain_digests([part], digests)
+            bool(_mask_shared_content(part, digests).all()) and _contain_all_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
-    def find_split_items(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
+    def recover_splits(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
         """Find the run's training and held-out items in the given datasets; also count the remaining items.
 
         Args:
@@ -117,7 +118,7 @@ class SplitRecord:
         Returns:
             None if an item of the run is missing.
         """
-        if not (_contain_digests(parts, self.train_digests) and _contain_digests(parts, self.test_digests)):
+        if not (_contain_all_digests(parts, self.train_digests) and _contain_all_digests(parts, self.test_digests)):
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
@@ -129,6 +130,7 @@ class SplitRecord:
 
 
 def _get_present_mask(dataset: Dataset) -> Tensor:
+    """Return the mask of the views that items have, ``(n, views)``; all True if none is missing."""
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
     return dataset.present
@@ -149,7 +151,7 @@ def _mask_shared_content(dataset: Dataset, digests: Digests) -> Tensor:
     return shared.any(dim=1)
 
 
-def _contain_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
+def _contain_all_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
     """Return whether some datasets contain all digests."""
     existing = [part.digests[_get_present_mask(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

@@ -13,8 +13,11 @@ TEST_SPLIT_NAMES = ("test", "val", "valid", "validation")
 """Names of the test split in sources; if there are several, the first in this order is used."""
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Indices of items, int64."""
 Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""One integer per item, such as a class or a group, int64."""
 Masks = np.ndarray[tuple[int], np.dtype[np.bool_]]
+"""Boolean masks; of views or items."""
 
 
 def check_split_name(split: str) -> None:
@@ -22,7 +25,7 @@ def check_split_name(split: str) -> None:
     check(split in ("train", "test"), f"split: must be 'train' or 'test', got {split!r}.")
 
 
-def check_fraction(test_fraction: float | None) -> None:
+def check_test_fraction(test_fraction: float | None) -> None:
     """Raise `UsageError` unless the fraction is None or in [0, 1)."""
     good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 <= test_fraction < 1)
     check(good, f"test_fraction: must be at least 0 (holds out none) and below 1, got {test_fraction!r}.")
@@ -98,12 +101,12 @@ def max_held_out_group_size(length: int, fraction: float | None) -> float:
     return max((DEFAULT_TEST_FRACTION if fraction is None else fraction) * length, 2.0)
 
 
-def count_held_out(split: str, length: int, chosen: Positions) -> int:
+def count_test_items(split: str, length: int, chosen: Positions) -> int:
     """Return the number of test items, given the number of all items and the positions of the items in `split`."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 
-def mask_test_and_unused(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
+def split_names_to_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 
     If a source has both a test and a validation split, the validation split is in neither.

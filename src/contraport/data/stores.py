@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE, encode_utf8, item_shape
-from contraport.data.duplicate_groups import digest_bytes, digest_encoded, digest_items, digest_rows
+from contraport.data.duplicate_groups import digest_bytes, digest_encoded_items, digest_items, digest_rows
 
 if TYPE_CHECKING:
     from contraport.data.splits import Positions
 
 Shape = tuple[int, ...]
+"""Shape of one item of a view, without the batch dimension."""
 
 
 class Store(ABC):
@@ -158,7 +159,7 @@ class DecodingStore(Store):
 
     @cached_property
     def digests(self) -> Tensor:
-        return digest_encoded(self.encoded, range(len(self)))[:, None]
+        return digest_encoded_items(self.encoded, range(len(self)))[:, None]
 
     def take(self, positions: Positions) -> Self:
         return replace(self, encoded=self.encoded.take(positions))

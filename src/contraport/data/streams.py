@@ -13,7 +13,7 @@ from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 
-HEAD_ITEMS = 1_000
+MAX_HEAD_ITEMS = 1_000
 """Number of items read to determine shapes and statistics."""
 
 
@@ -48,7 +48,7 @@ class Stream(Dataset):
     """
 
     def __init__(self, source: Iterable[Any], read: Callable[[Any, int], ParsedItem], head: Dataset) -> None:
-        super().__init__(**head._fields())
+        super().__init__(**head._get_field_values())
         self.source = source
         self.read = read
         self._head = head
@@ -61,7 +61,7 @@ class Stream(Dataset):
         """
 
         def read(item: Any, position: int) -> ParsedItem:
-            whole = self._parse(item, position)
+            whole = self._parse_item(item, position)
             return whole._replace(views=tuple(whole.views[view] for view in views))
 
         return Stream(self.source, read, self._head.select_views(views, argument))
@@ -92,7 +92,7 @@ class Stream(Dataset):
             except Exception as error:  # user code may raise anything
                 message = f"data: {self.name} failed at item {position} of pass {pass_number}: {one_line_reason(error)}"
                 raise StreamReadError(message, kind="stream") from error
-            yield self._parse(item, position)
+            yield self._parse_item(item, position)
         message = f"data: {self.name} yielded no item in pass {pass_number}; each iteration must start anew."
         check(position > 0, message, "empty")
 
@@ -111,10 +111,12 @@ class Stream(Dataset):
             yield self._collate(chosen)
 
     def _replace(self, **changes: Any) -> NoReturn:
+        """Raise `UsageError`: the items of a stream cannot be changed."""
         message = f"data: {self.name} is a stream; pass image_size and labels to from_stream instead of changing it."
         raise UsageError(message, kind="stream")
 
-    def _parse(self, item: Any, position: int) -> ParsedItem:
+    def _parse_item(self, item: Any, position: int) -> ParsedItem:
+        """Parse an item; raise `UsageError` unless its views have the shapes of earlier items."""
         parsed = self.read(item, position)
         shapes = tuple(map(item_shape, parsed.views))
         message = f"item {position}: must have views of shapes {self.shapes} like earlier items, got {shapes}"
@@ -122,6 +124,7 @@ class Stream(Dataset):
         return parsed
 
     def _collate(self, chosen: list[tuple[int, ParsedItem]]) -> Batch:
+        """Combine parsed items, each with its position in the stream, into a batch."""
         labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
         labelled = self.labels is not None
         missing = next((number for number, item in chosen if labelled and item.label is None), None)

@@ -12,13 +12,13 @@ from torch import Tensor
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data.dataset import Dataset
 
-MAX_CHARACTERS = 500
+MAX_TEXT_CHARACTERS = 500
 """Maximum number of characters of a text that are shown."""
 
 MAX_FEATURES, MAX_STEPS, MAX_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
-MAX_DEVIATIONS = 3
+MAX_STANDARD_DEVIATIONS = 3
 """Number of standard deviations of the data at which shown values are clipped."""
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +30,9 @@ def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[Arra
     Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
-    return [_make_thumbnail(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))]
+    return [
+        _make_view_thumbnails(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))
+    ]
 
 
 def shrink_images(images: Tensor, side: int) -> Array:
@@ -54,31 +56,35 @@ def shrink_images(images: Tensor, side: int) -> Array:
     return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()
 
 
-def _make_thumbnail(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
+def _make_view_thumbnails(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
+    """Return the thumbnails of one view of some items."""
     shape = dataset.shapes[view]
     if is_text_shape(shape):
         return np.array(
-            [text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …" for text in tensor_to_texts(items)],
+            [
+                text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[:MAX_TEXT_CHARACTERS]} …"
+                for text in tensor_to_texts(items)
+            ],
             np.str_,
         )
     if len(shape) == 3:
         return shrink_images(items, side)
     if len(shape) == 2:
-        return _to_hundredths(_standardize(items, dataset, view)[:, :MAX_CHANNELS], MAX_STEPS)
-    return _to_hundredths(_standardize(items.flatten(1)[:, None], dataset, view), MAX_FEATURES)[:, 0]
+        return _to_averaged_hundredths(_standardize_and_clip(items, dataset, view)[:, :MAX_CHANNELS], MAX_STEPS)
+    return _to_averaged_hundredths(_standardize_and_clip(items.flatten(1)[:, None], dataset, view), MAX_FEATURES)[:, 0]
 
 
-def _standardize(items: Tensor, dataset: Dataset, view: int) -> Tensor:
-    """Standardize values ``(m, C, T)``, in units of three standard deviations, clipped to [-1, 1]."""
+def _standardize_and_clip(items: Tensor, dataset: Dataset, view: int) -> Tensor:
+    """Standardize values ``(m, C, T)`` and map -3 to 3 standard deviations to [-1, 1]; clip the rest."""
     mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
-    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_DEVIATIONS).clamp(-1, 1)
+    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_STANDARD_DEVIATIONS).clamp(-1, 1)
 
 
-def _to_hundredths(values: Tensor, most: int) -> Array:
-    """Convert values ``(m, C, T)`` to int8 hundredths, with the last axis averaged to at most `most` values."""
-    if values.shape[-1] > most:
+def _to_averaged_hundredths(values: Tensor, max_steps: int) -> Array:
+    """Convert values ``(m, C, T)`` to int8 hundredths, with the last axis averaged to at most `max_steps` values."""
+    if values.shape[-1] > max_steps:
         flat = values.reshape(-1, 1, values.shape[-1])
-        values = F.adaptive_avg_pool1d(flat, most).reshape(*values.shape[:-1], most)
+        values = F.adaptive_avg_pool1d(flat, max_steps).reshape(*values.shape[:-1], max_steps)
     percent: Array = (100 * values).round().to(torch.int8).numpy()
     return percent

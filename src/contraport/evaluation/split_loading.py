@@ -70,7 +70,7 @@ def load_splits(run: RunFolder, settings: Settings, model: Model, options: Evalu
     check(train.shapes == test.shapes, message, "shape")
     train, test = _drop_incomplete_items(train), _drop_incomplete_items(test)
     check(len(test) > 1, f"data: must have at least 2 test items; {test.name!r} has {len(test)}.", "test_items")
-    return Splits(train, test.align_names(train), notes)
+    return Splits(train, test.align_codes_with(train), notes)
 
 
 def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
@@ -103,7 +103,7 @@ def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave
     parts = [loader.load(data, "train", undivided=True, complete=True)]
     if train.num_random_test_items is None:
         parts.append(loader.load(data, "test", complete=True))
-    divided = record.find_split_items(parts)
+    divided = record.recover_splits(parts)
     is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
     check(
         not is_own or (divided is not None and (divided[2] == 0 or is_subset)),
@@ -118,7 +118,7 @@ def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave
 
 def _leave_out_trained_items(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
     """Remove, or only count, the test items that the run was trained on."""
-    trained_on = record.find_trained_items(test)
+    trained_on = record.mask_trained_items(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
-from contraport.data.perturbations import corrupt
+from contraport.data.perturbations import corrupt_images
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import kmeans_clusters
@@ -295,7 +295,7 @@ class EvalContext:
         """Return the features of the corrupted test items, `(m, F)`; the corruptions are the same for every encoder."""
 
         def prepare(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return self.views.make_unaugmented(tuple(corrupt(view, kind, severity) for view in views))
+            return self.views.make_unaugmented(tuple(corrupt_images(view, kind, severity) for view in views))
 
         with fixed_seed(0, self.device):
             name = f"{self.name}: {kind}, severity {severity}"

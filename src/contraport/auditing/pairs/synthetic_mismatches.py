@@ -14,7 +14,12 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
-from contraport.data.duplicate_groups import break_correct_pairs, draw_wrong_partners, group_by_content
+from contraport.data.duplicate_groups import (
+    build_correct_pair_test,
+    draw_wrong_partners,
+    group_by_content,
+    swap_correct_pairs,
+)
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator
@@ -137,7 +142,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[members[sizes.cumsum() - sizes]]
-        break_correct_pairs(first, second, content, random)
+        swap_correct_pairs(first, second, build_correct_pair_test(content), random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

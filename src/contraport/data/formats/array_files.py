@@ -13,7 +13,7 @@ from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_content
 from contraport.data.formats import data_format
-from contraport.data.splits import count_held_out, max_held_out_group_size, select_split_positions
+from contraport.data.splits import count_test_items, max_held_out_group_size, select_split_positions
 from contraport.data.stores import ArrayStore, Store
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
@@ -80,7 +80,7 @@ def dataset_from_arrays(
         dataset = whole.subset(torch.from_numpy(chosen), split)
     else:
         dataset = copy_subset(whole, chosen, split)
-    dataset.num_random_test_items = count_held_out(split, len(whole), chosen) if is_test is None else None
+    dataset.num_random_test_items = count_test_items(split, len(whole), chosen) if is_test is None else None
     return dataset
 
 

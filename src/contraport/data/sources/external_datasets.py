@@ -25,7 +25,7 @@ from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_nam
 from contraport.data.formats.shards import name_field_views
 from contraport.data.image_decoding import IMAGE_SUFFIXES, crop_to_square, to_rgb
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import HEAD_ITEMS, ParsedItem, Stream, StreamReadError
+from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
 
 _KEY = "__key__"
@@ -206,7 +206,7 @@ def from_stream(
     message = f"data: {name} can be iterated only once; pass an iterable whose __iter__ starts anew each time."
     check(not hasattr(source, "__next__"), message, "single_use")
     try:
-        raw = list(itertools.islice(source, HEAD_ITEMS))
+        raw = list(itertools.islice(source, MAX_HEAD_ITEMS))
     except UsageError:
         raise
     except Exception as error:  # user code may raise anything

@@ -25,12 +25,12 @@ from contraport.data.formats import find_format, list_file_suffixes
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_median_size, crop_to_square
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, crop_to_square
 from contraport.data.item_metadata import ItemMetadata, View
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
 from contraport.data.sources.remote import download, is_remote
-from contraport.data.splits import check_fraction, check_split_name
+from contraport.data.splits import check_split_name, check_test_fraction
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
@@ -75,7 +75,7 @@ def load(
     (1348, 449)
     """
     check_split_name(split)
-    check_fraction(test_fraction)
+    check_test_fraction(test_fraction)
     good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIZE)
     check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIZE} (pixels), got {image_size!r}.")
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
@@ -257,7 +257,7 @@ def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction:
         files = tuple(map(str, data))
         items, view = replace(items, data_name="files", keys=files), ImageFiles(files)
     elif all(isinstance(item, Image.Image) for item in data):
-        side = size or compute_median_size([min(image.size) for image in data])
+        side = size or compute_clipped_median_size([min(image.size) for image in data])
         view = ArrayStore((torch.stack([crop_to_square(image, side) for image in data]),))
     if view is not None:
         return items.build_dataset(split, [view], image_size=size)
