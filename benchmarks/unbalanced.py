@@ -107,7 +107,7 @@ def run(name: str, settings: dict[str, Any], data: tuple[Any, ...], mismatched: 
     return {
         "probe": 100 * float(probe.score(measured, truth)),
         "knn": 100 * float(neighbors.score(measured, truth)),
-        "mass": loss.last_mass,
+        "mass": loss.last_plan_mass,
     }
 
 

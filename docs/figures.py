@@ -72,12 +72,16 @@ def encoder_figures() -> Figures:
     augmentation = theory.compute_augmentation_targets(items=100)
     print(f"energy of the digits {covariance.trace:.4f}, largest eigenvalue {covariance.eigenvalues[0]:.4f}")
     iterations = len(linear.energy_by_iteration) - 1
-    print(f"linear encoder: largest angle {linear.angles[-1].max():.1e} after {iterations} iterations")
+    print(
+        f"linear encoder: largest angle {linear.principal_angles_by_iteration[-1].max():.1e} "
+        f"after {iterations} iterations"
+    )
     print(f"deep linear: rank-one shares {deep.rank_one_shares[-1].min():.6f} or more, alignments")
     print(f"  {deep.layer_alignments[-1].min():.6f} or more,")
     print(f"  |cos| with the top eigenvector {deep.top_eigenvector_cosine:.6f}")
     print("effective ranks:", {name: round(rank, 1) for name, rank in collapse.effective_ranks.items()})
-    print(f"polygon: off by {polygon.deviation:.1e} rad; simplex: cosines off by {simplex.deviation:.1e}")
+    off_polygon, off_simplex = polygon.deviation_from_optimum, simplex.deviation_from_optimum
+    print(f"polygon: off by {off_polygon:.1e} rad; simplex: cosines off by {off_simplex:.1e}")
     print(f"five Gaussians: alignment {toy.alignment:.4f}, uniformity {toy.untrained_uniformity:.3f} before,")
     print(f"  {toy.uniformity:.3f} after, {toy.perfect_uniformity:.3f} perfect")
     for k, d in enumerate(augmentation.dimensions):
@@ -103,7 +107,7 @@ def encoder_figures() -> Figures:
 
 def plan_figures() -> Figures:
     """Figures of plans: effect of temperature, iterations, constraints and the uniformity penalty."""
-    couplings = theory.optimal_couplings(*two_distributions())
+    couplings = theory.compute_couplings_1d(*two_distributions())
     triangle = theory.solve_entropic_program()
     matching = theory.compare_constraints(*broken_pairs(), temperature=0.05, relaxation=0.5)
     penalty = theory.sweep_uniformity_penalty((0.0, 1.0, 10.0))

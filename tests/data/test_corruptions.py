@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from tests.errors import raises_usage_error
 
-from contraport.catalog.option_parsers import CORRUPTIONS, SEVERITIES
+from contraport.catalog.option_parsers import CORRUPTION_KINDS, CORRUPTION_SEVERITIES
 from contraport.data.perturbations import corrupt_images
 
 
@@ -18,11 +18,11 @@ def pictures(channels: int = 3, side: int = 32) -> torch.Tensor:
     return (smooth * 255).byte()
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
+@pytest.mark.parametrize("kind", CORRUPTION_KINDS)
 def test_more_severe_is_further_from_the_picture(kind: str) -> None:
     images = pictures()
     distances = []
-    for severity in SEVERITIES:
+    for severity in CORRUPTION_SEVERITIES:
         torch.manual_seed(0)
         spoilt = corrupt_images(images, kind, severity)
         assert spoilt.shape == images.shape
@@ -32,7 +32,7 @@ def test_more_severe_is_further_from_the_picture(kind: str) -> None:
     assert 0 < distances[0] < distances[-1]
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
+@pytest.mark.parametrize("kind", CORRUPTION_KINDS)
 def test_bytes_and_floats_are_spoilt_alike(kind: str) -> None:
     images = pictures(channels=1, side=9)
     torch.manual_seed(0)
@@ -41,7 +41,7 @@ def test_bytes_and_floats_are_spoilt_alike(kind: str) -> None:
     assert torch.equal(of_bytes, corrupt_images(images.float() / 255, kind, 3))
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", CORRUPTION_SEVERITIES)
 def test_each_severity_is_as_much_as_it_was(severity: int) -> None:
     """Numbers on `noise:3` and the like can be compared with older ones as long as these stay."""
     flat = torch.full((2, 1, 100, 100), 0.5)

@@ -11,7 +11,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.catalog.option_parsers import (
-    DOMAINS,
+    DOMAINS_BY_SHIFT,
     CorruptionSpec,
     DomainShiftSpec,
     MismatchSpec,
@@ -186,18 +186,18 @@ def test_items_in_files_are_changed_at_each_fetch_and_can_be_pickled() -> None:
         assert pickle.dumps(change(lazy).store)
 
 
-@pytest.mark.parametrize("name", DOMAINS)
+@pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
     dataset = pictures(200)
     made = apply_domain_shifts(dataset, DomainShiftSpec(name))
-    assert made.domain_names == DOMAINS[name]
+    assert made.domain_names == DOMAINS_BY_SHIFT[name]
     assert made.domains is not None
     assert made.domains.bincount().min() > 30
     same = (all_of(made) == all_of(dataset)).flatten(1).all(dim=1)
     assert torch.equal(same, made.domains == 0)
 
 
-@pytest.mark.parametrize("name", DOMAINS)
+@pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
     dataset, some = pictures(60), torch.tensor([41, 7, 30])
     whole, part = (apply_domain_shifts(of, DomainShiftSpec(name)) for of in (dataset, dataset.subset(some)))

@@ -104,7 +104,7 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 def test_nearest_neighbors_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
     whole = find_nearest_neighbors(x, 7)
-    monkeypatch.setattr("contraport.objectives.perplexity_affinities.MAX_DISTANCES", 1000)
+    monkeypatch.setattr("contraport.objectives.perplexity_affinities.MAX_DISTANCES_IN_MEMORY", 1000)
     distances, neighbors = find_nearest_neighbors(x, 7)
     torch.testing.assert_close(distances, whole[0])
     between = (x[:, None] - x[neighbors]).square().sum(2)  # equally near items may be in another order

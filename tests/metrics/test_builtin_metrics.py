@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
-from contraport.catalog.option_parsers import CORRUPTIONS
+from contraport.catalog.option_parsers import CORRUPTION_KINDS
 from contraport.data import Dataset, Views, from_arrays, from_coupling
 from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
@@ -247,7 +247,7 @@ def test_number_of_clusters_equals_number_of_classes() -> None:
     assert sorted(set(context.test_clusters)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
+@pytest.mark.parametrize("kind", CORRUPTION_KINDS)
 def test_robustness_metrics_use_their_kind_and_severity(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe is trained on clean images."""
     context, calls = context_of(), []

@@ -57,7 +57,7 @@ def test_a_log_sum_of_the_kernel_takes_no_columns_with_potentials(name: str) -> 
     loss.set_constraint(contraport.Rows())
 
 
-def log_mean_kernel(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
+def log_mean_kernel_of_block(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
     kernel = torch.exp((torch.nn.functional.normalize(z0) @ torch.nn.functional.normalize(z1).T - 1) / 0.5)
     return kernel.mean().log()
 
@@ -71,8 +71,8 @@ def log_mean_kernel(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
 def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: Constraint) -> None:
     generator = torch.Generator().manual_seed(0)
     z0, z1 = (torch.randn(6, 4, dtype=torch.float64, generator=generator) for _ in range(2))
-    for penalty, wanted in ((contraport.LogMeanKernel(), log_mean_kernel(z0, z1)),
-                            (contraport.MeanKernel(), log_mean_kernel(z0, z1).exp())):  # fmt: skip
+    for penalty, wanted in ((contraport.LogMeanKernel(), log_mean_kernel_of_block(z0, z1)),
+                            (contraport.MeanKernel(), log_mean_kernel_of_block(z0, z1).exp())):  # fmt: skip
         loss = contraport.Objective(
             contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(),
             contraport.TargetCost(), {penalty: 1.0},

@@ -328,9 +328,9 @@ def mass_of(plan, layout=None):
 
     divergence = contraport.FenchelYoung() if isinstance(plan, contraport.Tsallis) else contraport.TargetCost()
     loss = Objective(layout or Joint(), Gibbs("cosine", 0.5), plan, Pairs(), divergence)
-    assert loss.last_mass is None
+    assert loss.last_plan_mass is None
     loss(*views())
-    return loss.last_mass, loss.plan(*views()).sum().item()
+    return loss.last_plan_mass, loss.plan(*views()).sum().item()
 
 
 @pytest.mark.parametrize("relaxation", [0.1, (0.1, math.inf), (math.inf, 0.1), math.inf])
@@ -362,9 +362,9 @@ def test_the_mass_is_the_mean_of_the_directions():
     for z in [(z0, z1), (z1, z0)]:
         single = contraport.Objective(one_way, contraport.Gibbs(), plan, contraport.Pairs(), contraport.KL())
         single(*z)
-        masses.append(single.last_mass)
-    assert loss.last_mass == pytest.approx(sum(masses) / 2)
-    assert contraport.align_uniform().last_mass is None
+        masses.append(single.last_plan_mass)
+    assert loss.last_plan_mass == pytest.approx(sum(masses) / 2)
+    assert contraport.align_uniform().last_plan_mass is None
 
 
 @pytest.mark.parametrize(("name", "code"), [("byol", "byol.unknown"), ("gca_uot", "gca_uot.unknown")])

@@ -1,4 +1,4 @@
-"""Couplings on a line, against POT and SciPy."""
+"""Couplings1D on a line, against POT and SciPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from tests.errors import raises_usage_error
 
-from contraport.theory import optimal_couplings
+from contraport.theory import compute_couplings_1d
 
 
 def distributions(n=9, m=7, seed=0):
@@ -20,7 +20,7 @@ def distributions(n=9, m=7, seed=0):
 def test_exact_coupling_matches_the_monotone_one():
     a, b = distributions()
     x, y = torch.rand(9, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 2, 7)
-    found = optimal_couplings(a, b, x=x, y=y, temperatures=[1.0], iterations=[])
+    found = compute_couplings_1d(a, b, x=x, y=y, temperatures=[1.0], iterations=[])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     expected = ot.emd_1d(x.double().numpy(), y.double().numpy(), a, b, metric="sqeuclidean")
     np.testing.assert_allclose(found.exact.plan, expected, atol=1e-12)
@@ -30,7 +30,7 @@ def test_exact_coupling_matches_the_monotone_one():
 
 def test_equal_masses_solve_the_assignment_problem():
     x, y = torch.rand(2, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = optimal_couplings(torch.ones(6), torch.ones(6), x=x, y=y, temperatures=[1.0], iterations=[])
+    found = compute_couplings_1d(torch.ones(6), torch.ones(6), x=x, y=y, temperatures=[1.0], iterations=[])
     cost = np.square(x.numpy()[:, None] - y.numpy())
     rows, columns = linear_sum_assignment(cost)
     assert found.exact.cost == pytest.approx(cost[rows, columns].mean())
@@ -40,7 +40,7 @@ def test_equal_masses_solve_the_assignment_problem():
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 10.0])
 def test_entropic_couplings_match_pot(temperature):
     a, b = distributions()
-    found = optimal_couplings(a, b, temperatures=[temperature], iterations=[1, 3])
+    found = compute_couplings_1d(a, b, temperatures=[temperature], iterations=[1, 3])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     cost = np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7))
     expected = ot.sinkhorn(a, b, cost, temperature, method="sinkhorn_log", stopThr=1e-13, numItermax=100_000)
@@ -52,7 +52,7 @@ def test_entropic_couplings_match_pot(temperature):
 
 def test_few_iterations_match_a_plain_sinkhorn_loop():
     a, b = distributions()
-    found = optimal_couplings(a, b, temperatures=[0.02], iterations=[1, 3])
+    found = compute_couplings_1d(a, b, temperatures=[0.02], iterations=[1, 3])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     kernel = np.exp(-np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7)) / 0.02)
     right = np.ones(7)
@@ -68,7 +68,7 @@ def test_few_iterations_match_a_plain_sinkhorn_loop():
 
 def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
     a, b = distributions()
-    found = optimal_couplings(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
+    found = compute_couplings_1d(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
     ways = [found.exact, *found.by_temperature.values()]
     assert [one.cost for one in ways] == sorted(one.cost for one in ways)
     assert [one.entropy for one in ways] == sorted(one.entropy for one in ways)
@@ -80,7 +80,7 @@ def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
 
 
 def test_the_figure_shows_every_coupling(tmp_path):
-    figure = optimal_couplings(*distributions(), temperatures=[0.1, 1.0], iterations=[1]).figure()
+    figure = compute_couplings_1d(*distributions(), temperatures=[0.1, 1.0], iterations=[1]).figure()
     labels = [ax.get_xlabel().split("\n")[0] for ax in figure.axes]
     assert labels == ["exact", "temperature 0.1", "temperature 1", "1 iteration at 0.1"]
     figure.savefig(tmp_path / "figure.png")
@@ -89,12 +89,12 @@ def test_the_figure_shows_every_coupling(tmp_path):
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda a, b: optimal_couplings(-a, b), "a.invalid"),
-        (lambda a, b: optimal_couplings(a, b[None]), "b.shape"),
-        (lambda a, b: optimal_couplings(a, b, temperatures=[]), "temperatures.missing"),
-        (lambda a, b: optimal_couplings(a, b, temperatures=[0.0]), "temperatures.invalid"),
-        (lambda a, b: optimal_couplings(a, b, iterations=[0]), "iterations.invalid"),
-        (lambda a, b: optimal_couplings(a, b, x=b), "x.shape"),
+        (lambda a, b: compute_couplings_1d(-a, b), "a.invalid"),
+        (lambda a, b: compute_couplings_1d(a, b[None]), "b.shape"),
+        (lambda a, b: compute_couplings_1d(a, b, temperatures=[]), "temperatures.missing"),
+        (lambda a, b: compute_couplings_1d(a, b, temperatures=[0.0]), "temperatures.invalid"),
+        (lambda a, b: compute_couplings_1d(a, b, iterations=[0]), "iterations.invalid"),
+        (lambda a, b: compute_couplings_1d(a, b, x=b), "x.shape"),
     ],
 )
 def test_rejects_invalid_arguments(call, code):

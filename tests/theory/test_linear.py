@@ -27,8 +27,8 @@ def test_linear_encoder_reaches_the_top_eigenvectors(digits, dimensions):
     top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :dimensions]
     torch.testing.assert_close(found.weight @ found.weight.T, torch.eye(dimensions, dtype=torch.float64))
     assert subspace_angles(found.weight.T.numpy(), top.numpy()).max() < 1e-5
-    assert found.angles[-1].max() < 1e-5
-    assert found.angles[0].max() > 0.5
+    assert found.principal_angles_by_iteration[-1].max() < 1e-5
+    assert found.principal_angles_by_iteration[0].max() > 0.5
     assert found.energy_by_iteration[-1].item() == pytest.approx(found.max_energy)
     assert (found.energy_by_iteration.diff() > -1e-12).all()
 
@@ -37,7 +37,9 @@ def test_angles_match_scipy(digits):
     x0, x1, alpha = digits
     found = train_linear_encoder(x0, x1, 3, alpha=alpha, iterations=2)
     top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :3].numpy()
-    np.testing.assert_allclose(found.angles[-1], subspace_angles(found.weight.T.numpy(), top), atol=1e-8)
+    np.testing.assert_allclose(
+        found.principal_angles_by_iteration[-1], subspace_angles(found.weight.T.numpy(), top), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -15,7 +15,7 @@ from contraport.theory import minimize_uniformity_loss, sample_gaussian_mixture,
 @pytest.mark.parametrize("items", [2, 3, 5, 12, 25])
 def test_points_in_the_plane_form_a_regular_polygon(items, seed):
     found = minimize_uniformity_loss(items, 2, seed=seed)
-    assert found.deviation < 1e-5
+    assert found.deviation_from_optimum < 1e-5
     assert found.smallest_angle == pytest.approx(2 * math.pi / items, abs=1e-5)
 
 
@@ -25,12 +25,12 @@ def test_points_form_a_simplex_in_enough_dimensions(items, dimensions):
     cosines = found.points @ found.points.T
     expected = torch.full((items, items), -1 / (items - 1)).fill_diagonal_(1).double()
     torch.testing.assert_close(cosines, expected, atol=1e-6, rtol=0)
-    assert found.deviation < 1e-6
+    assert found.deviation_from_optimum < 1e-6
 
 
 def test_twelve_points_in_space_form_an_icosahedron():
     found = minimize_uniformity_loss(12, 3)
-    assert found.deviation is None
+    assert found.deviation_from_optimum is None
     assert found.smallest_angle == pytest.approx(math.atan(2), abs=1e-5)
 
 

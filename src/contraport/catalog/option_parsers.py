@@ -11,30 +11,32 @@ from contraport.errors import check, check_integer, check_name, is_number, unkno
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
 
-SCALED_NOISE = ("scaled-noise", "noise")
+SCALED_NOISE_NAMES = ("scaled-noise", "noise")
 """Names of the noise in units of each feature's standard deviation; ``noise`` is the name in older runs."""
 
-ISOTROPIC_NOISE = "isotropic-noise"
+ISOTROPIC_NOISE_NAME = "isotropic-noise"
 """Name of the noise of equal deviation in all features, in units of their mean standard deviation."""
 
-AUGMENT_MAX_STRENGTH = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
+AUGMENT_MAX_STRENGTH = {ISOTROPIC_NOISE_NAME: math.inf, **dict.fromkeys(SCALED_NOISE_NAMES, math.inf), "mixup": 1.0}
 """Largest strength of each augmentation that accepts a strength."""
 
 AUGMENTS = ("none", *AUGMENT_STRENGTHS, *AUGMENT_MAX_STRENGTH)
 """Names of all augmentations."""
 
-CORRUPTIONS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
+CORRUPTION_KINDS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
 """Kinds of corruptions of images; noise also applies to vectors and time series."""
 
-SEVERITIES = (1, 2, 3, 4, 5)
+CORRUPTION_SEVERITIES = (1, 2, 3, 4, 5)
+"""Severities of a corruption, from the mildest to the strongest."""
 
-DOMAINS = {
+DOMAINS_BY_SHIFT = {
     "rotate": ("upright", "quarter", "half", "three-quarters"),
     "style": ("plain", "edges", "posterised", "inverted"),
 }
 """Names of the domains of each kind of domain shift: rotations of images, or rendering styles."""
 
-_WITHIN_CLASS = "class"
+_WITHIN_CLASS_SUFFIX = "class"
+"""Suffix of the option `mismatch` after a colon: partners are exchanged within a class."""
 
 
 class AugmentSpec(NamedTuple):
@@ -117,12 +119,12 @@ class MiningRule(NamedTuple):
         check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
         return self
 
-    def resolve_range_max(self, positives: int) -> int:
+    def resolve_range_max(self, num_positives: int) -> int:
         """Return the number of candidates to consider: `range_max`, or its default for a number of positives."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))
-        return self.range_min + self.k * (10 if excludes else 1) + positives
+        return self.range_min + self.k * (10 if excludes else 1) + num_positives
 
 
 class MinedNegativesSpec(NamedTuple):
@@ -130,21 +132,22 @@ class MinedNegativesSpec(NamedTuple):
 
     Attributes:
         rule: Rule that selects the negatives.
-        refresh: Number of epochs between two minings.
-        start: Number of epochs before the first mining, with random negatives.
+        epochs_between_minings: Number of epochs from one mining to the next.
+        epochs_before_mining: Number of epochs before the first mining, with random negatives.
         file: File with the positions of the negatives, as `contraport mine` writes it; None: mined in training.
     """
 
     rule: MiningRule = MiningRule()
-    refresh: int = 1
-    start: int = 0
+    epochs_between_minings: int = 1
+    epochs_before_mining: int = 0
     file: str | None = None
 
 
-MINED_NEGATIVES = "mined"
+MINED_NEGATIVES_NAME = "mined"
 """Value of the option `negatives` that stands for mined hard negatives; settings follow after a colon."""
 
 _DEFAULT_MINING_SETTINGS = {"k": 4, "relative_margin": 0.05}
+"""Settings of `MiningRule` for ``negatives=mined``; with a margin or maximum score of its own, only k."""
 
 
 def parse_mined_negatives(text: str) -> MinedNegativesSpec:
@@ -158,7 +161,9 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     """
     names = (*MiningRule._fields, "refresh", "start", "file")
     settings = dict(
-        parse_spec("negatives", text, {MINED_NEGATIVES: names}, default_setting={MINED_NEGATIVES: "file"}).settings
+        parse_spec(
+            "negatives", text, {MINED_NEGATIVES_NAME: names}, default_setting={MINED_NEGATIVES_NAME: "file"}
+        ).settings
     )
     if "file" in settings:
         check(len(settings) == 1, f"negatives: a file excludes other settings, got {text!r}.", "conflict")
@@ -204,10 +209,10 @@ def parse_mismatch(value: object) -> MismatchSpec:
     (MismatchSpec(share=0.2, within_class=False), MismatchSpec(share=0.4, within_class=True))
     """
     text, _, among = str(value).partition(":")
-    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_WITHIN_CLASS}, got {value!r}."
+    expected = f"mismatch: must be a share from 0 to 1, such as 0.2 or 0.2:{_WITHIN_CLASS_SUFFIX}, got {value!r}."
     share = _float_or_nan(text)
-    check(0 <= share <= 1 and among in ("", _WITHIN_CLASS), expected)
-    return MismatchSpec(share, among == _WITHIN_CLASS)
+    check(0 <= share <= 1 and among in ("", _WITHIN_CLASS_SUFFIX), expected)
+    return MismatchSpec(share, among == _WITHIN_CLASS_SUFFIX)
 
 
 def parse_imbalance_ratio(value: object) -> float:
@@ -236,9 +241,9 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
     corruptions = []
     for part in str(text).split(","):
         kind, _, level = part.partition(":")
-        check_name("corrupt", kind, CORRUPTIONS)
-        message = f"corrupt: must have a severity from 1 to {SEVERITIES[-1]}, as in {kind}:3, got {part!r}."
-        check(level in ("", *map(str, SEVERITIES)), message, "severity")
+        check_name("corrupt", kind, CORRUPTION_KINDS)
+        message = f"corrupt: must have a severity from 1 to {CORRUPTION_SEVERITIES[-1]}, as in {kind}:3, got {part!r}."
+        check(level in ("", *map(str, CORRUPTION_SEVERITIES)), message, "severity")
         corruptions.append(CorruptionSpec(kind, int(level or 3)))
     kinds = {one.kind for one in corruptions}
     check(len(kinds) == len(corruptions), f"corrupt: must name each kind once, got {text!r}.", "duplicate")
@@ -255,9 +260,9 @@ def parse_domains(text: object) -> DomainShiftSpec:
     DomainShiftSpec(name='style', held_out='edges')
     """
     name, _, held_out = str(text).partition(":")
-    check_name("domains", name, DOMAINS)
-    if held_out and held_out not in DOMAINS[name]:
-        raise unknown_name_error(f"domains: {name}", held_out, DOMAINS[name])
+    check_name("domains", name, DOMAINS_BY_SHIFT)
+    if held_out and held_out not in DOMAINS_BY_SHIFT[name]:
+        raise unknown_name_error(f"domains: {name}", held_out, DOMAINS_BY_SHIFT[name])
     return DomainShiftSpec(name, held_out or None)
 
 

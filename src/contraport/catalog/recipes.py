@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from contraport._utils.formatting import format_options
-from contraport.catalog.objectives import OBJECTIVES, get_entry
+from contraport.catalog.objectives import OBJECTIVES, get_objective_entry
 from contraport.errors import UsageError, check_name
 
 
@@ -26,13 +26,13 @@ class Recipe(NamedTuple):
     citation: str
 
 
-def _objective_recipe(name: str, **settings: Any) -> Recipe:
+def _build_objective_recipe(name: str, **settings: Any) -> Recipe:
     row = OBJECTIVES[name]
     return Recipe({"objective": name, **settings}, row.summary, row.citation)
 
 
 RECIPES: dict[str, Recipe] = {
-    "simclr": _objective_recipe("nt-xent"),
+    "simclr": _build_objective_recipe("nt-xent"),
     "moco": Recipe(
         {
             "objective": "info-nce",
@@ -84,7 +84,7 @@ RECIPES: dict[str, Recipe] = {
         "The method distillationv1 of LightlyTrain, after Beyer et al. (2022), Knowledge distillation: a good teacher "
         "is patient and consistent. LightlyTrain also applies mixup, to the images of the teacher too.",
     ),
-    "cmc": _objective_recipe("cmc"),
+    "cmc": _build_objective_recipe("cmc"),
     "cmc-nce": Recipe(
         {"objective": "cmc-nce", "negatives": "bank"},
         "Classify pairs as matched or not by NCE, with a memory bank of each view as the source of negatives.",
@@ -111,13 +111,13 @@ RECIPES: dict[str, Recipe] = {
         "Khattab and Zaharia (2020), ColBERT: Efficient and effective passage search via contextualized late "
         "interaction over BERT; the mean of the maxima in place of their sum, hence the temperature.",
     ),
-    "sup-con": _objective_recipe("sup-con"),
-    "rince": _objective_recipe("rince"),
-    "gca-ince": _objective_recipe("gca-ince"),
-    "gca-rince": _objective_recipe("gca-rince"),
-    "gca-uot": _objective_recipe("gca-uot"),
-    "iot": _objective_recipe("iot"),
-    "iot-uniform": _objective_recipe("iot-uniform"),
+    "sup-con": _build_objective_recipe("sup-con"),
+    "rince": _build_objective_recipe("rince"),
+    "gca-ince": _build_objective_recipe("gca-ince"),
+    "gca-rince": _build_objective_recipe("gca-rince"),
+    "gca-uot": _build_objective_recipe("gca-uot"),
+    "iot": _build_objective_recipe("iot"),
+    "iot-uniform": _build_objective_recipe("iot-uniform"),
     "iot-tighten": Recipe(
         {"objective": "nt-xent", "constraint": "tighten:every=2"},
         "Inverse optimal transport under a constraint that tightens: rows alone, then 1, 2, 4 and 8 iterations.",
@@ -128,10 +128,10 @@ RECIPES: dict[str, Recipe] = {
         "Inverse optimal transport under a constraint that relaxes: 8, 4, 2 and 1 iterations, then rows alone.",
         f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for trainings of ten or more.",
     ),
-    "alpha-cl": _objective_recipe("alpha-cl"),
-    "direct-clr": _objective_recipe("direct-clr", projection=0),
-    "t-simclr": _objective_recipe("t-simclr"),
-    "align-uniform": _objective_recipe("align-uniform"),
+    "alpha-cl": _build_objective_recipe("alpha-cl"),
+    "direct-clr": _build_objective_recipe("direct-clr", projection=0),
+    "t-simclr": _build_objective_recipe("t-simclr"),
+    "align-uniform": _build_objective_recipe("align-uniform"),
     "predictive": Recipe(
         {"predict": "l2"},
         "Decode each view from the features of the other views; no contrastive loss. The baseline of CMC.",
@@ -140,7 +140,8 @@ RECIPES: dict[str, Recipe] = {
 }
 """All recipes, by name."""
 
-_DEPENDENTS = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
+_DEPENDENT_OPTIONS = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
+"""Options of a recipe that only apply with its own value of another option: the latter, then these."""
 
 
 def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
     settings = get_recipe_settings(options.get("recipe"))
-    for owner, owned in _DEPENDENTS.items():
+    for owner, owned in _DEPENDENT_OPTIONS.items():
         if options.get(owner, settings.get(owner)) != settings.get(owner):
             settings = {name: value for name, value in settings.items() if name not in owned}
     resolved = {**settings, **options}
@@ -167,7 +168,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
     if resolved.get("predict") is not None:
         resolved = {"objective": None, "projection": 0, **resolved}
     if isinstance(resolved.get("objective"), str):
-        get_entry(resolved["objective"])
+        get_objective_entry(resolved["objective"])
     return resolved
 
 

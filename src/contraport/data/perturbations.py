@@ -17,9 +17,9 @@ from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.option_parsers import (
-    CORRUPTIONS,
-    DOMAINS,
-    SEVERITIES,
+    CORRUPTION_KINDS,
+    CORRUPTION_SEVERITIES,
+    DOMAINS_BY_SHIFT,
     CorruptionSpec,
     DomainShiftSpec,
     MismatchSpec,
@@ -253,8 +253,11 @@ def corrupt_images(images: Tensor, kind: str, severity: int) -> Tensor:
     >>> corrupt_images(torch.full((1, 1, 8, 8), 0.25), "brightness", 3).unique()
     tensor([0.5500])
     """
-    check(kind in CORRUPTIONS, f"kind: must be one of {', '.join(CORRUPTIONS)}, got {kind!r}.", "unknown")
-    check(severity in SEVERITIES, f"severity: must be an integer from 1 to {SEVERITIES[-1]}, got {severity!r}.")
+    check(kind in CORRUPTION_KINDS, f"kind: must be one of {', '.join(CORRUPTION_KINDS)}, got {kind!r}.", "unknown")
+    check(
+        severity in CORRUPTION_SEVERITIES,
+        f"severity: must be an integer from 1 to {CORRUPTION_SEVERITIES[-1]}, got {severity!r}.",
+    )
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     return _CORRUPTION_FUNCTIONS[kind](floats, severity - 1).clamp(0, 1)
 
@@ -325,7 +328,7 @@ def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
     rotates = version.name == "rotate"
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
     check(not rotates or square, f"domains: rotation requires square {message}", "not_square")
-    names = DOMAINS[version.name]
+    names = DOMAINS_BY_SHIFT[version.name]
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     store = _DomainShiftStore(dataset.store, domains, rotates)

@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
-from contraport.catalog.encoders import ENCODERS, OWN, TIMM
+from contraport.catalog.encoders import CUSTOM_ENCODER_FORMAT, ENCODERS, TIMM_NAME_FORMAT
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
 
@@ -163,7 +163,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         check(not is_transformers_folder(Path(name)), message, "shape")
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
-        raise UsageError(f"{unknown} Or {TIMM}, or your own {OWN}.", kind="unknown")
+        raise UsageError(f"{unknown} Or {TIMM_NAME_FORMAT}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
     message = (
         f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {default_encoder_name(shape)!r}."
     )
@@ -197,7 +197,7 @@ def _replace_stem(model: ResNet) -> None:
 def _build_custom(name: str, shape: Shape) -> nn.Module:
     """Build an encoder by importing and calling ``module:attribute``."""
     module_name, _, attribute = name.partition(":")
-    check(bool(module_name), f"encoder: must be {OWN}, got {name!r}.")
+    check(bool(module_name), f"encoder: must be {CUSTOM_ENCODER_FORMAT}, got {name!r}.")
     _check_encoder_not_stdlib(module_name, name)
     try:
         module = importlib.import_module(module_name)
@@ -225,7 +225,7 @@ def _build_custom(name: str, shape: Shape) -> nn.Module:
 
 def _check_encoder_not_stdlib(module: str, name: str) -> None:
     """Raise `UsageError` if an encoder is a function of Python's standard library, such as ``os:system``."""
-    message = f"encoder: {name!r} belongs to Python's standard library; name your own {OWN}."
+    message = f"encoder: {name!r} belongs to Python's standard library; name your own {CUSTOM_ENCODER_FORMAT}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 
 

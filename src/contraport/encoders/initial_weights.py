@@ -259,7 +259,7 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
 def _has_published_weights(encoder: object) -> bool:
     """Return whether pretrained weights of an encoder are published: lite0, or a name of timm or transformers."""
     if encoder in ENCODERS:
-        return ENCODERS[encoder].has_own_weights
+        return ENCODERS[encoder].is_pretrained_by_default
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
 
 

@@ -27,6 +27,7 @@ __getattr__ = keep_deprecated_module_names(
     __name__,
     assignments="soft_assignments",
     DenseTarget="DenseTargetPlan",
+    Marginals="LogMarginals",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
     SparseTarget="SparseTargetPlan",
 )

@@ -36,17 +36,17 @@ class CallInputs(NamedTuple):
             view. With item counts, of the items of this process only.
         attributes: Attributes of the items by name, such as labels, (n, ...) each.
         present: Whether each item has each view, (n, views) Booleans; None if all have all.
-        num_first_items: Number of items that the first view shows, if two views show different items; else None.
+        num_first_view_items: Number of items that the first view shows, if two views show different items; else None.
         item_counts: Number of items of each process, if the embeddings are those of this process only.
-        own_present: Rows of `present` for the items of this process; None unless `item_counts` is given.
+        local_present: Rows of `present` for the items of this process; None unless `item_counts` is given.
     """
 
     views: tuple[Tensor, ...]
     attributes: dict[str, Tensor]
     present: Tensor | None = None
-    num_first_items: int | None = None
+    num_first_view_items: int | None = None
     item_counts: tuple[int, ...] | None = None
-    own_present: Tensor | None = None
+    local_present: Tensor | None = None
 
     def gather(
         self, processes: Processes, counts: tuple[int, ...] | None, *, with_views: bool = True, length: int = 0
@@ -70,7 +70,7 @@ class CallInputs(NamedTuple):
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)
             item_counts, own = (None, None) if with_views else (counts, self.present)
-            inputs = CallInputs(tuple(views), attributes, present, self.num_first_items, item_counts, own)
+            inputs = CallInputs(tuple(views), attributes, present, self.num_first_view_items, item_counts, own)
         weights = inputs.attributes.get("weights")
         if weights is not None:
             check_values("weights", weights, (weights > 0).any(), "numbers that are not all zero")
@@ -104,7 +104,7 @@ class ExtraNegatives(NamedTuple):
         if embeddings.ndim == inputs.views[0].ndim:
             return ExtraNegatives(embeddings, ids)
         owners = torch.arange(len(embeddings), device=embeddings.device)
-        if inputs.num_first_items is not None and inputs.present is not None:
+        if inputs.num_first_view_items is not None and inputs.present is not None:
             owners = inputs.present[:, 0].nonzero()[:, 0]
         owners = owners.repeat_interleave(embeddings.shape[1])
         return ExtraNegatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
@@ -252,7 +252,11 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegat
         return None
     check(ids is None or "ids" in inputs.attributes, "negative_ids: requires ids= of the items.", "missing")
     z0 = inputs.views[0]
-    rows, d, ndim = len(z0) if inputs.num_first_items is None else inputs.num_first_items, z0.shape[-1], z0.ndim
+    rows, d, ndim = (
+        len(z0) if inputs.num_first_view_items is None else inputs.num_first_view_items,
+        z0.shape[-1],
+        z0.ndim,
+    )
     good = isinstance(negatives, Tensor) and negatives.ndim in (ndim, ndim + 1) and negatives.shape[-1] == d
     good = good and (negatives.ndim == ndim or len(negatives) == rows)
     form = f"{d}" if ndim == 2 else f"t, {d}"
@@ -313,7 +317,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def check_dense(name: str, value: Tensor, device: torch.device) -> None:
-    """Raise `UsageError` unless a tensor is dense, and has values if the device has."""
+    """Raise `UsageError` if a tensor is sparse, or on the device meta although the given device is not."""
     if value.layout != torch.strided:
         raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
     if value.device.type == "meta" and device.type != "meta":
@@ -337,6 +341,7 @@ def to_numeric_tensor(name: str, value: object, device: torch.device | None = No
 
 
 def _parse_attribute(name: str, value: object, size: int, device: torch.device, of: str = "") -> Tensor:
+    """Check an attribute of `size` items, such as ``labels=``, and convert it to a tensor; features are detached."""
     numbers = to_numeric_tensor(name, value, device)
     if name == "ids":
         _check_integers(name, numbers)
@@ -356,11 +361,12 @@ def _parse_attribute(name: str, value: object, size: int, device: torch.device, 
 
 
 def _check_integers(name: str, numbers: Tensor) -> None:
-    check(has_integers(numbers), f"{name}: must be integers, got {numbers.dtype}.", "type")
+    """Raise `UsageError` unless a tensor has an integer dtype."""
+    check(is_integer_tensor(numbers), f"{name}: must be integers, got {numbers.dtype}.", "type")
 
 
-def has_integers(numbers: object) -> bool:
-    """Return whether a value is a tensor of integers; Booleans are not."""
+def is_integer_tensor(numbers: object) -> bool:
+    """Return whether a value is a tensor of an integer dtype; Booleans are not."""
     if not isinstance(numbers, Tensor) or numbers.dtype == torch.bool:
         return False
     return not (numbers.is_floating_point() or numbers.is_complex())
@@ -376,6 +382,7 @@ def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _check_floating(name: str, value: Tensor, first: Tensor) -> None:
+    """Raise `UsageError` unless embeddings are floats of at least 16 bits, on the device of the first view."""
     if not value.is_floating_point() or value.dtype.itemsize < 2:
         message = f"{name}: must be floating-point embeddings of at least 16 bits, got {value.dtype}."
         raise UsageError(message, kind="type")

@@ -45,36 +45,39 @@ class ItemAverages(nn.Module):
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
         return ids
 
-    def update_log_averages(self, keys: Tensor, values: Tensor) -> Tensor:
+    def update_log_averages(self, positions: Tensor, log_values: Tensor) -> Tensor:
         """Return the log averages at some positions, (k,); in training mode, first update them with new values.
 
-        The mean of the values with a key updates its average. The value is the average; the gradient is that of the
+        The mean of the values at a position updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Keys without a finite value give 0.
 
         Args:
-            keys: position in the flattened buffer, (k,); keys may repeat.
-            values: logs of the values to average, (k,); minus infinity is left out.
+            positions: position of each value in the flattened buffer, (k,); positions may repeat.
+            log_values: logs of the values to average, (k,); minus infinity is left out.
         """
-        groups, size, present = labels_to_groups(keys), len(keys), values != -torch.inf
-        # Values that are left out form one more group, after the groups of the keys.
+        groups, size, present = labels_to_groups(positions), len(positions), log_values != -torch.inf
+        # Values that are left out form one more group, after the groups of the positions.
         means, counts = log_mean_exp_by_group(
-            torch.where(present, groups, size), torch.where(present, values, 0), torch.ones_like(values), size + 1
+            torch.where(present, groups, size),
+            torch.where(present, log_values, 0),
+            torch.ones_like(log_values),
+            size + 1,
         )
         means, counts = means[groups], counts[groups]
         present_means = torch.where(counts > 0, means.detach(), math.nan)
-        averages = self._update_stored(keys, present_means, training=should_update_averages(self))
+        averages = self._update_buffer(positions, present_means, training=should_update_averages(self))
         ratio = torch.exp(torch.where(counts > 0, means - averages, 0))
         return torch.where(counts > 0, averages + ratio - ratio.detach(), 0)
 
     @torch.no_grad()
-    def _update_stored(self, keys: Tensor, means: Tensor, *, training: bool) -> Tensor:
-        """Update the stored averages at keys in training, and return them, (k,); NaN without old or new value."""
+    def _update_buffer(self, positions: Tensor, means: Tensor, *, training: bool) -> Tensor:
+        """Update the stored averages at positions in training, and return them, (k,); NaN without old or new value."""
         stored = self.log_average.view(-1)
-        past = stored[keys].to(means)
+        past = stored[positions].to(means)
         if training:
             updated = torch.where(means.isnan(), past, log_moving_average(past, means, self.momentum))
             past = torch.where(past.isnan(), means, updated)
-            stored[keys] = past.to(stored)  # in any order: a key that occurs several times has one mean
+            stored[positions] = past.to(stored)  # in any order: a key that occurs several times has one mean
         return torch.where(past.isnan(), means, past)
 
     def __repr__(self) -> str:

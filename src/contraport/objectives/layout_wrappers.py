@@ -166,7 +166,7 @@ class LeadingCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class NestedCoordinates(LayoutWrapper):
-    """Layout wrapper that compares embeddings by several numbers of their first coordinates (Matryoshka).
+    """Layout wrapper that compares nested prefixes of the embeddings, of several sizes (Matryoshka).
 
     The blocks of the other layout are built for each number of coordinates; the objective is their weighted sum. See
     `matryoshka`.
@@ -215,6 +215,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._weight_blocks([self.layout.arrange(*values)] * len(self.dims))
 
     def _weight_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
+        """Return all blocks in one list, each with its weight multiplied by that of its number of coordinates."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.scale_weight(weight))
@@ -245,16 +246,17 @@ class PhaseShift(LayoutWrapper):
     layout: Layout
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        first, *others = map(_pad_to_even, views)
+        first, *others = map(_pad_to_even_dimension, views)
         # Sums of half-precision coordinates would lose digits.
         real, imaginary = first.to(torch.promote_types(first.dtype, torch.float32)).chunk(2, dim=-1)
         return self.layout(torch.cat([real + imaginary, imaginary - real], dim=-1) / math.sqrt(2), *others)
 
     def transform_negatives(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives(_pad_to_even(negatives))
+        return self.layout.transform_negatives(_pad_to_even_dimension(negatives))
 
 
-def _pad_to_even(z: Tensor) -> Tensor:
+def _pad_to_even_dimension(z: Tensor) -> Tensor:
+    """Append a zero coordinate to embeddings of odd dimension."""
     return F.pad(z, (0, z.shape[-1] % 2))
 
 
@@ -359,6 +361,7 @@ class Coordinates(LayoutWrapper):
 
 
 def _center_columns(z: Tensor) -> Tensor:
+    """Subtract the mean of each column; columns that are constant up to rounding become 0."""
     centered = z - z.mean(0)
     # Coordinates that vary by rounding only are 0 and have no gradient: their correlation would be noise.
     rounding = 8 * torch.finfo(z.dtype).eps * z.detach().abs().amax(0)

@@ -32,9 +32,11 @@ from contraport.objectives.pair_sets import PairSet
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
-CANDIDATES = ("all", "both", "same", "other")
+JOINT_CANDIDATES = ("all", "both", "same", "other")
+"""Values of the argument `candidates` of `Joint`: the embeddings that each row is compared with."""
 
-Value = TypeVar("Value")
+CachedValue = TypeVar("CachedValue")
+"""Type of the value that `PairPattern.compute_once` caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +80,11 @@ class PairPattern:
         """Index of the item of each row, (N,), and of each column, (M,)."""
         return self.row_items, self.column_items
 
-    def compute_once(self, key: Hashable, function: Callable[[], Value]) -> Value:
+    def compute_once(self, key: Hashable, function: Callable[[], CachedValue]) -> CachedValue:
         """Return the value of a function of the pattern, computed once and cached under a key."""
         if torch.compiler.is_compiling():
             return function()
-        entry: CacheEntry[Value] | None = self._cache.get(key)
+        entry: CacheEntry[CachedValue] | None = self._cache.get(key)
         if entry is None or not entry.is_unmodified:
             # A value computed within inference mode or under a gradient would be unusable in a later call.
             with torch.inference_mode(False), torch.no_grad():
@@ -170,7 +172,7 @@ class PairPattern:
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 
     def append_columns(
-        self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
+        self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> PairPattern:
         """Return the pattern with k more columns, which are positives of no row; it has a single direction.
 
@@ -179,7 +181,7 @@ class PairPattern:
         """
         # Masks are equalities of labels, in O(N + M) memory: a Boolean matrix would take O(N M), and could not be read
         # within a pass over tiles.
-        masks = tuple(mask.append_columns(columns) for mask in self.masks)
+        masks = tuple(mask.append_columns(num_columns) for mask in self.masks)
         if owners is not None:
             zeros, no_owner = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             # Label 0 marks all rows and the new columns; pairs of equal label are excluded except with their owner.
@@ -191,14 +193,14 @@ class PairPattern:
             masks += (LabelExclusion((row_ids, torch.cat([unequal, column_ids]))),)
         return replace(
             self,
-            column_items=torch.cat([self.column_items, self.column_items.new_full((columns,), -1)]),
+            column_items=torch.cat([self.column_items, self.column_items.new_full((num_columns,), -1)]),
             masks=masks,
             bidirectional=False,
-            num_extra_columns=self.num_extra_columns + columns,
+            num_extra_columns=self.num_extra_columns + num_columns,
             has_no_empty_rows=False,
         )
 
-    def shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
+    def row_and_column_shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
         """Return the distribution of rows and columns over processes, given the number of items of each process."""
 
         def distribute() -> tuple[Shards, Shards]:
@@ -286,7 +288,7 @@ class Block:
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
         """Build the geometry of the block: its compared pairs under a kernel, optionally at another temperature."""
         if self.item_counts is not None:
-            processes, (rows, columns) = current_processes(), self.pattern.shards(self.item_counts)
+            processes, (rows, columns) = current_processes(), self.pattern.row_and_column_shards(self.item_counts)
             own = kernel(self.x, self.y, temperature, processes)
             log_kernel: LogKernel = RingLogKernel(own, rows, columns, processes)
         elif self.similarities is None:
@@ -349,7 +351,7 @@ class LayoutTraits(NamedTuple):
 
 
 class Component(ReprMixin):
-    """Base class of layouts, constraints, targets and divergences; as dataclasses they check their Boolean options."""
+    """Base class of layouts, constraints, targets and divergences, which checks Boolean fields of dataclasses."""
 
     def __post_init__(self) -> None:
         instance: Any = self
@@ -372,15 +374,15 @@ class Layout(Component, ABC):
         return block
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        """Return the blocks of values other than embeddings, (n, k) per view, such as marks of absent views."""
+        """Arrange values of the items, (n, k) per view, such as marks of present views, in blocks like embeddings."""
         return self(*values)
 
-    def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
+    def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
         """Return the number of items of each view, given the shape of a similarity matrix.
 
         Args:
-            shape: of the matrix.
-            items: number of items, if known from other options of the call.
+            similarity_shape: shape of the matrix.
+            num_items: number of items, if known from other options of the call.
 
         Raises:
             UsageError: the layout has no single matrix of rows by columns, or the shape does not fit.
@@ -452,8 +454,8 @@ class Cross(Layout):
         weight = 0.5 if self.symmetric else 1.0
         return [Block(build_diagonal_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
-    def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
-        return shape
+    def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
+        return similarity_shape
 
 
 @dataclass(frozen=True, repr=False)
@@ -481,7 +483,7 @@ class Joint(Layout):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_name("candidates", self.candidates, CANDIDATES)
+        check_name("candidates", self.candidates, JOINT_CANDIDATES)
 
     @property
     def traits(self) -> LayoutTraits:
@@ -492,18 +494,23 @@ class Joint(Layout):
         z = torch.cat(views if views[0].ndim == 2 else pad_vector_sets(views))
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
-    def view_sizes(self, shape: tuple[int, int], items: int | None) -> tuple[int, ...]:
-        """Return the number of items of each view; there are two views unless `items` is given."""
-        rows, columns = shape
-        size = rows // 2 if items is None else items
+    def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
+        """Return the number of items of each view; there are two views unless `num_items` is given."""
+        rows, columns = similarity_shape
+        size = rows // 2 if num_items is None else num_items
         good = rows == columns and size > 0 and rows % size == 0
-        of = "two views" if items is None else f"{items} items"
-        check(good, f"similarities: must hold all embeddings of {of} by all of them, got shape {shape}.", "shape")
+        of = "two views" if num_items is None else f"{num_items} items"
+        check(
+            good,
+            f"similarities: must hold all embeddings of {of} by all of them, got shape {similarity_shape}.",
+            "shape",
+        )
         return (size,) * (rows // size)
 
 
 @cached
 def _build_prototype_pattern(size: int, columns: int, device: torch.device) -> PairPattern:
+    """Build the pattern of n items (rows) against k prototypes (columns), without positives."""
     items = torch.arange(size, device=device)
     positives = (items[:0],) * 2
     return PairPattern(
@@ -513,6 +520,7 @@ def _build_prototype_pattern(size: int, columns: int, device: torch.device) -> P
 
 @cached
 def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
+    """Build the pattern of all embeddings of all views against each other, without self pairs, for `Joint`."""
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
     masks = [LabelExclusion((places, places) if candidates == "all" else (items, items))]

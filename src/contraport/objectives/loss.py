@@ -51,7 +51,8 @@ class CatalogOrigin:
     parts="compute_terms",
     block_results="solve_blocks",
     constrain="set_constraint",
-    mass="last_mass",
+    mass="last_plan_mass",
+    last_mass="last_plan_mass",
     multi_view="takes_all_views",
 )
 class Loss(nn.Module, ABC):
@@ -93,7 +94,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def describe_components(self) -> dict[str, str]:
-        """Return the repr of each component (layout, kernel, constraint, target, divergence), keyed by a question."""
+        """Return the repr of each component (layout, kernel, ...), by the question that it answers."""
 
     @abstractmethod
     def set_constraint(self, constraint: Constraint) -> None:
@@ -133,7 +134,7 @@ class Loss(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def last_mass(self) -> float | None:
+    def last_plan_mass(self) -> float | None:
         """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
 
         Reading it synchronizes with the device; a call does not.

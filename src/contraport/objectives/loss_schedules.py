@@ -74,7 +74,8 @@ class TemperatureSchedule(ReprMixin, RampSchedule):
         loss.temperature = self.value(step)
 
 
-_TIGHTENING_CONSTRAINTS: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
+_CONSTRAINTS_FROM_LOOSE_TO_TIGHT: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
+"""Constraints that `Tighten` sets one after the other, and `Loosen` in reverse."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,7 +101,7 @@ class Tighten(ReprMixin):
     Balanced(iterations=8)
     """
 
-    constraints: ClassVar[tuple[Constraint, ...]] = _TIGHTENING_CONSTRAINTS
+    constraints: ClassVar[tuple[Constraint, ...]] = _CONSTRAINTS_FROM_LOOSE_TO_TIGHT
 
     every: int
 
@@ -122,7 +123,7 @@ class Loosen(Tighten):
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
 
-    constraints: ClassVar[tuple[Constraint, ...]] = _TIGHTENING_CONSTRAINTS[::-1]
+    constraints: ClassVar[tuple[Constraint, ...]] = _CONSTRAINTS_FROM_LOOSE_TO_TIGHT[::-1]
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,20 +163,20 @@ CONSTRAINT_SCHEDULES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": L
 """Constraint schedules available in training, by name."""
 
 
-def parse_constraint_schedule(text: str, unit: int) -> LossSchedule:
+def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
     """Parse the name of a constraint or of a constraint schedule, with its settings after a colon.
 
     Args:
         text: ``"balanced:iterations=5"``, ``"unbalanced:relaxation=0.2,iterations=10"``, ``"rows"``,
             ``"tighten:every=10"`` and so on.
-        unit: number of steps in one unit of ``every``, such as those of an epoch.
+        steps_per_unit: number of steps in one unit of ``every``, such as those of an epoch.
 
     Raises:
         UsageError: a name is unknown, or a value is out of range.
 
-    >>> parse_constraint_schedule("tighten:every=10", unit=50)
+    >>> parse_constraint_schedule("tighten:every=10", steps_per_unit=50)
     Tighten(every=500)
-    >>> parse_constraint_schedule("balanced:iterations=3", unit=50)
+    >>> parse_constraint_schedule("balanced:iterations=3", steps_per_unit=50)
     FixedConstraint(constraint=Balanced(iterations=3))
     """
     if text.partition(":")[0] in CONSTRAINT_SCHEDULES:
@@ -183,7 +184,7 @@ def parse_constraint_schedule(text: str, unit: int) -> LossSchedule:
         every = settings.get("every")
         if not isinstance(every, int) or every < 1:
             raise UsageError(f"constraint: must be {name}:every=N with an integer N >= 1, got {text!r}.", kind="every")
-        return CONSTRAINT_SCHEDULES[name](every * unit)
+        return CONSTRAINT_SCHEDULES[name](every * steps_per_unit)
     classes: dict[str, Callable[..., Any]] = {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}  # for the names in an error
     return FixedConstraint(build_from_spec("constraint", text, classes))
 

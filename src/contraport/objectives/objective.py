@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
-from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
+from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
 from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
@@ -137,13 +137,13 @@ class Objective(Loss):
         return f"excludes an item's views from the compared pairs, so that only these can be positives; got {target!r}"
 
     @property
-    def last_mass(self) -> float | None:
+    def last_plan_mass(self) -> float | None:
         """Mass of the plan of the last call, averaged over directions; None if no marginal is cached.
 
         >>> import torch, contraport
         >>> loss = contraport.gca_uot(temperature=1.0)
         >>> _ = loss(torch.eye(2), torch.eye(2))
-        >>> round(loss.last_mass, 4)
+        >>> round(loss.last_plan_mass, 4)
         0.7573
         """
         known = [log_mass for log_mass in self._log_masses if log_mass is not None]
@@ -220,14 +220,14 @@ class Objective(Loss):
             for block in problem.blocks():
                 for result in self._solve_block(problem, block):
                     exact = result.plan.exact_axis is not None
-                    log_mass = 0.0 if exact else result.plan.cached_log_marginal
+                    log_mass = 0.0 if exact else result.plan.cached_log_row_or_column_mass
                     log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
                     if problem.is_unweighted_view_matching and not torch.compiler.is_compiling():
                         patterns.append(result.block.pattern)
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
                         value, weight = term(result), factor * block.pattern.block_weight
                         if reduction == "none":
-                            value = _scale_row_values(value, result.row_weights, term)
+                            value = _scale_row_values_to_mean(value, result.row_weights, term)
                         elif value.ndim > 0:
                             value = value.sum() if result.row_weights is None else result.row_weights @ value
                         name = type(term).__name__
@@ -276,11 +276,11 @@ class Objective(Loss):
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
         """Solve the plan of each direction of a block, and return the results with the target plans."""
-        directions, attributes = problem.directions(block), problem.inputs.attributes
+        directions, attributes = problem.build_directions(block), problem.inputs.attributes
         (forward, *_), ids = directions[0], attributes.get("ids")
-        marginals: Marginals | None = None
+        marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
-            marginals = self._weights_as_marginals(forward, attributes.get("weights"))
+            marginals = self._log_marginals_from_weights(forward, attributes.get("weights"))
         same_pairs = problem.negatives is None and not problem.traits.requires_features
         if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
@@ -304,7 +304,7 @@ class Objective(Loss):
             results.append(BlockResult(side, target, plan, row_weights, ids))
         return results
 
-    def _weights_as_marginals(self, block: Block, weights: Tensor | None) -> Marginals:
+    def _log_marginals_from_weights(self, block: Block, weights: Tensor | None) -> LogMarginals:
         """Return log marginals of the rows and columns of a block, proportional to the weights of their items."""
         if weights is None or not bool((weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
@@ -403,9 +403,9 @@ class SumLoss(Loss):
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
     @property
-    def last_mass(self) -> float | None:
-        """Mass of the first objective's plan in the last call; see `Objective.last_mass`."""
-        return self._first_objective.last_mass
+    def last_plan_mass(self) -> float | None:
+        """Mass of the first objective's plan in the last call; see `Objective.last_plan_mass`."""
+        return self._first_objective.last_plan_mass
 
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
@@ -476,7 +476,7 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
     return loss
 
 
-def _scale_row_values(values: Tensor, row_weights: Tensor | None, term: Divergence) -> Tensor:
+def _scale_row_values_to_mean(values: Tensor, row_weights: Tensor | None, term: Divergence) -> Tensor:
     """Scale the row values of a divergence, (N,), so that their mean is the loss, for ``reduction="none"``."""
     good = values.ndim > 0
     check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")

@@ -57,16 +57,19 @@ class SignedLabelEquality:
     rows: Tensor
     columns: Tensor
     # Not a cached_property, whose lock torch.compile cannot trace.
-    _cached_groups: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
+    _cached_row_and_column_groups: list[tuple[Tensor, Tensor, int]] = field(
+        default_factory=list, init=False, repr=False
+    )
 
     @property
     def row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
         """Group indices of rows and columns, equal where labels are equal, and their upper bound."""
-        if not self._cached_groups:
-            self._cached_groups.append(self._compute_groups())
-        return self._cached_groups[0]
+        if not self._cached_row_and_column_groups:
+            self._cached_row_and_column_groups.append(self._compute_row_and_column_groups())
+        return self._cached_row_and_column_groups[0]
 
-    def _compute_groups(self) -> tuple[Tensor, Tensor, int]:
+    def _compute_row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
+        """Compute `row_and_column_groups`: rows with k labels get one index per combination of labels."""
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape

@@ -17,12 +17,12 @@ from contraport.errors import check, is_number
 NEIGHBORS_PER_PERPLEXITY = 3
 """Number of neighbors per item in a sparse plan, divided by the perplexity."""
 
-MAX_DISTANCES = 1 << 22
+MAX_DISTANCES_IN_MEMORY = 1 << 22
 """Largest number of distances in memory at a time: 32 MiB in double precision."""
 
 # Bisection over log-precisions from -50 to 50, in units of a row's mean distance, determines the last bit.
-_LOG_PRECISION_RANGE = 50.0
-_BISECTIONS = 60
+_MAX_ABSOLUTE_LOG_PRECISION = 50.0
+_NUM_BISECTIONS = 60  # halvings of that interval
 
 
 @torch.no_grad()
@@ -75,7 +75,7 @@ def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     x = x.double()
     x = x - x.mean(0)  # for the rounding errors of the expanded square, which only chooses the neighbors
     squares, chunks = x.square().sum(1), []
-    at_once = max(1, MAX_DISTANCES // max(len(x), neighbors * x.shape[1]))
+    at_once = max(1, MAX_DISTANCES_IN_MEMORY // max(len(x), neighbors * x.shape[1]))
     for rows in torch.arange(len(x), device=x.device).split(at_once):
         expanded = torch.addmm(squares, x[rows], x.T, alpha=-2)
         expanded[torch.arange(len(rows), device=x.device), rows] = torch.inf
@@ -104,9 +104,12 @@ def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
     scale = excess.mean(1, keepdim=True)
     excess = excess / torch.where(scale > 0, scale, 1)
     # The entropy decreases with the log-precision.
-    low, high = torch.full_like(scale, -_LOG_PRECISION_RANGE), torch.full_like(scale, _LOG_PRECISION_RANGE)
+    low, high = (
+        torch.full_like(scale, -_MAX_ABSOLUTE_LOG_PRECISION),
+        torch.full_like(scale, _MAX_ABSOLUTE_LOG_PRECISION),
+    )
     # A fixed number of bisections, without a test of convergence, which would synchronize with the device.
-    for _ in range(_BISECTIONS):
+    for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
         shares = (-excess * middle.exp()).softmax(1)
         too_wide = torch.special.entr(shares).sum(1, keepdim=True) > math.log(perplexity)

@@ -30,7 +30,9 @@ from contraport.options import keep_deprecated_attributes
 
 
 @keep_deprecated_attributes(
-    log_kernel_row_sums="kernel_log_row_sums", row_square_mass="row_squared_norm", cached_log_mass="cached_log_marginal"
+    log_kernel_row_sums="kernel_log_row_sums",
+    row_square_mass="row_squared_norm",
+    cached_log_mass="cached_log_row_or_column_mass",
 )
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -90,6 +92,7 @@ class Plan:
         return self._zero_potential(1) if self.column_potential is None else self.column_potential
 
     def _zero_potential(self, side: int) -> Tensor:
+        """Return a log potential of zeros for the rows (side 0), (N,), or columns (side 1), (M,)."""
         return self.geometry.log_kernel.inputs[0].new_zeros(self.shape[side])
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -112,6 +115,7 @@ class Plan:
         return self._log_target_marginal(1)
 
     def _log_target_marginal(self, side: int) -> Tensor:
+        """Return the log target marginal of the rows (side 0), (N,), or columns (side 1), (M,); default uniform."""
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)
@@ -144,7 +148,7 @@ class Plan:
         targets = self.log_target_row_marginal, self.log_target_column_marginal
         return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
-    def relative_to_marginal(self) -> Plan:
+    def divide_by_row_marginal(self) -> Plan:
         """Return the plan divided by the target marginal of the rows, P_ij / a_i.
 
         A row that meets its target marginal then has mass 1.
@@ -153,11 +157,11 @@ class Plan:
 
     def mass(self) -> Tensor:
         """Return the total mass of the plan, a scalar tensor, from a cached marginal if there is one."""
-        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_marginal
+        cached = self.log_column_mass() if self.exact_axis == "columns" else self.cached_log_row_or_column_mass
         return (self.log_row_mass() if cached is None else cached).exp().sum()
 
     @property
-    def cached_log_marginal(self) -> Tensor | None:
+    def cached_log_row_or_column_mass(self) -> Tensor | None:
         """Log mass of each row, else of each column, if the solver has computed it; None otherwise."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
@@ -188,7 +192,7 @@ class Plan:
         if detach_plan:
             return row_transport_costs(self.geometry, self.f, self.g)
         # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
-        shift = 0.0 if kernel.cost_is_distance else _cost_shift(kernel)
+        shift = 0.0 if kernel.cost_is_distance else _compute_positive_shift(kernel)
         weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
         shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
         return kernel.cost_scale * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
@@ -424,7 +428,7 @@ class BlockResult:
 
 
 @torch.no_grad()
-def _cost_shift(kernel: LogKernel) -> Tensor:
+def _compute_positive_shift(kernel: LogKernel) -> Tensor:
     """Return a shift that makes all entries of T positive: twice the largest |T|, or 1 if all are zero."""
     largest = torch.stack(map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(), kernel.shape)).amax()
     return 2 * largest + (largest == 0)

@@ -37,7 +37,7 @@ from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_block_features
 from contraport.objectives.transport import PlanWeights
 
-CROSS_CHECKED_OPTIONS = (
+OPTIONS_COMPARED_ACROSS_PROCESSES = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
@@ -54,7 +54,7 @@ class MatchingProblem:
         target: Target of the call: the rule that gives the target plan of a block.
         inputs: Views and attributes of the items.
         negatives: Additional negatives, or None.
-        columns: Embeddings of columns that are not items, such as prototypes: none or one tensor.
+        non_item_columns: Embeddings of columns that are not items, such as prototypes: none or one tensor.
         similarities: Similarity matrix in place of embeddings, or None.
         temperature: Temperature of the kernel in this call; None is the kernel's own.
         plan_weights: Weights of the items by the plan of the batch, or None.
@@ -65,7 +65,7 @@ class MatchingProblem:
     target: Target
     inputs: CallInputs
     negatives: ExtraNegatives | None
-    columns: tuple[Tensor, ...]
+    non_item_columns: tuple[Tensor, ...]
     similarities: Tensor | None
     temperature: float | Tensor | None
     plan_weights: PlanWeights | None
@@ -76,7 +76,7 @@ class MatchingProblem:
         Raises:
             UsageError: processes give different options, or one of them rejected its inputs.
         """
-        processes, columns, plan_weights = current_processes(), self.columns, self.plan_weights
+        processes, columns, plan_weights = current_processes(), self.non_item_columns, self.plan_weights
         item_counts = negative_counts = None
         length, ring = 0, False
         if processes.size > 1:
@@ -85,7 +85,7 @@ class MatchingProblem:
             if ring:
                 _check_ring_support(self)
         if columns:
-            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.gather_rows()
+            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.with_gathered_rows()
         else:
             target = self.target.gather_across_processes(processes, self.inputs)
         # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
@@ -103,7 +103,7 @@ class MatchingProblem:
         if isinstance(temperature, Tensor):
             temperature = processes.with_averaged_gradient(temperature)
         return replace(
-            self, target=target, inputs=inputs, negatives=negatives, columns=columns, temperature=temperature
+            self, target=target, inputs=inputs, negatives=negatives, non_item_columns=columns, temperature=temperature
         )
 
     @property
@@ -122,10 +122,10 @@ class MatchingProblem:
     def blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
-        blocks = self.layout(*inputs.views, *self.columns)
-        own_present = inputs.present if inputs.item_counts is None else inputs.own_present
-        if own_present is not None:
-            blocks = self._without_absent_views(blocks, own_present)
+        blocks = self.layout(*inputs.views, *self.non_item_columns)
+        local_present = inputs.present if inputs.item_counts is None else inputs.local_present
+        if local_present is not None:
+            blocks = self._without_absent_views(blocks, local_present)
         if inputs.item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.item_counts)
@@ -139,7 +139,9 @@ class MatchingProblem:
         if inputs.present is not None:
             blocks = [block for block in blocks if min(block.shape) > 0]
         if self.similarities is not None:
-            blocks = [replace(block, similarities=_select_similarities(self.similarities, block)) for block in blocks]
+            blocks = [
+                replace(block, similarities=_drop_absent_similarities(self.similarities, block)) for block in blocks
+            ]
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
@@ -148,7 +150,7 @@ class MatchingProblem:
         marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
         return [_drop_absent_views(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 
-    def directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
+    def build_directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
         """Return the one or two directions of a block, rows to columns and back, each with its target plan.
 
         Returns:
@@ -167,9 +169,9 @@ class MatchingProblem:
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.traits.requires_features:
-                side = self.layout.mask_by_features(side, select_block_features(attributes, side, backward=k > 0))
+                side = self.layout.mask_by_features(side, select_block_features(attributes, side, transposed=k > 0))
             target_plan = rule(side, attributes)
-            row_weights = None if unweighted else _row_weights(side, target_plan, weights)
+            row_weights = None if unweighted else _normalize_row_weights(side, target_plan, weights)
             if negatives is not None:
                 # A block may compare the first coordinates only.
                 embeddings = self.layout.transform_negatives(negatives.embeddings)[..., : side.x.shape[-1]]
@@ -228,7 +230,7 @@ def read_local_problem(
         views = read_vector_sets(views, masks) if sets else views
     inputs = read_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
-        matched = len(inputs.views) > 1 and inputs.num_first_items is None
+        matched = len(inputs.views) > 1 and inputs.num_first_view_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
             raise _unmatched_views_error(target, inputs)
         target.check_inputs(inputs)
@@ -246,7 +248,7 @@ def _check_ring_support(problem: MatchingProblem) -> None:
     refused = {
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.plan_weights is not None,
-        f"layout: {problem.layout!r} cannot be": bool(problem.columns) or not problem.traits.compares_items,
+        f"layout: {problem.layout!r} cannot be": bool(problem.non_item_columns) or not problem.traits.compares_items,
         "kernel: kernels of sets of vectors cannot be": problem.max_set_size > 0,
     }
     for subject, is_used in refused.items():
@@ -286,15 +288,15 @@ def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
         return items if ndim == 2 else items[..., :1, :]
 
     view = first_vectors(inputs.views[0])
-    different = "" if inputs.num_first_items is None else " of different items"
-    shared = f" beside {tuple(problem.columns[0].shape)}" if problem.columns else ""
+    different = "" if inputs.num_first_view_items is None else " of different items"
+    shared = f" beside {tuple(problem.non_item_columns[0].shape)}" if problem.non_item_columns else ""
     forms = {name: describe_type_and_shape(value) for name, value in inputs.attributes.items()}
     ring = ", around a ring" if current_exchange() == "ring" else ""
     # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
     dtype = exchange_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_shape(view)}{different}{shared}{ring}{sent}"
-    forms |= {"target": problem.target.kind, "present": describe_type_and_shape(inputs.present)}
+    forms |= {"target": problem.target.signature, "present": describe_type_and_shape(inputs.present)}
     forms["temperature"] = describe_type_and_shape(problem.temperature)
     if (weights := problem.plan_weights) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"
@@ -310,7 +312,7 @@ def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple
     """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
     forms, views = _option_signatures(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
-    complete = {name: forms.get(name, "none") for name in CROSS_CHECKED_OPTIONS}
+    complete = {name: forms.get(name, "none") for name in OPTIONS_COMPARED_ACROSS_PROCESSES}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     gathered = processes.gather_integers([1, len(views[0]), negatives, problem.max_set_size, *codes], views[0].device)
@@ -319,7 +321,7 @@ def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
         raise UsageError(f"call: rejected by process {rank}: {message}", kind="refused")
-    for name, theirs in zip(CROSS_CHECKED_OPTIONS, codes_by_option, strict=True):
+    for name, theirs in zip(OPTIONS_COMPARED_ACROSS_PROCESSES, codes_by_option, strict=True):
         if len(set(theirs)) > 1:
             texts = processes.gather_strings(complete[name])
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
@@ -336,7 +338,7 @@ def broadcast_failure(views: Sequence[object], error: Exception) -> None:
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.collective_device)
-        processes.gather_integers([0] * (4 + len(CROSS_CHECKED_OPTIONS)), device)
+        processes.gather_integers([0] * (4 + len(OPTIONS_COMPARED_ACROSS_PROCESSES)), device)
         processes.gather_strings(str(error))
 
 
@@ -359,13 +361,13 @@ def _build_placeholder_views(
         if name not in NON_ITEM_OPTIONS and value is not None and not isinstance(value, tuple)
     ]
     n, m = similarities.shape
-    view_sizes = layout.view_sizes((n, m), sizes[0] if sizes else None)
-    return tuple(similarities.detach().new_zeros(size, 1) for size in view_sizes)
+    infer_view_sizes = layout.infer_view_sizes((n, m), sizes[0] if sizes else None)
+    return tuple(similarities.detach().new_zeros(size, 1) for size in infer_view_sizes)
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
     """Build the error for a target that matches views, given a single view or views of different items."""
-    remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_items
+    remedy, n = "or give target=, such as Labels() with labels=", inputs.num_first_view_items
     if n is None:
         message = f"views: must be two or more, got one. {target!r} matches the views of an item; {remedy}."
         return UsageError(message, kind="missing")
@@ -382,10 +384,10 @@ def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, opt
     for name in ("ids", "weights", "column_weights", "present", "negatives"):
         used = name in inputs.attributes or options.get(name) is not None
         check(not used, f"{name}: not accepted by {of}.", "conflict")
-    check(inputs.num_first_items is None, f"views: must show the same items for {of}.", "different_items")
+    check(inputs.num_first_view_items is None, f"views: must show the same items for {of}.", "different_items")
 
 
-def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
+def _normalize_row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
     """Return the normalized weight of each row, (N,): the loss is the weighted sum of row terms; 0 without a target."""
     mass = target.row_mass()
     nonempty = mass > 0
@@ -396,13 +398,13 @@ def _row_weights(block: Block, target: TargetPlan, weights: Tensor | None) -> Te
     return row_weights / total.masked_fill(total == 0, 1)
 
 
-def _drop_absent_views(block: Block, marks: Block) -> Block:
-    """Return the block without the rows and columns of absent views."""
-    rows = marks.x[:, 0].nonzero()[:, 0]
-    return block.select_rows_and_columns(rows, rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0])
+def _drop_absent_views(block: Block, presence: Block) -> Block:
+    """Return the block without the rows and columns of absent views; `presence` has 1 or 0 in place of embeddings."""
+    rows = presence.x[:, 0].nonzero()[:, 0]
+    return block.select_rows_and_columns(rows, rows if block.x is block.y else presence.y[:, 0].nonzero()[:, 0])
 
 
-def _select_similarities(similarities: Tensor, block: Block) -> Tensor:
+def _drop_absent_similarities(similarities: Tensor, block: Block) -> Tensor:
     """Return the similarity matrix without the rows and columns of absent views."""
     if tuple(similarities.shape) == block.shape or block.pattern.selected_indices is None:
         return similarities

@@ -18,7 +18,7 @@ from contraport.objectives.constraints import (
     Constraint,
     DenseTsallisPlan,
     Exact,
-    Marginals,
+    LogMarginals,
     PlanRequest,
     Tsallis,
     solve_dense_tsallis,
@@ -46,7 +46,7 @@ class Transport:
 
     plan: Plan
     constraint: Constraint
-    marginals: Marginals
+    marginals: LogMarginals
     kernel: Kernel
 
     @property
@@ -202,7 +202,7 @@ def transport(
         check(constraint.order > 0 and not constraint.conditional, message)
         check(isinstance(kernel, Gibbs), f"kernel: must be Gibbs with Tsallis, got {kernel!r}.", "conflict")
         if constraint.order == 1:
-            entropic = constraint.build_entropic()
+            entropic = constraint.build_entropic_limit()
             message = f"constraint: order 1 requires over='rows' or 'balanced', got {constraint.over!r}."
             check(isinstance(entropic, SinkhornConstraint), message)
             return transport(x, y, kernel, cast(SinkhornConstraint, entropic), a=a, b=b)
@@ -265,6 +265,7 @@ def sinkhorn_divergence(
 
 
 def _read_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
+    """Check masses of points and return their logarithms, (size,); None is equal masses 1 / size."""
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()

@@ -15,11 +15,11 @@ from contraport.theory.augmentation_targets import AugmentationTargets, compute_
 from contraport.theory.entropic_transport import (
     ConstraintComparison,
     Coupling,
-    Couplings,
+    Couplings1D,
     EntropicPath,
     PlanWithStatistics,
     compare_constraints,
-    optimal_couplings,
+    compute_couplings_1d,
     solve_entropic_program,
 )
 from contraport.theory.representation_geometry import (
@@ -41,16 +41,18 @@ from contraport.theory.uniformity import (
 
 __all__ = [
     "AugmentationTargets", "ClassCosines", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance",
-    "Coupling", "Couplings", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "LinearEncoderResult",
+    "Coupling", "Couplings1D", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "LinearEncoderResult",
     "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
-    "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "contrastive_covariance", "energy",
-    "minimize_uniformity_loss", "optimal_couplings", "pair_weights", "sample_gaussian_mixture",
+    "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "compute_couplings_1d",
+    "contrastive_covariance", "energy",
+    "minimize_uniformity_loss", "pair_weights", "sample_gaussian_mixture",
     "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder", "train_linear_encoder",
     "train_on_five_gaussians",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
     __name__,
+    Couplings="Couplings1D", optimal_couplings="compute_couplings_1d",
     Collapse="CollapseComparison", collapse="compare_collapse", deep_linear="train_deep_linear_encoder",
     DeepLinear="DeepLinearResult", DeepLinearTraining="DeepLinearResult", five_gaussians="train_on_five_gaussians",
     FiveGaussians="FiveGaussiansResult", FiveGaussiansTraining="FiveGaussiansResult",

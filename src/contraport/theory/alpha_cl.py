@@ -153,7 +153,7 @@ def pair_weights(
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
-class _ShiftedCost(nn.Module):
+class _SquaredDistanceWithPairShift(nn.Module):
     """Half the squared distance of unit embeddings, plus a zero shift per pair to differentiate by the pair's cost.
 
     Each embedding is followed by the one-hot vector of its row, which selects its shifts.
@@ -173,7 +173,7 @@ def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Ten
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
-    cost, n = _ShiftedCost(2 * len(z0)), len(z0)
+    cost, n = _SquaredDistanceWithPairShift(2 * len(z0)), len(z0)
     indicators = torch.eye(2 * n, dtype=torch.float64)
     views = [
         torch.cat([F.normalize(z.double(), dim=1), rows], 1)
@@ -202,7 +202,7 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
     return compute_loss
 
 
-def _check_views(x0: Tensor, x1: Tensor) -> int:
+def _check_views_and_count_items(x0: Tensor, x1: Tensor) -> int:
     """Return the number of items of two views; raise `UsageError` unless both are data, (n, d), n at least 2."""
     check_points("x0", x0)
     check_points("x1", x1)
@@ -211,7 +211,8 @@ def _check_views(x0: Tensor, x1: Tensor) -> int:
 
 
 def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    n = _check_views(x0, x1)
+    """Check pair weights, (2n, 2n), and return them in double precision; None is uniform weights."""
+    n = _check_views_and_count_items(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
     size = (2 * n, 2 * n)
@@ -224,7 +225,9 @@ def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tenso
     return alpha
 
 
-@keep_deprecated_attributes(energies="energy_by_iteration", optimum="max_energy")
+@keep_deprecated_attributes(
+    energies="energy_by_iteration", optimum="max_energy", angles="principal_angles_by_iteration"
+)
 @dataclass(frozen=True, eq=False)
 class LinearEncoderResult:
     """Result of `train_linear_encoder`: weights, energy and principal angles by iteration.
@@ -233,20 +236,21 @@ class LinearEncoderResult:
         weight: weight matrix of the encoder, (k, d).
         energy_by_iteration: energy of the embeddings at the start and after each iteration, (iterations + 1,).
         max_energy: largest possible energy: sum of the k largest eigenvalues of the contrastive covariance.
-        angles: principal angles between rows and top eigenvectors, descending, in radians, (iterations + 1, k).
+        principal_angles_by_iteration: principal angles between rows and top eigenvectors, descending, in radians,
+            (iterations + 1, k).
     """
 
     weight: Tensor
     energy_by_iteration: Tensor
     max_energy: float
-    angles: Tensor
+    principal_angles_by_iteration: Tensor
 
     def figure(self) -> Figure:
         """Draw the relative gap to the largest energy, and the largest principal angle, over the iterations."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energy_by_iteration / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")
-        right.semilogy(self.angles[:, 0], color=ORANGE)
+        right.semilogy(self.principal_angles_by_iteration[:, 0], color=ORANGE)
         right.set(title="largest angle to the top eigenvectors", xlabel="iteration", ylabel="radians")
         for ax in (left, right):
             ax.title.set_fontsize("medium")
@@ -274,10 +278,10 @@ def train_linear_encoder(
     Source: Tian (2022), corollary 2.
 
     >>> x0 = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
-    >>> train_linear_encoder(x0, x0, 2).angles[-1].max().item() < 1e-3
+    >>> train_linear_encoder(x0, x0, 2).principal_angles_by_iteration[-1].max().item() < 1e-3
     True
     """
-    _check_views(x0, x1)
+    _check_views_and_count_items(x0, x1)
     d = x0.shape[1]
     check_integer("dimensions", dimensions, most=d)
     x0, x1 = x0.double(), x1.double()
@@ -386,7 +390,7 @@ def train_deep_linear_encoder(
     >>> result.rank_one_shares[-1].min().item() > 0.999, result.layer_alignments[-1].min().item() > 0.999
     (True, True)
     """
-    _check_views(x0, x1)
+    _check_views_and_count_items(x0, x1)
     check_sequence("widths", widths, "a list of positive integers")
     for width in widths:
         check_integer("widths", width)

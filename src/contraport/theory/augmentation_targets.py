@@ -101,7 +101,7 @@ def compute_augmentation_targets(
     noise = [
         _compute_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)
     ]
-    mixup = [_compute_target_plan(data, Gibbs(_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
+    mixup = [_compute_target_plan(data, Gibbs(_build_mixup_cost(data.centers, sigma, mix), 1.0)) for data in mixtures]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
     return AugmentationTargets(
         torch.tensor(dimensions),
@@ -114,7 +114,7 @@ def compute_augmentation_targets(
     )
 
 
-def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
+def _build_mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
     """Return the cost function of mixup: minus the log density of a displacement, up to a constant.
 
     The displacement of mixup is mix (x' - x'') for two points of the mixture.
@@ -133,5 +133,6 @@ def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
 
 
 def _compute_target_plan(data: MixtureSample, kernel: Gibbs) -> Tensor:
+    """Compute the target plan of an augmentation, (n, n), from the kernel that is its density."""
     target = SoftNeighbors(data.x, kernel)
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), target, KL()).target_plan(data.x)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MAX_ITERATIONS = 100_000
+MAX_SINKHORN_ITERATIONS = 100_000
 """Maximum number of Sinkhorn iterations for a converged plan; a warning is issued if it is not enough."""
 
 
@@ -49,8 +49,8 @@ class Coupling(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Couplings:
-    """Exact and entropic couplings of the same two distributions.
+class Couplings1D:
+    """Exact and entropic couplings of the same two distributions on a line.
 
     Attributes:
         a: masses of the rows, (N,), normalized to a sum of 1.
@@ -89,7 +89,7 @@ class Couplings:
         return arrow_maps(plans, self.x, self.y, width=2.9 * len(plans))
 
 
-def optimal_couplings(
+def compute_couplings_1d(
     a: Tensor,
     b: Tensor,
     *,
@@ -97,7 +97,7 @@ def optimal_couplings(
     iterations: Sequence[int] = (1, 4, 16, 64),
     x: Tensor | None = None,
     y: Tensor | None = None,
-) -> Couplings:
+) -> Couplings1D:
     """Compute exact and entropic optimal couplings of two distributions on a line.
 
     An entropic coupling minimizes the squared distance minus temperature x entropy.
@@ -119,7 +119,7 @@ def optimal_couplings(
     Source: Peyré and Cuturi (2019), Computational optimal transport, sections 2.3, 4.1 and 4.2.
 
     >>> a, b = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.1, 0.2, 0.7])
-    >>> result = optimal_couplings(a, b, temperatures=[0.1, 1.0])
+    >>> result = compute_couplings_1d(a, b, temperatures=[0.1, 1.0])
     >>> result.exact.plan
     tensor([[0.1000, 0.2000, 0.4000],
             [0.0000, 0.0000, 0.2000],
@@ -130,7 +130,7 @@ def optimal_couplings(
     _check_temperatures(temperatures)
     check(isinstance(iterations, Sequence), f"iterations: must be a list of numbers, got {iterations!r}.", "type")
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)
-    x, y = _as_positions("x", x, a), _as_positions("y", y, b)
+    x, y = _resolve_positions("x", x, a), _resolve_positions("y", y, b)
     cost = (x - y.T).square()
 
     def summarize(plan: Tensor, count: int) -> Coupling:
@@ -143,11 +143,11 @@ def optimal_couplings(
         return summarize(solution.plan.dense(), solution.iterations)
 
     (exact,) = Exact()(Geometry(Gibbs("sqeuclidean", 1.0)(x, y)), PlanRequest((a.log(), b.log())))
-    return Couplings(
+    return Couplings1D(
         a,
         b,
         summarize(exact.dense(), 0),
-        {temperature: entropic(temperature, Balanced(MAX_ITERATIONS, 1e-7)) for temperature in temperatures},
+        {temperature: entropic(temperature, Balanced(MAX_SINKHORN_ITERATIONS, 1e-7)) for temperature in temperatures},
         {count: entropic(min(temperatures), Balanced(count)) for count in iterations},
         x[:, 0],
         y[:, 0],
@@ -155,12 +155,14 @@ def optimal_couplings(
 
 
 def _check_temperatures(temperatures: Sequence[float]) -> None:
+    """Raise `UsageError` unless the temperatures are a list of at least one positive number."""
     check_sequence("temperatures", temperatures, "a list of at least one positive number")
     for temperature in temperatures:
         check_positive("temperatures", temperature)
 
 
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
+    """Check positive masses, (n,), and scale them to a sum of 1, in double precision."""
     good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0 and not masses.is_complex()
     check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
     check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
@@ -168,7 +170,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     return masses / masses.sum()
 
 
-def _as_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
+def _resolve_positions(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
     """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
@@ -274,6 +276,7 @@ def compare_constraints(
 
 
 def _summarize_plan(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
+    """Compute the statistics of a plan, (N, M); `partners` is the mask of true pairs, (N, M)."""
     mass = plan.sum()
     columns = plan.sum(0) / mass
     return PlanWithStatistics(
@@ -286,8 +289,10 @@ def _summarize_plan(plan: Tensor, partners: Tensor) -> PlanWithStatistics:
     )
 
 
-CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]], dtype=torch.float64)
-NUM_PANELS = 4
+TRIANGLE_CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]], dtype=torch.float64)
+"""Corners of the equilateral triangle in which three masses are drawn, as x and y, (3, 2)."""
+
+NUM_TEMPERATURE_PANELS = 4
 """Number of panels of the figure: one triangle per temperature, including temperature 0."""
 
 
@@ -316,7 +321,7 @@ class EntropicPath:
 
     def figure(self) -> Figure:
         """Draw the objective on the triangle of masses at some temperatures, and the path of its minimum."""
-        chosen = torch.linspace(0, len(self.temperatures) - 1, NUM_PANELS).round().long()[1:].unique()
+        chosen = torch.linspace(0, len(self.temperatures) - 1, NUM_TEMPERATURE_PANELS).round().long()[1:].unique()
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)
         axes[0].set_title("linear program")
@@ -376,16 +381,17 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, path: Tensor) -> None:
+    """Draw contours of the objective at one temperature on the triangle of masses, with its optimum and the path."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps
     height = masses @ costs - temperature * torch.special.entr(masses).sum(1)
-    x, y = (masses @ CORNERS).T
+    x, y = (masses @ TRIANGLE_CORNERS).T
     ax.tricontourf(x.numpy(), y.numpy(), -height.numpy(), levels=14, cmap=mass_colormap(ax))
-    ax.plot(*CORNERS[[0, 1, 2, 0]].T, color=GREY, linewidth=1)
-    ax.plot(*(path @ CORNERS).T, color=ORANGE, linewidth=2)
-    ax.plot(*(optimum @ CORNERS), "o", color=ORANGE, markeredgecolor="white", markersize=9)
-    for corner, cost, shift in zip(CORNERS, costs, ((0, -0.09), (0, -0.09), (0, 0.03)), strict=True):
+    ax.plot(*TRIANGLE_CORNERS[[0, 1, 2, 0]].T, color=GREY, linewidth=1)
+    ax.plot(*(path @ TRIANGLE_CORNERS).T, color=ORANGE, linewidth=2)
+    ax.plot(*(optimum @ TRIANGLE_CORNERS), "o", color=ORANGE, markeredgecolor="white", markersize=9)
+    for corner, cost, shift in zip(TRIANGLE_CORNERS, costs, ((0, -0.09), (0, -0.09), (0, 0.03)), strict=True):
         ax.text(float(corner[0]) + shift[0], float(corner[1]) + shift[1], f"cost {float(cost):g}", ha="center")
     ax.set(aspect="equal", xlim=(-0.12, 1.12), ylim=(-0.12, 0.98))
     ax.axis("off")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.errors import check, check_integer, check_type, describe_value, format_value, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
-from contraport.objectives.inputs import has_integers
+from contraport.objectives.inputs import is_integer_tensor
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import GREY, SERIES_COLORS, create_panels, draw_heatmap
@@ -212,7 +212,7 @@ def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str]
     """
     check_points("features", features)
     n = len(features)
-    good = isinstance(labels, Tensor) and labels.shape == (n,) and has_integers(labels)
+    good = isinstance(labels, Tensor) and labels.shape == (n,) and is_integer_tensor(labels)
     check(good, f"labels: must be integers, ({n},), got {describe_value(labels)}.", "shape")
     order = labels.argsort(stable=True)
     labels, z = labels[order], F.normalize(features.detach().double()[order], dim=1)

@@ -83,13 +83,17 @@ def _train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: in
 
 
 def _plot_unit_circle(ax: Axes) -> None:
+    """Draw the unit circle with equal axes."""
     angles = torch.linspace(0, 2 * torch.pi, 200)
     ax.plot(angles.cos(), angles.sin(), color=GREY, linewidth=0.8)
     ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
 
 
 @keep_deprecated_attributes(
-    uniformities="uniformity_by_iteration", values="uniformity_by_iteration", least_angle="smallest_angle"
+    uniformities="uniformity_by_iteration",
+    values="uniformity_by_iteration",
+    least_angle="smallest_angle",
+    deviation="deviation_from_optimum",
 )
 @dataclass(frozen=True, eq=False)
 class UniformPoints:
@@ -99,14 +103,14 @@ class UniformPoints:
         points: positions of the points, (n, d), unit length.
         uniformity_by_iteration: uniformity at the start and after each iteration of L-BFGS, (iterations + 1,).
         smallest_angle: smallest angle between two points, in radians, which the Tammes problem maximizes.
-        deviation: largest deviation from the known optimum; None if none is known. For d = 2 an angle between neighbors
-            is compared with 2 pi / n, in radians; for d >= n - 1 a cosine is compared with -1 / (n - 1).
+        deviation_from_optimum: largest deviation from the known optimum; None if none is known. For d = 2 an angle
+            between neighbors is compared with 2 pi / n, in radians; for d >= n - 1 a cosine with -1 / (n - 1).
     """
 
     points: Tensor
     uniformity_by_iteration: Tensor
     smallest_angle: float
-    deviation: float | None
+    deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
         """Draw the points, or for d > 2 the uniformity over the iterations, and the cosines between points."""
@@ -146,7 +150,7 @@ def minimize_uniformity_loss(
     Source: the Tammes problem in Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor
     embedding, section 3; optimality of both for every Gaussian, Cohn and Kumar (2007).
 
-    >>> minimize_uniformity_loss(5, 4).deviation < 1e-4
+    >>> minimize_uniformity_loss(5, 4).deviation_from_optimum < 1e-4
     True
     """
     check_integer("items", items, 2)
@@ -346,6 +350,7 @@ def sweep_uniformity_penalty(
 
 
 def _summarize_encoder(trained: _CircleEncoding, loss: Loss) -> PenaltyResult:
+    """Compute the plan of a trained encoder's views under the loss, and its statistics."""
     views = trained.view_embeddings
     plan, target = loss.plan(*views), loss.target_plan(*views)
     negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]

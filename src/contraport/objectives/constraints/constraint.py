@@ -15,8 +15,8 @@ from contraport.errors import check, import_optional
 from contraport.objectives.layouts import Component, PairPattern
 from contraport.objectives.plan import DensePlan, Plan
 
-Marginals: TypeAlias = tuple[Tensor, Tensor]
-"""Target marginals log a, (N,), and log b, (M,), of rows and columns; each sums to 1."""
+LogMarginals: TypeAlias = tuple[Tensor, Tensor]
+"""Logarithms of the target marginals, log a of the rows, (N,), and log b of the columns, (M,); a and b sum to 1."""
 
 
 class PlanRequest(NamedTuple):
@@ -32,7 +32,7 @@ class PlanRequest(NamedTuple):
         ids: Id of each item of the pattern, (n,), or None.
     """
 
-    marginals: Marginals | None = None
+    marginals: LogMarginals | None = None
     bidirectional: bool = False
     log_column_weights: Tensor | None = None
     pattern: PairPattern | None = None
@@ -85,13 +85,13 @@ class Constraint(Component, ABC):
         """
 
 
-def uniform_log_marginals(geometry: Geometry) -> Marginals:
+def uniform_log_marginals(geometry: Geometry) -> LogMarginals:
     """Return uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
     return like.new_zeros(n) - log_of_size(n, like), like.new_zeros(m) - log_of_size(m, like)
 
 
-def requested_directions(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, Marginals]]:
+def build_directed_problems(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
     """Return the geometry and the log marginals of each requested direction, one or two."""
     log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
@@ -111,7 +111,7 @@ class Free(Constraint):
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         plans = []
-        for pairs, (log_a, log_b) in requested_directions(geometry, request):
+        for pairs, (log_a, log_b) in build_directed_problems(geometry, request):
             plans.append(Plan(pairs, log_a, request.log_column_weights, log_marginals=(log_a, log_b)))
         return plans
 

@@ -15,12 +15,12 @@ from contraport.objectives.layouts import PairPattern
 from contraport.objectives.pair_sets import PairSet, log_sum_exp_by_group
 from contraport.objectives.plan import Plan
 
-MAX_VIEWS = 2
+MAX_VIEWS_PER_BLOCK = 2
 """Largest number of views that a block may compare at once: two potentials are stored for each view of an item."""
 
 
 class DataBalanced(ItemAverages, Constraint):
-    """Balanced plan of the whole data, estimated from batches with dual potentials that are stored per item.
+    """Balanced plan of the whole data, estimated from batches with dual potentials stored per item; needs ``ids=``.
 
     With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and
     its mirror. A step estimates both means from its batch, once each, columns first. The pairs of an item's own views
@@ -57,7 +57,7 @@ class DataBalanced(ItemAverages, Constraint):
 
     def __init__(self, items: int = 1 << 17, momentum: float = 0.5) -> None:
         # Two potentials, of an item as a row and as a column, for each of two views.
-        super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS)
+        super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         """Return the plan of the batch, scaled so that each row has the shares that it would have in the whole data."""
@@ -66,14 +66,16 @@ class DataBalanced(ItemAverages, Constraint):
         check(pattern is not None, message, "conflict")
         assert pattern is not None
         ids = self.require_ids(request.ids)
-        row_keys, column_keys = (self._buffer_positions(ids, pattern, side) for side in range(2))
+        row_positions, column_positions = (self._buffer_positions(ids, pattern, side) for side in range(2))
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
-            f = self._stored_potentials(row_keys, 0).to(like)
-            column_values = self._estimate_log_means(geometry.T, pattern.T, f, self._count_seen(row_keys, 0).to(like))
-        g = -self.update_log_averages(column_keys, column_values).detach()
-        columns = self._count_seen(column_keys, 1).to(like)
-        f = -self.update_log_averages(row_keys, self._estimate_log_means(geometry, pattern, g, columns))
+            f = self._read_stored_potentials(row_positions, 0).to(like)
+            column_values = self._estimate_log_row_means(
+                geometry.T, pattern.T, f, self._count_items_seen_so_far(row_positions, 0).to(like)
+            )
+        g = -self.update_log_averages(column_positions, column_values).detach()
+        columns = self._count_items_seen_so_far(column_positions, 1).to(like)
+        f = -self.update_log_averages(row_positions, self._estimate_log_row_means(geometry, pattern, g, columns))
         plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 
@@ -83,23 +85,27 @@ class DataBalanced(ItemAverages, Constraint):
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
         most = int(views.max()) + 1 if len(views) else 1
-        message = f"views: must be at most {MAX_VIEWS} at once for {self!r}, got {most}; train on pairs of views."
-        check(most <= MAX_VIEWS, message, "too_many")
-        return (MAX_VIEWS * side + views) * self.log_average.shape[1] + ids[items]
+        message = (
+            f"views: must be at most {MAX_VIEWS_PER_BLOCK} at once for {self!r}, got {most}; train on pairs of views."
+        )
+        check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
+        return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _stored_potentials(self, keys: Tensor, side: int) -> Tensor:
+    def _read_stored_potentials(self, positions: Tensor, side: int) -> Tensor:
         """Return the stored potentials at positions, (k,); for items without one, the mean of all (0 if none)."""
-        stored = self.log_average[MAX_VIEWS * side : MAX_VIEWS * (side + 1)]
-        own = self.log_average.view(-1)[keys]
+        stored = self.log_average[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)]
+        own = self.log_average.view(-1)[positions]
         return -torch.where(own.isnan(), stored.nanmean().nan_to_num(0.0), own)
 
-    def _count_seen(self, keys: Tensor, side: int) -> Tensor:
-        """Return the number of rows (side 0) or columns (side 1) of the data seen so far, including those of `keys`."""
+    def _count_items_seen_so_far(self, positions: Tensor, side: int) -> Tensor:
+        """Count the rows (side 0) or columns (side 1) of the data seen so far, including those at `positions`."""
         seen = ~self.log_average.isnan()
-        seen.view(-1)[keys] = True
-        return seen[MAX_VIEWS * side : MAX_VIEWS * (side + 1)].sum()
+        seen.view(-1)[positions] = True
+        return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
 
-    def _estimate_log_means(self, geometry: Geometry, pattern: PairPattern, g: Tensor, columns: Tensor) -> Tensor:
+    def _estimate_log_row_means(
+        self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_columns: Tensor
+    ) -> Tensor:
         """Estimate log mean_j K_ij e^g_j over all columns of the data, (N,), from the columns of the batch."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
@@ -108,8 +114,8 @@ class DataBalanced(ItemAverages, Constraint):
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
         others = log_sums(of_others, "rows", g)
         counts = pattern.negative_pairs().row_counts(g)
-        in_data = columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
+        in_data = num_columns - PairSet.from_equal_labels(pattern.items).row_counts(g)
         scale = in_data / counts.clamp_min(1)
         present = (counts > 0) & (in_data > 0)
         others = torch.where(present, others + torch.where(present, scale, 1).log(), -torch.inf)
-        return torch.logaddexp(own, others) - columns.log()
+        return torch.logaddexp(own, others) - num_columns.log()

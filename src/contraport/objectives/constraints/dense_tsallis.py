@@ -16,21 +16,25 @@ from contraport.engine import Geometry
 from contraport.errors import UsageError, check
 from contraport.objectives.plan import DensePlan
 
-_BISECTIONS = 60
-_HALF_STEP_ROUNDS = 5
+_NUM_BISECTIONS = 60
+"""Number of bisections of a row potential: they determine its last bit."""
+
+_NUM_HALF_STEP_ROUNDS = 5
 """Number of rounds of half-steps on columns and rows before Newton's method."""
 
 _MAX_NEWTON_STEPS = 200
-_MAX_HALVINGS = 40
-_TOLERANCE = 1e-12
-_ROUGH_TOLERANCE = 1e-2
+_MAX_STEP_HALVINGS = 40
+"""Largest numbers of Newton steps per temperature, and of halvings of a step in its line search."""
+
+_FINAL_MARGINAL_TOLERANCE = 1e-12
+_INTERMEDIATE_MARGINAL_TOLERANCE = 1e-2
 """Relative L1 errors of the marginals at which Newton's method stops: at the last temperature, and at higher ones."""
 
-_FIRST_SPREAD = 10.0
-_COOLING_FACTOR = 4.0
+_INITIAL_LOGIT_RANGE = 10.0
+_TEMPERATURE_COOLING_FACTOR = 4.0
 """Range of the logits at the first temperature, and the factor by which the temperature falls per stage."""
 
-_NULL_SPACE_CUTOFF = 1e-11
+_RELATIVE_EIGENVALUE_CUTOFF = 1e-11
 """Relative size of eigenvalues of the Hessian that count as zero, as for a constant added to f and taken from g."""
 
 
@@ -56,10 +60,10 @@ class DenseTsallisPlan(DensePlan):
         potentials = self.dual_potentials[::-1]
         return self.from_masses(self.masses.T, self.logits.T, log_marginals, dual_potentials=potentials)
 
-    def conjugate_at_potentials(self) -> Tensor:
-        """Return the maximum of <theta, P> - |P|^2 / 2 over the allowed plans, theta the logits, a scalar tensor.
+    def regularizer_conjugate(self) -> Tensor:
+        """Return the conjugate of the quadratic regularizer, a scalar tensor: max <theta, P> - |P|^2 / 2 over plans P.
 
-        Its gradient in the logits is the plan, which is therefore held fixed.
+        theta are the logits. The gradient in them is the plan, which is therefore held fixed.
         """
         plan, theta = self.masses.detach(), self.logits.dense().to(self.masses)
         return (plan * theta.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
@@ -91,7 +95,7 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     compared = theta > -torch.inf
     has_pairs = compared.any(1).all() & (over != "balanced" or compared.any(0).all())
     check(bool(has_pairs), "constraint: no plan exists, as a row or a column has no compared pair.", "infeasible")
-    dual = _DualProblem(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
+    dual = _TsallisDualProblem(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
     f, g = _maximize_dual(dual)
     # In units of the temperature; the step has the value 0 and the gradient of the solution.
     p = _q_exponential(f[:, None] + g + theta, order)
@@ -115,7 +119,7 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _DualProblem:
+class _TsallisDualProblem:
     """Dual of Tsallis transport in units of the temperature, for row masses a and, unless None, column masses b."""
 
     theta: Tensor
@@ -123,7 +127,7 @@ class _DualProblem:
     a: Tensor
     b: Tensor | None
 
-    def residual(self, f: Tensor, g: Tensor) -> Tensor:
+    def marginal_residual(self, f: Tensor, g: Tensor) -> Tensor:
         """Return the gradient of the dual objective: the required masses minus those of the plan."""
         plan = _q_exponential(f[:, None] + g + self.theta, self.order)
         rows = self.a - plan.sum(1)
@@ -137,76 +141,78 @@ class _DualProblem:
             return linear.new_tensor(-torch.inf)
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
-    def newton_step(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+    def newton_step(self, f: Tensor, g: Tensor, marginal_residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the Newton steps of f and g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.theta, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
         rows = weights.sum(1)
         if self.b is None:
-            return residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
+            return marginal_residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
         hessian = torch.cat([torch.cat([rows.diag(), weights], 1), torch.cat([weights.T, weights.sum(0).diag()], 1)])
         # Scaled to a unit diagonal, as orders below 2 have weights of very different sizes.
         diagonal = hessian.diagonal()
         scale = torch.where(diagonal > 0, diagonal, 1).rsqrt()
         if ridge > 0:
             damped = scale[:, None] * hessian * scale + ridge * torch.eye(len(scale)).to(hessian)
-            step = scale * torch.cholesky_solve((scale * residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
+            step = (
+                scale * torch.cholesky_solve((scale * marginal_residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
+            )
             return step[:n], step[n:]
         values, vectors = torch.linalg.eigh(scale[:, None] * hessian * scale)
-        kept = values > _NULL_SPACE_CUTOFF * values[-1]
-        step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * residual)) / values[kept]))
+        kept = values > _RELATIVE_EIGENVALUE_CUTOFF * values[-1]
+        step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * marginal_residual)) / values[kept]))
         return step[:n], step[n:]
 
 
 @torch.no_grad()
-def _maximize_dual(dual: _DualProblem) -> tuple[Tensor, Tensor]:
+def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
     """Maximize the dual objective: half-steps at a high temperature, then Newton's method at falling temperatures."""
     finite = dual.theta[torch.isfinite(dual.theta)]
     spread = float(finite.max() - finite.min()) if dual.b is not None else 0.0
-    stages = max(0, math.ceil(math.log(max(spread, 1.0) / _FIRST_SPREAD, _COOLING_FACTOR)))
+    stages = max(0, math.ceil(math.log(max(spread, 1.0) / _INITIAL_LOGIT_RANGE, _TEMPERATURE_COOLING_FACTOR)))
     f, g = torch.zeros_like(dual.theta[:, 0]), torch.zeros_like(dual.theta[0])
     for stage in range(stages, -1, -1):
-        one = replace(dual, theta=dual.theta / _COOLING_FACTOR**stage)
+        one = replace(dual, theta=dual.theta / _TEMPERATURE_COOLING_FACTOR**stage)
         f = _solve_row_potentials(g + one.theta, dual.order, dual.a)
         if dual.b is not None:
-            for _ in range(_HALF_STEP_ROUNDS):
+            for _ in range(_NUM_HALF_STEP_ROUNDS):
                 g = _solve_row_potentials((f[:, None] + one.theta).T, dual.order, dual.b)
                 f = _solve_row_potentials(g + one.theta, dual.order, dual.a)
-        f, g = _iterate_newton(one, f, g, _TOLERANCE if stage == 0 else _ROUGH_TOLERANCE)
+        f, g = _iterate_newton(one, f, g, _FINAL_MARGINAL_TOLERANCE if stage == 0 else _INTERMEDIATE_MARGINAL_TOLERANCE)
         if stage > 0:
-            g = _COOLING_FACTOR * (g - g.mean())
+            g = _TEMPERATURE_COOLING_FACTOR * (g - g.mean())
     return f, g
 
 
-def _iterate_newton(dual: _DualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Take damped Newton steps until the error of the marginals is within the tolerance or no longer falls.
 
     Raises:
         UsageError: the error stays above 1e-6 of the total mass.
     """
     total, value = dual.a.sum(), dual.value(f, g)
-    residual = dual.residual(f, g)
+    marginal_residual = dual.marginal_residual(f, g)
     for _ in range(_MAX_NEWTON_STEPS):
-        error = residual.abs().sum()
+        error = marginal_residual.abs().sum()
         if error <= tolerance * total:
             break
         # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
         ridge = min(1e-2, float(error / total))
-        step_f, step_g = dual.newton_step(f, g, residual, ridge=max(ridge, 1e-10))
-        slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
-        for halving in range(_MAX_HALVINGS):
+        step_f, step_g = dual.newton_step(f, g, marginal_residual, ridge=max(ridge, 1e-10))
+        slope = marginal_residual @ torch.cat([step_f, step_g])[: len(marginal_residual)]
+        for halving in range(_MAX_STEP_HALVINGS):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
-            new, remaining = dual.value(*trial), dual.residual(*trial)
+            new, remaining = dual.value(*trial), dual.marginal_residual(*trial)
             # Near the end the objective no longer resolves a step, whose residual still falls.
             falls = bool(torch.isfinite(new)) and bool(remaining.abs().sum() < 0.5 * error)
             if falls or new >= value + 1e-4 * size * slope:
                 break
         else:
             break
-        (f, g), value, residual = trial, new, remaining
-    error = residual.abs().sum()
+        (f, g), value, marginal_residual = trial, new, remaining
+    error = marginal_residual.abs().sum()
     if not bool(error <= max(tolerance, 1e-6) * total):
         message = f"constraint: the plan of Tsallis did not converge, marginal error {error:.2g}."
         raise UsageError(f"{message} Raise the temperature.", kind="not_converged")
@@ -220,7 +226,7 @@ def _solve_row_potentials(theta: Tensor, order: float, masses: Tensor) -> Tensor
     # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.
     bounds = torch.stack([masses ** (order - 1), (masses / count) ** (order - 1)]) / (order - 1) - largest
     low, high = bounds.amin(0), bounds.amax(0)
-    for _ in range(_BISECTIONS):
+    for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
         too_light = _q_exponential(middle[:, None] + theta, order).sum(1) < masses
         low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)

@@ -24,14 +24,14 @@ from contraport.engine import (
     solve_fixed_point,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
-from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, Marginals, PlanRequest
+from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, LogMarginals, PlanRequest
 from contraport.objectives.plan import Plan, generalized_kl
 
 REFERENCE_MEASURES = ("product", "counting")
 """Names of the reference measures of the entropy: the product of the marginals, or 1 everywhere (counting)."""
 
 
-MAX_ITERATIONS = 1_000_000
+MAX_SINKHORN_ITERATIONS = 1_000_000
 """Largest number of iterations that a constraint accepts: the half-steps are a list, whose memory grows with it."""
 
 
@@ -47,11 +47,12 @@ class MarginalRelaxation(NamedTuple):
     max_shift: float | Tensor | None = None
 
 
-STRICT_MARGINAL = MarginalRelaxation()
-"""Relaxation of a half-step that meets its marginal exactly."""
+NO_RELAXATION = MarginalRelaxation()
+"""No relaxation: the half-step meets its marginal exactly."""
 
 
-def _check_reference(name: str | None) -> None:
+def _check_reference_name(name: str | None) -> None:
+    """Raise `UsageError` unless a name is one of `REFERENCE_MEASURES`."""
     check_name("reference", name, REFERENCE_MEASURES)
 
 
@@ -75,7 +76,7 @@ class SinkhornConstraint(Constraint):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if isinstance(cls.reference, str):
-            _check_reference(cls.reference)
+            _check_reference_name(cls.reference)
         cls._is_relaxed = cls.marginal_relaxation is not SinkhornConstraint.marginal_relaxation
         declared = cls.reference is not None or "reference" in inspect.get_annotations(cls)
         check(
@@ -94,7 +95,7 @@ class SinkhornConstraint(Constraint):
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
         """Return the relaxation of half-steps on an axis; by default none, so that the marginal is met exactly."""
-        return STRICT_MARGINAL
+        return NO_RELAXATION
 
     @property
     def meets_both_marginals(self) -> bool:
@@ -111,51 +112,53 @@ class SinkhornConstraint(Constraint):
         """
         kernel = geometry.log_kernel
         like, temperature = kernel.inputs[0], kernel.temperature
-        masses = request.marginals or _cached_uniform_marginals(*kernel.shape, like.dtype, like.device)
-        reference, axes = self._log_reference(masses, request.log_column_weights), self.half_steps()
+        log_masses = request.marginals or _cached_uniform_log_marginals(*kernel.shape, like.dtype, like.device)
+        reference, axes = self._log_reference_factors(log_masses, request.log_column_weights), self.half_steps()
         if self.tolerance is not None:
             # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes[:2]]
             relaxation = _stack_relaxations(relaxations, like, reference, 1)
-            f, g, iterations = solve_fixed_point(geometry, masses, self.tolerance, len(axes) // 2, relaxation)
-            solved = _build_plan(geometry, request.marginals, masses, reference, axes[:2], [f, g], relaxations[1])
+            f, g, iterations = solve_fixed_point(geometry, log_masses, self.tolerance, len(axes) // 2, relaxation)
+            solved = _build_plan(geometry, request.marginals, log_masses, reference, axes[:2], [f, g], relaxations[1])
             plan = replace(solved, iterations=iterations, has_unit_mass=False)
             return [plan, plan.T] if request.bidirectional else [plan]
         initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.bidirectional else 1
         steps = _build_half_steps(axes, directions, bool(initial))
-        relaxations, relaxation = [STRICT_MARGINAL], Relaxation(reference_potentials=reference)
+        relaxations, relaxation = [NO_RELAXATION], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
             relaxation = _stack_relaxations(relaxations, like, reference, directions)
         # The potentials are logarithms: scalings of the kernel overflow single precision at small temperatures.
-        potentials = run_half_steps(geometry, steps, masses, relaxation, initial[:directions])
+        potentials = run_half_steps(geometry, steps, log_masses, relaxation, initial[:directions])
         forward, last = potentials[::directions], relaxations[-1]
-        plans = [_build_plan(geometry, request.marginals, masses, reference, axes, forward, last)]
+        plans = [_build_plan(geometry, request.marginals, log_masses, reference, axes, forward, last)]
         if request.bidirectional:
             marginals = None if request.marginals is None else request.marginals[::-1]
             mirrored = None if reference is None else reference[::-1]
             backward = potentials[1::2]
-            plans.append(_build_plan(geometry.T, marginals, masses[::-1], mirrored, axes, backward, last))
+            plans.append(_build_plan(geometry.T, marginals, log_masses[::-1], mirrored, axes, backward, last))
         return plans
 
-    def _log_reference(self, masses: Marginals, log_column_weights: Tensor | None) -> Marginals | None:
+    def _log_reference_factors(
+        self, log_masses: LogMarginals, log_column_weights: Tensor | None
+    ) -> LogMarginals | None:
         """Return the reference measure of the entropy, exp(r_i + c_j), as r, (N,), and c, (M,); None if both are zero.
 
         The potentials start from r and c, and relaxation is measured from them.
         """
         if self.reference is not None or self._is_relaxed:
-            _check_reference(self.reference)
+            _check_reference_name(self.reference)
         # With the product reference, potentials start at the marginals: the mass is at most 1 if no cost is negative.
         # With the counting reference they start at zero, and the entropy creates mass.
         product = self.reference == "product"
         if log_column_weights is None:
-            return masses if product else None
-        rows, columns = masses if product else (torch.zeros_like(v) for v in masses)
+            return log_masses if product else None
+        rows, columns = log_masses if product else (torch.zeros_like(v) for v in log_masses)
         return rows, columns + log_column_weights
 
 
 def _stack_relaxations(
-    relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: Marginals | None, directions: int
+    relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
 ) -> Relaxation:
     """Stack the relaxations of single half-steps into the engine's relaxation of all half-steps, of all directions."""
 
@@ -173,43 +176,43 @@ def _stack_relaxations(
 
 def _build_plan(
     geometry: Geometry,
-    marginals: Marginals | None,
-    masses: Marginals,
-    reference: Marginals | None,
+    marginals: LogMarginals | None,
+    log_masses: LogMarginals,
+    reference: LogMarginals | None,
     axes: tuple[Axis, ...],
     potentials: list[Tensor],
-    last: MarginalRelaxation,
+    last_relaxation: MarginalRelaxation,
 ) -> Plan:
     """Build the plan of one direction, rows to columns or the reverse, from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """
-    targets = dict(zip(OTHER_AXIS, masses, strict=True))
+    targets = dict(zip(OTHER_AXIS, log_masses, strict=True))
     initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
     latest = dict(zip(axes, potentials, strict=True))
     for axis in initial:
         if axis not in latest:
             latest[axis] = initial[axis].clone()
     final, log_mass = axes[-1], None
-    if last.max_shift is None and last.damping is not None:
+    if last_relaxation.max_shift is None and last_relaxation.damping is not None:
         # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
         step = latest[final] - initial[final] if initial else latest[final]
-        log_mass = targets[final] + step * (1 - 1 / last.damping)
+        log_mass = targets[final] + step * (1 - 1 / last_relaxation.damping)
     return Plan(
         geometry,
         latest.get("rows"),
         latest.get("columns"),
         log_mass if final == "rows" else None,
         log_mass if final == "columns" else None,
-        final if last == STRICT_MARGINAL else None,
-        last == STRICT_MARGINAL and geometry.has_positive_sums,
+        final if last_relaxation == NO_RELAXATION else None,
+        last_relaxation == NO_RELAXATION and geometry.has_positive_sums,
         marginals,
         len(axes) // 2 or None,
     )
 
 
 @cached
-def _cached_uniform_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
+def _cached_uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> LogMarginals:
     """Return cached uniform log marginals, log 1/N, (N,), and log 1/M, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)
     return like.new_zeros(rows) - log_of_size(rows, like), like.new_zeros(columns) - log_of_size(columns, like)
@@ -264,7 +267,7 @@ class AlternatingConstraint(SinkhornConstraint):
     iterations: int
 
     def __post_init__(self) -> None:
-        check_integer("iterations", self.iterations, most=MAX_ITERATIONS)
+        check_integer("iterations", self.iterations, most=MAX_SINKHORN_ITERATIONS)
         check_name("marginals", self.marginals, ("uniform", "weights"))
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
@@ -344,12 +347,13 @@ class Unbalanced(AlternatingConstraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_reference(self.reference)
+        _check_reference_name(self.reference)
         check_name("price", self.price, ("kl", "total-variation"))
-        for value in self._marginal_prices().values():
+        for value in self._relaxation_by_axis().values():
             check_positive("relaxation", value, allow_infinity=True)
 
-    def _marginal_prices(self) -> dict[Axis, float]:
+    def _relaxation_by_axis(self) -> dict[Axis, float]:
+        """Return the price of missing the marginal of the rows and of the columns, in units of the cost."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}
@@ -358,20 +362,20 @@ class Unbalanced(AlternatingConstraint):
 
     @property
     def meets_both_marginals(self) -> bool:
-        return all(math.isinf(value) for value in self._marginal_prices().values())
+        return all(math.isinf(value) for value in self._relaxation_by_axis().values())
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
-        masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
+        log_masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
         targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
         divergence = generalized_kl if self.price == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
         total = super().marginal_penalty(plan)
-        for axis, price in self._marginal_prices().items():
+        for axis, price in self._relaxation_by_axis().items():
             if math.isfinite(price):
-                total = total + price * divergence(masses[axis], targets[axis])
+                total = total + price * divergence(log_masses[axis], targets[axis])
         return total
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        price = self._marginal_prices()[axis]
+        price = self._relaxation_by_axis()[axis]
         if self.price == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return MarginalRelaxation(damping=1 / (1 + temperature / price))

@@ -25,7 +25,7 @@ from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,
-    requested_directions,
+    build_directed_problems,
     uniform_log_marginals,
 )
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
@@ -33,6 +33,7 @@ from contraport.objectives.constraints.sinkhorn import Balanced, Rows
 from contraport.objectives.plan import Plan
 
 _MAX_NEWTON_STEPS = 200
+"""Largest number of Newton steps for the potentials of a plan; more raise `UsageError`."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,14 +72,14 @@ class TsallisPlan(Plan):
 
         return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
 
-    def conjugate_at_potentials(self) -> Tensor:
+    def regularizer_conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().
 
         The potential is not detached: its first derivative is 0, but its second is not.
         """
-        row_sums = self.power_function.log_sums(self.logits, self.potential, power=2).exp() / 2
+        row_values = self.power_function.log_sums(self.logits, self.potential, exponent=2).exp() / 2
         threshold = self.potential - self.power_function.potential_minus_threshold
-        return row_sums + threshold if self.has_row_potentials else row_sums.sum() + threshold[0]
+        return row_values + threshold if self.has_row_potentials else row_values.sum() + threshold[0]
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,13 @@ class TsallisPowerFunction:
     num_pairs: int
 
     @property
-    def power(self) -> float:
+    def exponent(self) -> float:
         """Exponent p = 1/(order - 1) of the power function."""
         return 1 / (self.order - 1)
 
     @property
-    def reference_level(self) -> float:
-        """Constant `level` that is factored out of the power for precision; see the formula of the class.
+    def factored_out_base(self) -> float:
+        """Constant base, `level` in the formula of the class, that is factored out of the power for precision.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTail` ends at 1.
         """
@@ -115,22 +116,24 @@ class TsallisPowerFunction:
     @property
     def potential_minus_threshold(self) -> float:
         """Difference v - t of the stored potential v and the threshold t."""
-        return self.power * self.reference_level
+        return self.exponent * self.factored_out_base
 
-    def log_omitted_factor(self, power: float | None = None) -> float:
-        """Return log(level^power), the constant factor that `build_geometry` leaves out; ``power=None`` means p."""
-        return (self.power if power is None else power) * math.log(self.reference_level)
+    def log_factored_out_power(self, exponent: float | None = None) -> float:
+        """Return log(level^exponent), the constant that `build_geometry` leaves out; ``exponent=None`` means p."""
+        return (self.exponent if exponent is None else exponent) * math.log(self.factored_out_base)
 
-    def build_geometry(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
-        """Return the geometry of the kernel [1 + (theta - v) / (p level)]_+^power; ``power=None`` means p."""
-        power = self.power if power is None else power
-        link = LogHinge(power) if self.order > 1 else PolynomialTail(-power)
+    def build_geometry(self, logits: Geometry, potential: Tensor, exponent: float | None = None) -> Geometry:
+        """Return the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent; ``exponent=None`` means p."""
+        exponent = self.exponent if exponent is None else exponent
+        link = LogHinge(exponent) if self.order > 1 else PolynomialTail(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
-    def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
-        """Return the log row sums of [(order - 1) (theta - t)]_+^power, (N,); ``power=None`` means p."""
-        return log_sums(self.build_geometry(logits, potential, power), "rows") + self.log_omitted_factor(power)
+    def log_sums(self, logits: Geometry, potential: Tensor, exponent: float | None = None) -> Tensor:
+        """Return the log row sums of [(order - 1) (theta - t)]_+^exponent, (N,); ``exponent=None`` means p."""
+        return log_sums(self.build_geometry(logits, potential, exponent), "rows") + self.log_factored_out_power(
+            exponent
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,19 +190,20 @@ class Tsallis(Constraint):
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         if self.order == 1:
-            return self.build_entropic()(geometry, request)
+            return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         if self.over == "balanced":
             marginals = request.marginals or uniform_log_marginals(geometry)
             plan = solve_dense_tsallis(geometry, self.order, self.over, *marginals)
             return [plan, plan.T] if request.bidirectional else [plan]
-        return [self._solve_direction(pairs) for pairs, _ in requested_directions(geometry, request)]
+        return [self._solve_direction(pairs) for pairs, _ in build_directed_problems(geometry, request)]
 
-    def build_entropic(self) -> Constraint:
+    def build_entropic_limit(self) -> Constraint:
         """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.over]
 
     def _solve_direction(self, geometry: Geometry) -> TsallisPlan:
+        """Solve the plan from rows to columns of a geometry, over ``"rows"`` or ``"simplex"``."""
         n, m = geometry.shape
         has_row_potentials = self.over == "rows"
         share, count = (1 / n, m) if has_row_potentials else (1.0, n * m)
@@ -207,14 +211,14 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_order_range(self.order, count, like.dtype)
-        potential, empty = run_host_loop(_NewtonLoop(self, logits.reduce_to_pass_inputs(), power_function))
+        potential, empty = run_host_loop(_TsallisNewtonLoop(self, logits.reduce_to_pass_inputs(), power_function))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
         for _ in range(1 if self.order == 2 else 2):
-            step, log_total = self.newton_step(logits, potential, power_function)
+            step, log_total = self.newton_step_and_log_mass(logits, potential, power_function)
             potential = potential + (step - step.detach())
-        log_constant = math.log(share) + power_function.log_omitted_factor()
+        log_constant = math.log(share) + power_function.log_factored_out_power()
         return TsallisPlan(
             geometry=power_function.build_geometry(logits, potential),
             kernel_geometry=geometry,
@@ -236,15 +240,15 @@ class Tsallis(Constraint):
         bound. Above order 1 the largest logit gives one; a sharp log-sum-exp exceeds it by at most half of its distance
         to the threshold.
         """
-        lift = power_function.potential_minus_threshold - power_function.power
+        lift = power_function.potential_minus_threshold - power_function.exponent
         if self.order < 1:
-            return self._pool_row_sums(log_sums(logits, "rows")) + lift
+            return self._pool_log_row_sums(log_sums(logits, "rows")) + lift
         breadth = math.log(power_function.num_pairs)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._pool_row_sums(log_sums(logits.with_link(None, scale=sharpness), "rows"))
+        sharp = self._pool_log_row_sums(log_sums(logits.with_link(None, scale=sharpness), "rows"))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def newton_step(
+    def newton_step_and_log_mass(
         self, logits: Geometry, potential: Tensor, power_function: TsallisPowerFunction
     ) -> tuple[Tensor, Tensor]:
         """Return the Newton step of each potential towards mass 1, and the log of the present mass, (N,) each.
@@ -254,22 +258,24 @@ class Tsallis(Constraint):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._pool_row_sums(power_function.log_sums(logits, potential))
+        log_total = self._pool_log_row_sums(power_function.log_sums(logits, potential))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._pool_row_sums(power_function.log_sums(logits, potential, power_function.power - 1))
+            log_slopes = self._pool_log_row_sums(
+                power_function.log_sums(logits, potential, power_function.exponent - 1)
+            )
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
         return step, log_total
 
-    def _pool_row_sums(self, row_sums: Tensor) -> Tensor:
-        """Return the log-sum of each row, (N,), or, if all rows share a potential, N times the log-sum of all pairs."""
-        return row_sums if self.over == "rows" else row_sums.logsumexp(0).expand_as(row_sums)
+    def _pool_log_row_sums(self, log_row_sums: Tensor) -> Tensor:
+        """Return the log-sum of each row, (N,), or, if all rows share a potential, that of all pairs in each entry."""
+        return log_row_sums if self.over == "rows" else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
 @dataclass(frozen=True, eq=False)
-class _NewtonLoop(HostLoop):
-    """Newton iteration for the potentials of a Tsallis plan, until they no longer change.
+class _TsallisNewtonLoop(HostLoop):
+    """Newton iteration for the potentials of a Tsallis plan, run eagerly until they no longer change.
 
     Its outputs are the potentials, (N,), 0 for rows without compared pairs, and a mask of these rows, (N,).
     """
@@ -287,7 +293,7 @@ class _NewtonLoop(HostLoop):
         scale = min(1, abs(power_function.potential_minus_threshold))
         biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
         for _ in range(_MAX_NEWTON_STEPS):
-            step, _ = self.constraint.newton_step(logits, potential, power_function)
+            step, _ = self.constraint.newton_step_and_log_mass(logits, potential, power_function)
             potential = potential + step.clamp_min(0)  # negative steps are rounding errors
             # NaN stays NaN and ends the loop. Within torch.func no value can be read: all steps are taken.
             if is_in_torch_func() or (step > rounding * (potential.abs() + biases + scale)).any():

@@ -21,7 +21,7 @@ from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
     log_candidate_counts,
-    log_mean_kernel,
+    log_mean_kernel_of_block,
     replace_zeros_by_one,
     require_negatives,
 )
@@ -29,7 +29,8 @@ from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_b
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTargetPlan
 
-LOG_SQUARE_LINK = LogOfFunction(torch.square)
+LOG_OF_SQUARE_LINK = LogOfFunction(torch.square)
+"""Link whose kernel is the squared cost: log T^2."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +61,7 @@ class TargetCost(KernelDivergence):
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
             return -kernel.cost_scale * result.target.inner_products_with_log_kernel(kernel)
-        return target_weighted_cost_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
+        return target_weighted_similarity_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,7 +214,7 @@ class LogSumKernel(Divergence):
         if self.pooled:
             pattern = result.block.pattern
             values = log_sum_exp_by_group(pattern.row_items, values, pattern.num_items)[pattern.row_items]
-        return _weight_repulsion(result, values)
+        return _scale_repulsion_by_target_mass(result, values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,7 +233,9 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return _weight_repulsion(result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts(result)))
+        return _scale_repulsion_by_target_mass(
+            result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts(result))
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -252,7 +255,7 @@ class LogMeanKernel(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         require_negatives(result)
-        return log_mean_kernel(result)
+        return log_mean_kernel_of_block(result)
 
 
 @dataclass(frozen=True, repr=False)
@@ -283,9 +286,11 @@ class MeanSquaredCost(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan = result.plan
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
-        log_squares = log_sums(plan.geometry.with_link(LOG_SQUARE_LINK), "rows")
+        log_squares = log_sums(plan.geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
-        return _weight_repulsion(result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares))
+        return _scale_repulsion_by_target_mass(
+            result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares)
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,7 +326,9 @@ class VarianceHinge(KernelDivergence):
         kernel = result.plan.log_kernel_without_link
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
-        return target_weighted_cost_sums(result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_scale * t + self.epsilon)))
+        return target_weighted_similarity_sums(
+            result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_scale * t + self.epsilon))
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -374,14 +381,15 @@ class ContrastiveEnergy(Divergence):
         """Return the energy of each row, (N,); 0 for rows without compared pairs."""
         pattern = result.block.pattern
         if pattern.includes_positives:
-            return self._cost_difference(result)
+            return self._energy_per_row(result)
         require_negatives(result)
         if pattern.has_no_empty_rows:
-            return self._cost_difference(result)
+            return self._energy_per_row(result)
         empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
-        return self._cost_difference(result).masked_fill(empty, 0)
+        return self._energy_per_row(result).masked_fill(empty, 0)
 
-    def _cost_difference(self, result: BlockResult) -> Tensor:
+    def _energy_per_row(self, result: BlockResult) -> Tensor:
+        """Return the cost of the target minus that of the plan, (N,), times the row weights of phi if it is given."""
         attraction, plan = TargetCost()(result), result.plan
         pull = attraction
         if self.paired:
@@ -399,8 +407,8 @@ class ContrastiveEnergy(Divergence):
         return (mass.detach() if self.detach else mass) * difference
 
 
-def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the target-weighted sum of a function of the negated cost over each row, sum_j t_ij function(T_ij), (N,).
+def target_weighted_similarity_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return target-weighted row sums of a function of the similarity, minus the cost: sum_j t_ij function(T_ij), (N,).
 
     t is the target plan; T is minus the cost, in units of the kernel.
     """
@@ -408,7 +416,7 @@ def target_weighted_cost_sums(result: BlockResult, function: Callable[[Tensor], 
     return result.target.target_weighted_row_sums(bare, function)
 
 
-def _weight_repulsion(result: BlockResult, values: Tensor) -> Tensor:
+def _scale_repulsion_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
     """Weight the repulsion of each row, (N,), by its target mass; 0 for rows without compared pairs."""
     require_negatives(result)
     a = result.target.row_mass()

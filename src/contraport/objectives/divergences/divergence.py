@@ -74,7 +74,7 @@ def log_candidate_counts(result: BlockResult) -> Tensor:
     return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
 
 
-def log_mean_kernel(result: BlockResult) -> Tensor:
+def log_mean_kernel_of_block(result: BlockResult) -> Tensor:
     """Return the log of the mean kernel over the compared pairs; 0, without gradient, if there are none.
 
     It takes one pass over the pairs unless the plan has the row sums cached.

@@ -27,7 +27,8 @@ from contraport.objectives.divergences.divergence import (
 )
 from contraport.objectives.plan import BlockResult, Plan
 
-Pointwise = Callable[[Tensor], Tensor]
+PointwiseFunction = Callable[[Tensor], Tensor]
+"""Elementwise function of a tensor, such as `torch.exp`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +49,7 @@ class Pairwise(KernelDivergence):
     """
 
     name: str
-    phi: Pointwise = field(repr=False)
+    phi: PointwiseFunction = field(repr=False)
     psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
     scaled: bool = field(default=False, repr=False)
@@ -61,8 +62,10 @@ class Pairwise(KernelDivergence):
         check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        values = self.phi(_log_sum_psi(result, self.psi, self.shift))
-        return _weight_rows(result, result.plan.geometry.log_kernel.temperature * values if self.scaled else values)
+        values = self.phi(_log_row_sums_of_psi(result, self.psi, self.shift))
+        return _scale_rows_by_target_mass(
+            result, result.plan.geometry.log_kernel.temperature * values if self.scaled else values
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,8 +80,8 @@ class SignedPairwise(KernelDivergence):
         UsageError: phi or psi is not a function; in the call, a single item.
     """
 
-    phi: Pointwise
-    psi: Pointwise
+    phi: PointwiseFunction
+    psi: PointwiseFunction
 
     def __post_init__(self) -> None:
         for name in ("phi", "psi"):
@@ -87,23 +90,24 @@ class SignedPairwise(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_sum_psi(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
+            _log_row_sums_of_psi(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
         )
-        return _weight_rows(result, self.phi(positive - negative))
+        return _scale_rows_by_target_mass(result, self.phi(positive - negative))
 
 
 @dataclass(frozen=True)
 class _SignedPart:
     """Positive part of psi (sign 1), or negative part of psi (sign -1), as a nonnegative function."""
 
-    psi: Pointwise
+    psi: PointwiseFunction
     sign: int
 
     def __call__(self, t: Tensor) -> Tensor:
         return (self.sign * self.psi(t)).clamp_min(0)
 
 
-def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+def _log_row_sums_of_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+    """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     require_negatives(result)
     geometry = result.plan.geometry
     positive = -result.target.inner_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
@@ -112,7 +116,8 @@ def _log_sum_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
-def _weight_rows(result: BlockResult, values: Tensor) -> Tensor:
+def _scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
+    """Multiply the value of each row, (N,), by its target mass; 0 for rows without target mass."""
     a = result.target.row_mass()
     return a * torch.where(a > 0, values, 0)
 
@@ -120,15 +125,18 @@ def _weight_rows(result: BlockResult, values: Tensor) -> Tensor:
 # Named functions rather than lambdas: an objective that holds one can be pickled.
 
 
-def _log_add(log_sum: Tensor, *, epsilon: float) -> Tensor:
+def _log_sum_plus_epsilon(log_sum: Tensor, *, epsilon: float) -> Tensor:
+    """Return log(epsilon + exp(log_sum))."""
     return torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum) if epsilon else log_sum
 
 
 def _squared_relu(log_sum: Tensor) -> Tensor:
+    """Return max(0, log_sum)^2."""
     return F.relu(log_sum).square()
 
 
 def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
+    """Return the logistic function of slope * t."""
     return torch.sigmoid(slope * t)
 
 
@@ -145,7 +153,9 @@ class PairwisePreset(NamedTuple):
 
 
 PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
-    "info_nce": PairwisePreset(True, lambda e, c: Pairwise("info_nce", partial(_log_add, epsilon=e), scaled=True)),
+    "info_nce": PairwisePreset(
+        True, lambda e, c: Pairwise("info_nce", partial(_log_sum_plus_epsilon, epsilon=e), scaled=True)
+    ),
     "mine": PairwisePreset(False, lambda e, c: Pairwise("mine", torch.positive)),
     "triplet": PairwisePreset(False, lambda e, c: Pairwise("triplet", torch.exp, LogPower(), e)),
     "soft_triplet": PairwisePreset(True, lambda e, c: Pairwise("soft_triplet", F.softplus, shift=e, scaled=True)),
@@ -262,6 +272,6 @@ class ClosedFormQuadratic(KernelDivergence):
         return -result.target.target_weighted_row_sums(arguments, self._log_with_tangent)
 
     def _log_with_tangent(self, argument: Tensor) -> Tensor:
-        # Tangent continuation: below the floor log x becomes its tangent, which attracts where log is undefined.
+        """Return the logarithm, continued below the floor as its tangent, which attracts where log is undefined."""
         safe = argument.clamp_min(self.floor)
         return safe.log() + (argument - safe) / self.floor

@@ -143,7 +143,7 @@ class Rince(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
-        shares = plan.relative_to_marginal()
+        shares = plan.divide_by_row_marginal()
         attraction = target.target_weighted_row_sums(shares, lambda log_share: torch.exp(self.q * log_share))
         repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_target_row_marginal))
         return (target.row_mass() * repulsion - attraction) / self.q
@@ -183,9 +183,7 @@ class FenchelYoung(Divergence):
         mass = target.row_mass()
         shared = mass if plan.has_row_potentials else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
-        return (
-            mass * plan.conjugate_at_potentials() - target.inner_products_with_log_kernel(plan.logits.log_kernel) + own
-        )
+        return mass * plan.regularizer_conjugate() - target.inner_products_with_log_kernel(plan.logits.log_kernel) + own
 
 
 class PlanDistance(Divergence):
@@ -299,6 +297,7 @@ class PlanUniformity(Divergence):
 
 
 def _squared_l2(target: Tensor, log_mass: Tensor) -> Tensor:
+    """Return N/2 times the squared Euclidean distance of masses from their targets, (N,) each."""
     return len(target) / 2 * (log_mass.exp() - target).square().sum()
 
 

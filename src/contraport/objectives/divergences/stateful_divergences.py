@@ -17,7 +17,7 @@ from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
     log_candidate_counts,
-    log_mean_kernel,
+    log_mean_kernel_of_block,
     require_negatives,
 )
 from contraport.objectives.item_averages import ItemAverages, log_moving_average, should_update_averages
@@ -103,7 +103,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         past = self.log_normalizer
         training = should_update_averages(self)
         with torch.no_grad():
-            present = log_mean_kernel(result)
+            present = log_mean_kernel_of_block(result)
             updated = past if not training else log_moving_average(past.to(present), present, self.momentum)
             average = torch.where(past.isnan(), present, updated)
             if training:

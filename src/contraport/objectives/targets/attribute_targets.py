@@ -11,7 +11,7 @@ from contraport._utils.formatting import format_options, is_flag_style_active
 from contraport.distributed import Processes
 from contraport.engine import constant_vector
 from contraport.errors import UsageError, check, check_nonnegative, describe_value
-from contraport.objectives.inputs import Attributes, CallInputs, check_values, has_integers
+from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor
 from contraport.objectives.layouts import Block
 from contraport.objectives.pair_sets import PairSet
 from contraport.objectives.targets.target import (
@@ -21,6 +21,7 @@ from contraport.objectives.targets.target import (
     TargetPlan,
     equalize_row_masses,
 )
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,6 +63,8 @@ class Labels(Target):
         return _build_piecewise_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 
 
+@accept_deprecated_keywords(content_ids="numbers")
+@keep_deprecated_attributes(numbers="content_ids")
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
     """Target whose positives are the views of an item and of items that share content with it.
@@ -72,7 +75,7 @@ class DuplicateGroups(Target):
     caption.
 
     Args:
-        numbers: content number of each item in each view, integers (n, views), or (n,) for one view: items share
+        content_ids: number of the content of each item in each view, integers (n, views), or (n,) for one view: items share
             content if they have equal numbers in a column. Under `torch.distributed` each process gives its own items.
 
     Raises:
@@ -88,25 +91,25 @@ class DuplicateGroups(Target):
             [0., 3., 3.]])
     """
 
-    numbers: Tensor = field(repr=False)
+    content_ids: Tensor = field(repr=False)
 
     def __post_init__(self) -> None:
-        numbers = self.numbers
-        good = has_integers(numbers) and numbers.ndim in (1, 2) and numbers.numel() > 0
-        got = describe_value(numbers)
+        ids = self.content_ids
+        good = is_integer_tensor(ids) and ids.ndim in (1, 2) and ids.numel() > 0
+        got = describe_value(ids)
         check(good, f"target: must be integer numbers of the content of each view, (n, views), got {got}.", "type")
 
     def check_inputs(self, inputs: CallInputs) -> None:
         rows = len(inputs.views[0])
-        good = len(self.numbers) == rows
-        check(good, f"target: must have one row per item, {rows}, got {len(self.numbers)}.", "shape")
+        good = len(self.content_ids) == rows
+        check(good, f"target: must have one row per item, {rows}, got {len(self.content_ids)}.", "shape")
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> DuplicateGroups:
-        return DuplicateGroups(processes.gather(self.numbers.to(inputs.views[0].device)))
+        return DuplicateGroups(processes.gather(self.content_ids.to(inputs.views[0].device)))
 
     def __call__(self, block: Block, attributes: Attributes) -> PiecewiseConstantTargetPlan:
         remaining, levels = block.pattern.compared_pairs(), []
-        for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
+        for column in self.content_ids.reshape(len(self.content_ids), -1).unbind(1):
             same = block.pattern.pairs_with_equal(column)
             # Each column takes only pairs that earlier columns left, so that the levels are disjoint.
             levels.append((1.0, remaining & same))
@@ -170,6 +173,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
 
 
 def _read_integer_attribute(name: str, attributes: Attributes) -> Tensor:
+    """Return an attribute of the items by name, (n,); raise `UsageError` if it is missing or not of integers."""
     if name not in attributes:
         raise UsageError(f"{name}: required, got none. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, gather
 from contraport.errors import check, describe_value
-from contraport.objectives.inputs import Attributes, CallInputs, check_values, has_integers, to_numeric_tensor
+from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor, to_numeric_tensor
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import (
     DenseTargetPlan,
@@ -53,7 +53,7 @@ class PairList(Target):
 
     def __post_init__(self) -> None:
         pairs = to_numeric_tensor("target", self.pairs)
-        good = has_integers(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0
+        good = is_integer_tensor(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0
         check(good, f"target: must be a list of pairs of integers, (k, 2), got {describe_value(pairs)}.", "pairs")
         if self.shares is not None:
             shares = to_numeric_tensor("shares", self.shares)
@@ -63,14 +63,15 @@ class PairList(Target):
 
     @property
     def _pair_indices(self) -> Tensor:
+        """Row of the first and of the second view of each pair, (k, 2) integers."""
         return to_numeric_tensor("target", self.pairs).long()
 
     @property
-    def kind(self) -> str:
+    def signature(self) -> str:
         return "PairList" if self.shares is None else "PairList with shares"
 
     def check_inputs(self, inputs: CallInputs) -> None:
-        z, n = inputs.views[0], inputs.num_first_items
+        z, n = inputs.views[0], inputs.num_first_view_items
         sizes = (len(z), len(z)) if n is None else (n, len(z) - n)
         for v, (side, size) in enumerate(zip(self._pair_indices.unbind(1), sizes, strict=True)):
             good = (side >= 0) & (side < size)
@@ -78,7 +79,7 @@ class PairList(Target):
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> PairList:
         z = inputs.views[0]
-        offset = torch.tensor([0, inputs.num_first_items or 0], device=z.device) + processes.row_offset(z)
+        offset = torch.tensor([0, inputs.num_first_view_items or 0], device=z.device) + processes.row_offset(z)
         pairs, shares = processes.gather(self._pair_indices.to(z.device) + offset), self.shares
         if shares is not None:
             shares = processes.gather(to_numeric_tensor("shares", shares).to(z.device))
@@ -161,9 +162,9 @@ class Matrix(Target):
             matrix = matrix.coalesce()
             (rows, columns), values = matrix.indices(), matrix.values()
             _check_no_excluded_mass([mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks])
-            return SparseTargetPlan(rows, columns, _normalize_mass(values), block.shape)
+            return SparseTargetPlan(rows, columns, _normalize_total_mass(values), block.shape)
         _check_no_excluded_mass([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
-        return DenseTargetPlan(_normalize_mass(matrix))
+        return DenseTargetPlan(_normalize_total_mass(matrix))
 
     def _drop_absent_views(self, block: Block) -> Tensor:
         """Return the matrix without the rows and columns of absent views, unless they are left out already."""
@@ -179,7 +180,7 @@ class Matrix(Target):
     def transpose(self) -> Matrix:
         return Matrix(self.matrix.T)
 
-    def gather_rows(self) -> Matrix:
+    def with_gathered_rows(self) -> Matrix:
         return Matrix(gather(self.matrix.to_dense() if _is_sparse(self.matrix) else self.matrix))
 
 
@@ -224,20 +225,20 @@ class SimilarityMatrix(Target):
 
     def __post_init__(self) -> None:
         matrix, items = self.matrix, self.items
-        integers = has_integers(items) and (items.ndim == 1 or (items.ndim == 2 and items.shape[1] == 2))
+        integers = is_integer_tensor(items) and (items.ndim == 1 or (items.ndim == 2 and items.shape[1] == 2))
         expected = "the index of each item of the batch, (n,) integers, or (n, 2) for a coupling"
         check(integers, f"items: must be {expected}, got {describe_value(items)}.")
         good = isinstance(matrix, Tensor) and matrix.ndim == 2
-        good = good and (self.is_coupling or matrix.shape[0] == matrix.shape[1])
+        good = good and (self.couples_two_sets or matrix.shape[0] == matrix.shape[1])
         check(good, f"target: must be a matrix (items, items), got {describe_value(matrix)}.", "shape")
 
     @property
-    def is_coupling(self) -> bool:
+    def couples_two_sets(self) -> bool:
         """True if the matrix couples two sets, rows and columns, rather than one set of items with itself."""
         return self.items.ndim == 2
 
     def transpose(self) -> SimilarityMatrix:
-        return replace(self, _transposed=not self._transposed) if self.is_coupling else self
+        return replace(self, _transposed=not self._transposed) if self.couples_two_sets else self
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> SimilarityMatrix:
         return replace(self, items=processes.gather(self.items))
@@ -250,8 +251,8 @@ class SimilarityMatrix(Target):
             "target: known partners of a coupling require an objective that compares rows with columns only, such as "
             "info-nce; the target 'pairs' ignores them."
         )
-        check(not self.is_coupling or block.x is not block.y, message, "layout")
-        rows, columns = self.items.unbind(1) if self.is_coupling else (self.items, self.items)
+        check(not self.couples_two_sets or block.x is not block.y, message, "layout")
+        rows, columns = self.items.unbind(1) if self.couples_two_sets else (self.items, self.items)
         for indices, total in ((rows, self.matrix.shape[0]), (columns, self.matrix.shape[1])):
             within = (indices >= 0) & (indices < total)
             check_values("items", indices, within, f"from 0 to {total - 1}, indices into the matrix")
@@ -283,15 +284,17 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
+    """Raise `UsageError` if any mask of target pairs that the layout excludes has a True entry."""
     good = not any(bool(pairs.any()) for pairs in excluded)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 
 
-def _normalize_mass(masses: Tensor) -> Tensor:
+def _normalize_total_mass(masses: Tensor) -> Tensor:
     """Scale masses to a total of 1; zeros stay zero."""
     total = masses.sum()
     return masses / torch.where(total > 0, total, 1)
 
 
 def _is_sparse(matrix: Tensor) -> bool:
+    """Return whether a matrix is a `torch.sparse` tensor of any layout."""
     return matrix.layout != torch.strided

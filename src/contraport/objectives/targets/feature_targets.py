@@ -59,7 +59,7 @@ class SoftNeighbors(Target):
 
     features: Features | None = field(default=None, repr=False)
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
-    _backward: bool = field(default=False, repr=False)
+    _transposed: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         check_type("kernel", self.kernel, Kernel, "Gibbs('cosine', 0.1)")
@@ -70,7 +70,7 @@ class SoftNeighbors(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> KernelTargetPlan:
         if self.features is None:
-            x, y = select_block_features(attributes, block, backward=self._backward)
+            x, y = select_block_features(attributes, block, transposed=self._transposed)
         else:
             x, y = _all_gather_block_features(self.features, block)
         with torch.no_grad():
@@ -80,7 +80,7 @@ class SoftNeighbors(Target):
 
     def transpose(self) -> SoftNeighbors:
         if self.features is None:
-            return replace(self, _backward=not self._backward)
+            return replace(self, _transposed=not self._transposed)
         return replace(self, features=_swap_views(self.features))
 
 
@@ -126,7 +126,7 @@ class Neighbors(Target):
         return Neighbors(_swap_views(self.features), self.neighbors)
 
 
-def select_block_features(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
+def select_block_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
     """Return the features of the rows and of the columns of a block, from ``features=`` of the call.
 
     Both are one tensor if rows and columns are the same.
@@ -135,7 +135,7 @@ def select_block_features(attributes: Attributes, block: Block, *, backward: boo
     check("features" in attributes, f"features: required, got none. Pass features= in the call, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
-    return _select_features(views[::-1] if backward else views, block)
+    return _select_features(views[::-1] if transposed else views, block)
 
 
 def _all_gather_block_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
@@ -168,6 +168,7 @@ def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, T
 
 
 def _swap_views(features: Features) -> Features:
+    """Return the features of the views in reverse order; one tensor for all views is unchanged."""
     return features[::-1] if isinstance(features, tuple) else features
 
 
@@ -182,14 +183,14 @@ class KernelTargetPlan(TargetPlan):
         row_potential: Log potential of each row, (N,); minus infinity for rows without mass.
         column_potential: Log potential of each column, (M,).
         cached_row_mass: Mass of each row, (N,), if known; else None.
-        num_appended: Number of columns without mass that follow those of the kernel.
+        num_appended_columns: Number of columns without mass that follow those of the kernel.
     """
 
     geometry: Geometry
     row_potential: Tensor
     column_potential: Tensor
     cached_row_mass: Tensor | None = None
-    num_appended: int = 0
+    num_appended_columns: int = 0
 
     @classmethod
     def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
@@ -217,7 +218,7 @@ class KernelTargetPlan(TargetPlan):
         y = y[: self.geometry.shape[1]]
         if is_in_torch_func():  # an autograd.Function without a vmap rule cannot be transformed
             return self._map_row_blocks(lambda plan: plan).to(y.dtype) @ y
-        product: Tensor = _KernelProduct.apply(self, y)
+        product: Tensor = _KernelTargetPlanProduct.apply(self, y)
         return product
 
     def row_mass(self) -> Tensor:
@@ -232,12 +233,12 @@ class KernelTargetPlan(TargetPlan):
         return self._map_row_blocks(lambda plan: plan.square().sum(1))
 
     def dense(self) -> Tensor:
-        return F.pad(self._map_row_blocks(lambda plan: plan), (0, self.num_appended))
+        return F.pad(self._map_row_blocks(lambda plan: plan), (0, self.num_appended_columns))
 
     @property
     def T(self) -> KernelTargetPlan:
         """Transposed target plan, with rows and columns exchanged."""
-        check(self.num_appended == 0, "target: cannot be transposed with appended columns.", "appended_columns")
+        check(self.num_appended_columns == 0, "target: cannot be transposed with appended columns.", "appended_columns")
         return KernelTargetPlan(self.geometry.T, self.column_potential, self.row_potential)
 
     def take_rows(self, rows: slice) -> KernelTargetPlan:
@@ -252,11 +253,11 @@ class KernelTargetPlan(TargetPlan):
             self, row_potential=self.row_potential + factors.to(self.row_potential).log(), cached_row_mass=mass
         )
 
-    def append_columns(self, columns: int) -> KernelTargetPlan:
-        return replace(self, num_appended=self.num_appended + columns)
+    def append_columns(self, num_columns: int) -> KernelTargetPlan:
+        return replace(self, num_appended_columns=self.num_appended_columns + num_columns)
 
 
-class _KernelProduct(torch.autograd.Function):
+class _KernelTargetPlanProduct(torch.autograd.Function):
     """Autograd function of the plan times a matrix; its backward is the product with the transposed plan."""
 
     @staticmethod
@@ -266,4 +267,4 @@ class _KernelProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, _KernelProduct.apply(replace(ctx.target, num_appended=0).T, gradient)
+        return None, _KernelTargetPlanProduct.apply(replace(ctx.target, num_appended_columns=0).T, gradient)

@@ -70,7 +70,7 @@ class TargetPlan(ABC):
         """Return the plan with each row multiplied by its factor, (N,), nonnegative."""
 
     @abstractmethod
-    def append_columns(self, columns: int) -> TargetPlan:
+    def append_columns(self, num_columns: int) -> TargetPlan:
         """Return the plan with a number of additional columns that have no mass."""
 
     def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
@@ -128,7 +128,7 @@ class Target(Component, ABC):
         return self
 
     @property
-    def kind(self) -> str:
+    def signature(self) -> str:
         """Text that identifies the kind of target, which must be the same on all processes of a call."""
         return type(self).__name__
 
@@ -139,7 +139,7 @@ class Target(Component, ABC):
         """Return the target for the items of all processes, gathered if it refers to items by position."""
         return self
 
-    def gather_rows(self) -> Target:
+    def with_gathered_rows(self) -> Target:
         """Return the target with the rows of all processes, for columns that are prototypes shared by all processes.
 
         Raises:
@@ -165,6 +165,7 @@ class SparseTargetPlan(TargetPlan):
     cached_negative_entropy: Tensor | None = None
 
     def _sum_by_row(self, values: Tensor) -> Tensor:
+        """Return the sum of the values of each row's entries: (k, ...) to (N, ...)."""
         if self.one_entry_per_row:
             return values
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
@@ -218,8 +219,8 @@ class SparseTargetPlan(TargetPlan):
     def scale_rows(self, factors: Tensor) -> SparseTargetPlan:
         return replace(self, values=self.values * factors[self.rows], cached_negative_entropy=None)
 
-    def append_columns(self, columns: int) -> SparseTargetPlan:
-        return replace(self, shape=(self.shape[0], self.shape[1] + columns))
+    def append_columns(self, num_columns: int) -> SparseTargetPlan:
+        return replace(self, shape=(self.shape[0], self.shape[1] + num_columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,8 +250,8 @@ class DenseTargetPlan(TargetPlan):
     def scale_rows(self, factors: Tensor) -> DenseTargetPlan:
         return DenseTargetPlan(self.matrix * factors[:, None])
 
-    def append_columns(self, columns: int) -> DenseTargetPlan:
-        return DenseTargetPlan(F.pad(self.matrix, (0, columns)))
+    def append_columns(self, num_columns: int) -> DenseTargetPlan:
+        return DenseTargetPlan(F.pad(self.matrix, (0, num_columns)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,19 +262,19 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         level_sets: Disjoint sets of pairs, each with its level, the positive value of the plan there.
         row_scale: Factor r of each row, (N,).
         cached_row_mass: Mass of each row, (N,), if known; else None.
-        num_appended: Number of columns without mass that follow those of the sets.
+        num_appended_columns: Number of columns without mass that follow those of the sets.
     """
 
     level_sets: tuple[tuple[float, PairSet], ...]
     row_scale: Tensor
     cached_row_mass: Tensor | None = None
-    num_appended: int = 0
+    num_appended_columns: int = 0
 
     def apply(self, y: Tensor) -> Tensor:
-        y = y[: -self.num_appended] if self.num_appended else y
-        return _scale_rows(self.row_scale.to(y.dtype), self._sum_levels(y))
+        y = y[: -self.num_appended_columns] if self.num_appended_columns else y
+        return _scale_rows(self.row_scale.to(y.dtype), self._apply_without_row_scale(y))
 
-    def _sum_levels(self, y: Tensor) -> Tensor:
+    def _apply_without_row_scale(self, y: Tensor) -> Tensor:
         """Return for each row the sum of y over the sets of pairs, each set weighted by its level."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
@@ -281,9 +282,10 @@ class PiecewiseConstantTargetPlan(TargetPlan):
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:
             return self.cached_row_mass
-        return self.row_scale * self._sum_levels(self._column_ones())
+        return self.row_scale * self._apply_without_row_scale(self._ones_per_column())
 
-    def _column_ones(self) -> Tensor:
+    def _ones_per_column(self) -> Tensor:
+        """Return a vector of ones, one per column of the sets."""
         return constant_vector(self.level_sets[0][1].shape[1], 1.0, self.row_scale)
 
     def row_negative_entropy(self) -> Tensor:
@@ -291,7 +293,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         entropy = torch.xlogy(self.row_mass(), self.row_scale)
         for level, pairs in self.level_sets:
             if level != 1:
-                entropy = entropy + level * math.log(level) * (self.row_scale * pairs.apply(self._column_ones()))
+                entropy = entropy + level * math.log(level) * (self.row_scale * pairs.apply(self._ones_per_column()))
         return entropy
 
     def row_squared_norm(self) -> Tensor:
@@ -300,7 +302,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
 
     def dense(self) -> Tensor:
         total = sum(level * pairs.dense().to(self.row_scale) for level, pairs in self.level_sets)
-        return F.pad(self.row_scale[:, None] * total, (0, self.num_appended))
+        return F.pad(self.row_scale[:, None] * total, (0, self.num_appended_columns))
 
     def take_rows(self, rows: slice) -> PiecewiseConstantTargetPlan:
         levels = tuple((level, pairs.take_rows(rows)) for level, pairs in self.level_sets)
@@ -314,8 +316,8 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         mass = None if self.cached_row_mass is None else self.cached_row_mass * factors
         return replace(self, row_scale=self.row_scale * factors, cached_row_mass=mass)
 
-    def append_columns(self, columns: int) -> PiecewiseConstantTargetPlan:
-        return replace(self, num_appended=self.num_appended + columns)
+    def append_columns(self, num_columns: int) -> PiecewiseConstantTargetPlan:
+        return replace(self, num_appended_columns=self.num_appended_columns + num_columns)
 
 
 @dataclass(frozen=True, repr=False)
@@ -354,6 +356,7 @@ def _p_log_p(mass: Tensor) -> Tensor:
 
 
 def _scale_rows(factors: Tensor, rows: Tensor) -> Tensor:
+    """Multiply each row of a tensor, (N, ...), by its factor, (N,)."""
     return factors.view(-1, *[1] * (rows.ndim - 1)) * rows
 
 

@@ -91,7 +91,7 @@ class Meter(Callback):
             self._step_values = {
                 "lr": loop.optimizer.param_groups[0]["lr"],
                 "temperature": _read_temperature(self._objective),
-                "plan_mass": getattr(self._objective, "last_mass", None),
+                "plan_mass": getattr(self._objective, "last_plan_mass", None),
             }
 
     def after_batch(self, loop: Loop) -> None:

@@ -78,7 +78,8 @@ class NegativeMiner(Callback):
 
     def _mine_if_due(self, loop: Loop) -> None:
         epoch, spec = loop.completed_epochs, self._spec
-        is_due = spec.file is None and epoch >= spec.start and (epoch - spec.start) % spec.refresh == 0
+        elapsed = epoch - spec.epochs_before_mining
+        is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0
         # A run resumed within an epoch has its negatives already, mined by the encoder at the start of the epoch.
         if is_due and self._mined_epoch < epoch:
             with propagate_errors():

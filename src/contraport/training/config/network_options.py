@@ -52,7 +52,7 @@ def _is_custom_encoder(encoder: Any) -> bool:
 
 
 def _has_own_weights(encoder: Any) -> bool:
-    return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].has_own_weights
+    return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
 
 
 def _build_per_view_check(each: OptionCheck) -> OptionCheck:
@@ -203,7 +203,9 @@ class NetworkSettings(BaseOptions):
         """One flag per encoder: whether it has no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
-        return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].is_fixed for name in names]
+        return [
+            isinstance(name, str) and name in ENCODERS and ENCODERS[name].has_no_trainable_weights for name in names
+        ]
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:

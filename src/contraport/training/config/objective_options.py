@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport.catalog.option_parsers import MINED_NEGATIVES, MinedNegativesSpec, parse_mined_negatives
+from contraport.catalog.option_parsers import MINED_NEGATIVES_NAME, MinedNegativesSpec, parse_mined_negatives
 from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
@@ -54,10 +54,10 @@ def parse_matryoshka(value: Any) -> dict[int, float]:
 
 
 def _check_negatives(name: str, value: Any) -> None:
-    if str(value).partition(":")[0] == MINED_NEGATIVES:
+    if str(value).partition(":")[0] == MINED_NEGATIVES_NAME:
         parse_mined_negatives(value)
     else:
-        one_of("in-batch", "queue", "bank", MINED_NEGATIVES)(name, value)
+        one_of("in-batch", "queue", "bank", MINED_NEGATIVES_NAME)(name, value)
 
 
 def _check_prototypes(name: str, value: Any) -> None:
@@ -196,7 +196,9 @@ class ObjectiveSettings(BaseOptions):
     @property
     def mined_negatives_spec(self) -> MinedNegativesSpec | None:
         """Settings of mined negatives; None if negatives are not mined."""
-        return parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED_NEGATIVES else None
+        return (
+            parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED_NEGATIVES_NAME else None
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
