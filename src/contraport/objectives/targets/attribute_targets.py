@@ -75,8 +75,9 @@ class DuplicateGroups(Target):
     caption.
 
     Args:
-        content_ids: number of the content of each item in each view, integers (n, views), or (n,) for one view: items share
-            content if they have equal numbers in a column. Under `torch.distributed` each process gives its own items.
+        content_ids: number of the content of each item in each view, integers (n, views), or (n,) for one view: items
+            share content if they have equal numbers in a column. Under `torch.distributed` each process gives its own
+            items.
 
     Raises:
         UsageError: they are not integers; in the call, there is not one row per item.
