@@ -120,23 +120,23 @@ def _q_exponential(s: Tensor, order: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _TsallisDualProblem:
-    """Dual of Tsallis transport in units of the temperature, for row masses a and, unless None, column masses b."""
+    """Dual of Tsallis transport in units of the temperature, for given row masses and, unless None, column masses."""
 
-    theta: Tensor
+    logits: Tensor
     order: float
-    a: Tensor
-    b: Tensor | None
+    row_masses: Tensor
+    column_masses: Tensor | None
 
     def marginal_residual(self, f: Tensor, g: Tensor) -> Tensor:
         """Return the gradient of the dual objective: the required masses minus those of the plan."""
-        plan = _q_exponential(f[:, None] + g + self.theta, self.order)
-        rows = self.a - plan.sum(1)
-        return rows if self.b is None else torch.cat([rows, self.b - plan.sum(0)])
+        plan = _q_exponential(f[:, None] + g + self.logits, self.order)
+        rows = self.row_masses - plan.sum(1)
+        return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
 
-    def value(self, f: Tensor, g: Tensor) -> Tensor:
+    def objective_value(self, f: Tensor, g: Tensor) -> Tensor:
         """Return the dual objective, a scalar; minus infinity outside its domain (for order < 1)."""
-        s = f[:, None] + g + self.theta
-        linear = f @ self.a + (0 if self.b is None else g @ self.b)
+        s = f[:, None] + g + self.logits
+        linear = f @ self.row_masses + (0 if self.column_masses is None else g @ self.column_masses)
         if self.order < 1 and bool((s >= 0).any()):
             return linear.new_tensor(-torch.inf)
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
@@ -144,10 +144,10 @@ class _TsallisDualProblem:
     def newton_step(self, f: Tensor, g: Tensor, marginal_residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the Newton steps of f and g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
         n = len(f)
-        plan = _q_exponential(f[:, None] + g + self.theta, self.order)
+        plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
         rows = weights.sum(1)
-        if self.b is None:
+        if self.column_masses is None:
             return marginal_residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
         hessian = torch.cat([torch.cat([rows.diag(), weights], 1), torch.cat([weights.T, weights.sum(0).diag()], 1)])
         # Scaled to a unit diagonal, as orders below 2 have weights of very different sizes.
@@ -168,17 +168,17 @@ class _TsallisDualProblem:
 @torch.no_grad()
 def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
     """Maximize the dual objective: half-steps at a high temperature, then Newton's method at falling temperatures."""
-    finite = dual.theta[torch.isfinite(dual.theta)]
-    spread = float(finite.max() - finite.min()) if dual.b is not None else 0.0
+    finite = dual.logits[torch.isfinite(dual.logits)]
+    spread = float(finite.max() - finite.min()) if dual.column_masses is not None else 0.0
     stages = max(0, math.ceil(math.log(max(spread, 1.0) / _INITIAL_LOGIT_RANGE, _TEMPERATURE_COOLING_FACTOR)))
-    f, g = torch.zeros_like(dual.theta[:, 0]), torch.zeros_like(dual.theta[0])
+    f, g = torch.zeros_like(dual.logits[:, 0]), torch.zeros_like(dual.logits[0])
     for stage in range(stages, -1, -1):
-        one = replace(dual, theta=dual.theta / _TEMPERATURE_COOLING_FACTOR**stage)
-        f = _solve_row_potentials(g + one.theta, dual.order, dual.a)
-        if dual.b is not None:
+        one = replace(dual, logits=dual.logits / _TEMPERATURE_COOLING_FACTOR**stage)
+        f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
+        if dual.column_masses is not None:
             for _ in range(_NUM_HALF_STEP_ROUNDS):
-                g = _solve_row_potentials((f[:, None] + one.theta).T, dual.order, dual.b)
-                f = _solve_row_potentials(g + one.theta, dual.order, dual.a)
+                g = _solve_row_potentials((f[:, None] + one.logits).T, dual.order, dual.column_masses)
+                f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
         f, g = _iterate_newton(one, f, g, _FINAL_MARGINAL_TOLERANCE if stage == 0 else _INTERMEDIATE_MARGINAL_TOLERANCE)
         if stage > 0:
             g = _TEMPERATURE_COOLING_FACTOR * (g - g.mean())
@@ -191,7 +191,7 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
     Raises:
         UsageError: the error stays above 1e-6 of the total mass.
     """
-    total, value = dual.a.sum(), dual.value(f, g)
+    total, value = dual.row_masses.sum(), dual.objective_value(f, g)
     marginal_residual = dual.marginal_residual(f, g)
     for _ in range(_MAX_NEWTON_STEPS):
         error = marginal_residual.abs().sum()
@@ -204,7 +204,7 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
         for halving in range(_MAX_STEP_HALVINGS):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
-            new, remaining = dual.value(*trial), dual.marginal_residual(*trial)
+            new, remaining = dual.objective_value(*trial), dual.marginal_residual(*trial)
             # Near the end the objective no longer resolves a step, whose residual still falls.
             falls = bool(torch.isfinite(new)) and bool(remaining.abs().sum() < 0.5 * error)
             if falls or new >= value + 1e-4 * size * slope:
@@ -219,15 +219,15 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
     return f, g
 
 
-def _solve_row_potentials(theta: Tensor, order: float, masses: Tensor) -> Tensor:
+def _solve_row_potentials(logits: Tensor, order: float, masses: Tensor) -> Tensor:
     """Return the row potentials, (N,), at which the rows have the given masses, by bisection."""
-    largest = theta.amax(1)
-    count = theta.shape[1]
+    largest = logits.amax(1)
+    count = logits.shape[1]
     # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.
     bounds = torch.stack([masses ** (order - 1), (masses / count) ** (order - 1)]) / (order - 1) - largest
     low, high = bounds.amin(0), bounds.amax(0)
     for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
-        too_light = _q_exponential(middle[:, None] + theta, order).sum(1) < masses
+        too_light = _q_exponential(middle[:, None] + logits, order).sum(1) < masses
         low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)
     return (low + high) / 2
