@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport import evaluate, train
 from contraport.data import Dataset, load
-from contraport.data.sources.benchmark_data import UCI_VIEWS
+from contraport.data.sources.benchmark_data import UCI_VIEW_NAMES
 from contraport.metrics.probes import linear_probe
 
 FEW = 100  # labels; with all of them every set alone is nearly enough
@@ -40,7 +40,7 @@ def accuracy(train_features: Tensor, test_features: Tensor) -> str:
 with torch.no_grad():
     encoded = model.encode(views_of(known)), model.encode(views_of(unseen))
 print(f"linear probe with {FEW} labels   raw   encoded")
-for number, name in enumerate(UCI_VIEWS):
+for number, name in enumerate(UCI_VIEW_NAMES):
     raw = accuracy(views_of(known)[number], views_of(unseen)[number])
     print(f"{name:24} {raw:>9} {accuracy(encoded[0][number], encoded[1][number]):>9}")
 raw = accuracy(torch.cat(views_of(known), 1), torch.cat(views_of(unseen), 1))

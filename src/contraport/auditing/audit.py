@@ -161,7 +161,7 @@ def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset,
 
 def _one_view_hint(options: AuditOptions) -> str:
     data = options.data
-    if not isinstance(data, str | Path) or Path(data).suffix not in tables.SUFFIXES or not Path(data).is_file():
+    if not isinstance(data, str | Path) or Path(data).suffix not in tables.TABLE_SUFFIXES or not Path(data).is_file():
         return ""
     return f" {tables.format_views_hint(data, options.columns)}"
 

@@ -65,7 +65,7 @@ def write_clean_data(
     """
     rows = dataset.rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
-    if suffix in tables.SUFFIXES:
+    if suffix in tables.TABLE_SUFFIXES:
         path = folder / f"{FILE_STEMS[form]}{suffix}"
         _write_table(result, form, path, data=Path(data), rows=rows, second=second, columns=columns)
     elif form == "weigh" and suffix != ".npz":
@@ -100,7 +100,7 @@ def _write_table(
     edits = RowEdits.from_audit(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.replace_view_columns(
         table, source, columns, str(data),
-        view=second, partners=edits.partner_rows, kept=edits.is_kept, here=data, there=path,
+        view=second, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
     )  # fmt: skip
     if edits.sample_weights is not None:
         edited = tables.add_number_column(edited, WEIGHT_COLUMN, edits.sample_weights)

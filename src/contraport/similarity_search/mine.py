@@ -27,7 +27,7 @@ from contraport.runs import Run, as_run
 from contraport.similarity_search.config import MINE, MiningOptions
 from contraport.training.components.teacher import compute_teacher_features
 
-SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
 
 TEXT_BLOCK = 4_096
 """Number of items whose texts are read at a time."""
@@ -50,7 +50,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     options = MiningOptions(**arguments)
     rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields}).validate()
     out = Path(options.out)
-    check(out.suffix in SUFFIXES, f"out: must end in {', '.join(SUFFIXES)}, got {out.name!r}.", "suffix")
+    check(out.suffix in TABLE_SUFFIXES, f"out: must end in {', '.join(TABLE_SUFFIXES)}, got {out.name!r}.", "suffix")
     check_new_file("out", out, overwrite=options.overwrite)
     if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
         check_existing_file("encoder", options.encoder)

@@ -219,7 +219,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     )
     sizes = []
     read = table_rows.read_number_columns
-    monkeypatch.setattr(table_rows, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(table_rows, "_BYTES_PER_BLOCK", block_bytes)
     monkeypatch.setattr(
         table_rows, "read_number_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
     )
@@ -244,7 +244,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     ],
 )
 def test_errors_in_a_block_count_the_rows_of_the_table(tmp_path, monkeypatch, right, wrong, code, where):
-    monkeypatch.setattr(table_rows, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(table_rows, "_BYTES_PER_BLOCK", 1)
     with raises_usage_error(code, where):
         load(write_parquet(tmp_path, x=[*[right] * 30, wrong, wrong, *[right] * 8]))
 
@@ -413,7 +413,7 @@ def texts_of(dataset, view=0):
 
 @pytest.mark.parametrize("captions", [False, True])
 def test_images_of_a_parquet_file_stay_in_files(tmp_path, captions, monkeypatch):
-    monkeypatch.setattr(tables, "_BYTES_READ", 2**19)
+    monkeypatch.setattr(tables, "_PARQUET_BATCH_BYTES", 2**19)
     noise = np.random.default_rng(0).integers(256, size=(400, 100, 100, 3), dtype=np.uint8)
     columns = {"image": [as_png(image) for image in noise], "split": ["train", "test", "train", "val"] * 100}
     if captions:
@@ -492,7 +492,7 @@ def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplo
 def rearranged_view(table, path, folder):
     changed = replace_view_columns(
         table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
-        here=path, there=folder / "there.csv",
+        old_path=path, new_path=folder / "there.csv",
     )  # fmt: skip
     return changed.column("de").to_pylist()
 

@@ -43,7 +43,7 @@ def offline(monkeypatch, tmp_path):
         raise RuntimeError("no network")
 
     monkeypatch.setattr(benchmark_data, "_download_fashion", fail)
-    monkeypatch.setattr(benchmark_data, "FASHION_FOLDER", tmp_path / "debian")
+    monkeypatch.setattr(benchmark_data, "FASHION_DEBIAN_FOLDER", tmp_path / "debian")
     return tmp_path
 
 

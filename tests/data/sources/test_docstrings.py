@@ -32,9 +32,9 @@ def shared(): """Said of all alike."""
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    source.select_unique_functions.cache_clear()
+    source.list_unique_functions.cache_clear()
     yield tmp_path
-    source.select_unique_functions.cache_clear()
+    source.list_unique_functions.cache_clear()
 
 
 def texts(dataset: Dataset, view: int) -> list[str]:
@@ -43,8 +43,8 @@ def texts(dataset: Dataset, view: int) -> list[str]:
 
 def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -> None:
     for folder, files in (
-        ("rare", source.MIN_CLASS_FUNCTIONS - 1),
-        ("often", source.MIN_CLASS_FUNCTIONS),
+        ("rare", source.MIN_FUNCTIONS_PER_MODULE - 1),
+        ("often", source.MIN_FUNCTIONS_PER_MODULE),
         ("test", 30),
     ):
         (library / folder).mkdir()

@@ -144,7 +144,7 @@ def test_progress_of_downloads_counts_files_and_megabytes(
             yield steps.append
 
     monkeypatch.setattr(remote, "ProgressBars", Told)
-    monkeypatch.setattr(remote, "MEGABYTE", 1_000)
+    monkeypatch.setattr(remote, "BYTES_PER_MEGABYTE", 1_000)
     url = "memory://bucket/train-{000..001}.tar"
     load(url, root=tmp_path)
     size = len(archive(range(10)))

@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data.views.images import LARGE_IMAGES, SMALL_IMAGES, ImageTransform, to_lab
+from contraport.data.views.images import LARGE_IMAGE_STRENGTHS, SMALL_IMAGE_STRENGTHS, ImageTransform, to_lab
 from contraport.data.views.random_draws import RandomDraws
 
 NOTHING = replace(
-    SMALL_IMAGES["standard"], area=(1, 1), aspect=1, degrees=0, shift=0, brightness=0, contrast=0, saturation=0, hue=0,
-    gray=0, blur=0, noise=0, erased=0,
+    SMALL_IMAGE_STRENGTHS["standard"], crop_area=(1, 1), max_aspect_ratio=1, max_degrees=0, max_shift=0, brightness=0,
+    contrast=0, saturation=0, hue=0, gray_probability=0, blur_probability=0, max_noise_std=0, max_erased_fraction=0,
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def test_without_any_change_the_image_stays():
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.sampled_from([*SMALL_IMAGES.values(), *LARGE_IMAGES.values()]),
+    st.sampled_from([*SMALL_IMAGE_STRENGTHS.values(), *LARGE_IMAGE_STRENGTHS.values()]),
     st.integers(1, 3),
     st.integers(1, 5),
     st.tuples(st.integers(1, 40), st.integers(1, 40)),
@@ -59,7 +59,7 @@ def test_a_crop_of_a_ramp_keeps_its_area():
     across = torch.linspace(0, 1, 41).expand(200, 1, 41, 41)
     down = across.transpose(2, 3)
     ramps = torch.cat([across, down], dim=1)
-    views = changed(ramps, area=(0.25, 0.25), aspect=1)
+    views = changed(ramps, crop_area=(0.25, 0.25), max_aspect_ratio=1)
     width = views[:, 0, 0, -1] - views[:, 0, 0, 0]
     height = views[:, 1, -1, 0] - views[:, 1, 0, 0]
     assert torch.allclose(width, torch.tensor(0.5), atol=0.02)
@@ -106,14 +106,14 @@ def test_hue_keeps_the_amount_of_colour():
 
 
 def test_grey_takes_all_colour_by_chance():
-    views = changed(pictures(), gray=0.3)
+    views = changed(pictures(), gray_probability=0.3)
     grey = (views - views.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2, 3)) < 1e-3
     assert grey.float().mean() == pytest.approx(0.3, abs=0.1)
 
 
 def test_blur_smooths_the_chosen_images_and_keeps_their_mean():
     images = pictures(side=48, count=64)
-    views = changed(images, blur=0.5)
+    views = changed(images, blur_probability=0.5)
     ratio = views.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
     assert (ratio < 0.99).float().mean() == pytest.approx(0.45, abs=0.15)
     assert torch.allclose(views.mean(dim=(1, 2, 3)), images.mean(dim=(1, 2, 3)), atol=0.02)
@@ -121,7 +121,7 @@ def test_blur_smooths_the_chosen_images_and_keeps_their_mean():
 
 def test_noise_has_no_bias_and_at_most_its_deviation():
     images = torch.full((200, 2, 20, 20), 0.5)
-    change = changed(images, noise=0.1) - images
+    change = changed(images, max_noise_std=0.1) - images
     deviation = change.std(dim=(1, 2, 3))
     assert change.mean() == pytest.approx(0, abs=0.002)
     assert deviation.min() < 0.01
@@ -131,7 +131,7 @@ def test_noise_has_no_bias_and_at_most_its_deviation():
 
 def test_erases_one_rectangle_with_the_mean_of_the_image():
     images = pictures(count=50)
-    views = changed(images, erased=0.6)
+    views = changed(images, max_erased_fraction=0.6)
     for image, view in zip(images, views, strict=True):
         erased = ((view - image).abs() > 1e-3).any(dim=0)
         rows, columns = erased.any(dim=1).nonzero(), erased.any(dim=0).nonzero()
@@ -143,12 +143,12 @@ def test_erases_one_rectangle_with_the_mean_of_the_image():
 
 
 def test_strong_changes_are_what_the_documents_call_extreme():
-    for strengths in (SMALL_IMAGES, LARGE_IMAGES):
+    for strengths in (SMALL_IMAGE_STRENGTHS, LARGE_IMAGE_STRENGTHS):
         weak, standard, strong = (strengths[name] for name in ("weak", "standard", "strong"))
-        assert weak.area[0] > standard.area[0] > strong.area[0]
+        assert weak.crop_area[0] > standard.crop_area[0] > strong.crop_area[0]
         assert weak.brightness < standard.brightness < strong.brightness
-        assert strong.erased > 2 * standard.erased
-        assert weak.erased == weak.gray == 0
+        assert strong.max_erased_fraction > 2 * standard.max_erased_fraction
+        assert weak.max_erased_fraction == weak.gray_probability == 0
 
 
 def cie_lab(rgb):

@@ -31,7 +31,7 @@ def test_the_logarithm_of_log_uniform_numbers_is_uniform():
 
 
 def test_rotations_are_angles_either_way():
-    cosine, sine = draws().rotation(0.5, 1)
+    cosine, sine = draws().rotation_cos_sin(0.5, 1)
     angles = torch.atan2(sine, cosine)
     assert angles.shape == (20_000, 1)
     assert angles.abs().max() == pytest.approx(0.5, abs=0.001)

@@ -9,7 +9,9 @@ MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])
 
 def view(series, mean=MEAN, std=STD, **settings):
     torch.manual_seed(0)
-    strength = SeriesStrength(**{"crop": 1, "noise": 0, "scaling": 0, "masked": 0} | settings)
+    strength = SeriesStrength(
+        **{"min_crop_fraction": 1, "noise_std": 0, "max_scaling": 0, "max_masked_fraction": 0} | settings
+    )
     return SeriesTransform(strength, mean, std)(series, RandomDraws(series, None))
 
 
@@ -23,7 +25,7 @@ def test_without_any_change_the_series_stays():
 
 def test_a_crop_in_time_is_resampled_to_the_same_length():
     clock = torch.linspace(0, 1, 101).expand(300, 1, 101)
-    made = view(clock, torch.zeros(1, 1), torch.ones(1, 1), crop=0.4)[:, 0]
+    made = view(clock, torch.zeros(1, 1), torch.ones(1, 1), min_crop_fraction=0.4)[:, 0]
     speed = made[:, 1:].diff(dim=1)[:, 5:-5]
     assert torch.allclose(speed, speed[:, :1].expand_as(speed), atol=1e-4)
     kept = (made[:, -1] - made[:, 0]).sort().values
@@ -35,12 +37,12 @@ def test_a_crop_in_time_is_resampled_to_the_same_length():
 
 def test_a_crop_takes_all_channels_at_the_same_time():
     clock = torch.linspace(0, 1, 30).expand(40, 3, 30)
-    made = view(clock, torch.zeros(3, 1), torch.ones(3, 1), crop=0.4)
+    made = view(clock, torch.zeros(3, 1), torch.ones(3, 1), min_crop_fraction=0.4)
     assert torch.equal(made, made[:, :1].expand_as(made))
 
 
 def test_a_span_of_all_channels_is_masked_by_their_means():
-    made = view(series(), masked=0.5)
+    made = view(series(), max_masked_fraction=0.5)
     masked = ((made - series()) / STD).abs() > 1e-2
     for item in range(300):
         places = masked[item].any(dim=0).nonzero().flatten()
@@ -52,7 +54,7 @@ def test_a_span_of_all_channels_is_masked_by_their_means():
 
 
 def test_scaling_is_one_factor_per_channel():
-    factors = (view(series(), scaling=0.5) - MEAN) / (series() - MEAN)
+    factors = (view(series(), max_scaling=0.5) - MEAN) / (series() - MEAN)
     middle = factors.median(dim=2).values
     assert 0.49 < middle.min() < 0.55
     assert 1.45 < middle.max() < 1.51
@@ -60,7 +62,7 @@ def test_scaling_is_one_factor_per_channel():
 
 
 def test_noise_is_in_units_of_each_channel():
-    deviation = (view(series(), noise=0.3) - series()).std(dim=(0, 2)) / STD[:, 0]
+    deviation = (view(series(), noise_std=0.3) - series()).std(dim=(0, 2)) / STD[:, 0]
     assert deviation.tolist() == pytest.approx([0.3, 0.3], rel=0.05)
 
 

@@ -34,7 +34,7 @@ def test_a_span_is_cut_out():
     text = TEXTS_[0].split()
     lengths = set()
     for seed in range(30):
-        words = change([TEXTS_[0]], TextStrength(span=0.5, deleted=0), seed)[0].split()
+        words = change([TEXTS_[0]], TextStrength(min_span_fraction=0.5, deletion_probability=0), seed)[0].split()
         first = text.index(words[0])
         assert words == text[first : first + len(words)]
         lengths.add(len(words))
@@ -44,14 +44,17 @@ def test_a_span_is_cut_out():
 
 def test_words_are_deleted_with_the_given_probability():
     long = " ".join(f"w{number}" for number in range(1000))
-    kept = change([long] * 20, TextStrength(span=1, deleted=0.3))
+    kept = change([long] * 20, TextStrength(min_span_fraction=1, deletion_probability=0.3))
     shares = [len(view.split()) / 1000 for view in kept]
     assert 0.68 < sum(shares) / 20 < 0.72
     assert len(set(kept)) == 20
 
 
 def test_characters_of_scripts_without_blanks_are_words():
-    views = {change(["日本語です"], TextStrength(span=1, deleted=0.5), seed)[0] for seed in range(10)}
+    views = {
+        change(["日本語です"], TextStrength(min_span_fraction=1, deletion_probability=0.5), seed)[0]
+        for seed in range(10)
+    }
     assert len(views) > 3
 
 

@@ -9,7 +9,7 @@ MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
 
 def view(vectors, mean=MEAN, std=STD, **settings):
     torch.manual_seed(0)
-    strength = VectorStrength(**{"noise": 0, "masked": 0, "scaling": 0} | settings)
+    strength = VectorStrength(**{"noise_std": 0, "mask_probability": 0, "max_scaling": 0} | settings)
     return VectorTransform(strength, mean, std)(vectors, RandomDraws(vectors, None))
 
 
@@ -22,19 +22,19 @@ def test_without_any_change_the_vector_stays():
 
 
 def test_noise_is_in_units_of_each_feature():
-    deviation = (view(vectors(), noise=0.3) - vectors()).std(dim=0) / STD
+    deviation = (view(vectors(), noise_std=0.3) - vectors()).std(dim=0) / STD
     assert deviation.tolist() == pytest.approx([0.3, 0.3], rel=0.05)
 
 
 def test_masked_features_have_their_mean():
-    made = view(vectors(), masked=0.3)
+    made = view(vectors(), mask_probability=0.3)
     masked = made != vectors()
     assert masked.float().mean(dim=0).tolist() == pytest.approx([0.3, 0.3], abs=0.03)
     assert torch.equal(made[masked], MEAN.expand(5000, 2)[masked])
 
 
 def test_scaling_is_one_factor_about_the_mean():
-    factors = (view(vectors(), scaling=0.5) - MEAN) / (vectors() - MEAN)
+    factors = (view(vectors(), max_scaling=0.5) - MEAN) / (vectors() - MEAN)
     assert torch.allclose(factors[:, 0], factors[:, 1], rtol=1e-2)
     assert 0.49 < factors.min() < factors.max() < 1.51
 

@@ -9,7 +9,7 @@ from tests.processes import reports_of
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.data import BatchShare, Views, from_arrays, load
 from contraport.data.views.images import to_lab
-from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIX
+from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIXUP_WEIGHT
 
 STRENGTHS = ("weak", "standard", "strong")
 
@@ -107,7 +107,11 @@ def test_a_strength_after_the_name_is_that_of_the_change():
     for name in ("noise", "mixup"):
         plain, own, weaker = (
             made(Views(dataset, augment=augment), raw(dataset))[0] - raw(dataset)[0]
-            for augment in (name, f"{name}:{DEFAULT_NOISE_STD if name == 'noise' else MAX_MIX}", f"{name}:0.01")
+            for augment in (
+                name,
+                f"{name}:{DEFAULT_NOISE_STD if name == 'noise' else MAX_MIXUP_WEIGHT}",
+                f"{name}:0.01",
+            )
         )
         assert torch.equal(plain, own)
         assert 0 < weaker.norm() < 0.05 * plain.norm()

@@ -19,6 +19,7 @@ from contraport.errors import check
 __all__ = ["FORMATS", "Format", "data_format", "find_format", "list_file_suffixes"]
 
 LoadOption = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
+"""Name of an option of `load` that a format may accept."""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,14 @@ from contraport.data.splits import count_test_items, max_held_out_group_size, se
 from contraport.data.stores import ArrayStore, Store
 from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
-_PER_ITEM = ("labels", "domains", "weights", "numbers")
-_KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "y", *_PER_ITEM) for suffix in ("", "_test")]
-_NUMBERED = re.compile(r"view\d+")
-_KEY = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
+_PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
+"""Keys of arrays with one value per item."""
+_KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "y", *_PER_ITEM_KEYS) for suffix in ("", "_test")]
+"""Keys among which the error for an unknown key finds the nearest."""
+_NUMBERED_VIEW_PATTERN = re.compile(r"view\d+")
+"""Keys of views by number."""
+_RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
+"""Keys with a fixed meaning; if views have names of their own, other keys are views."""
 
 
 @data_format("arrays by name", suffixes=[".npz"])
@@ -51,7 +55,7 @@ def dataset_from_arrays(
     Raises:
         UsageError: an unknown key, or arrays that do not match.
     """
-    checked = _read_checked_arrays(arrays, path)
+    checked = _check_keys_and_convert(arrays, path)
     parts = [_select_split_arrays(checked, path, suffix="")]
     if any(key.endswith("_test") for key in checked):
         parts.append(_select_split_arrays(checked, path, suffix="_test"))
@@ -59,11 +63,11 @@ def dataset_from_arrays(
     message = f"data: {path}: must have the same arrays, shapes and types in both splits, got {described}."
     check(described[0] == described[-1], message, "splits_differ")
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if len(parts) > 1 else parts[0]
-    per_item: dict[str, Any] = {name: joined[name] for name in _PER_ITEM if name in joined}
+    per_item: dict[str, Any] = {name: joined[name] for name in _PER_ITEM_KEYS if name in joined}
     views = {name: array for name, array in joined.items() if name not in per_item}
     try:
         # Names such as "x" and "view0" are not names of views: a tuple of arrays numbers them.
-        named = tuple(views.values()) if all(map(_KEY.fullmatch, views)) else views
+        named = tuple(views.values()) if all(map(_RESERVED_KEY_PATTERN.fullmatch, views)) else views
         whole = from_arrays(named, **per_item, name=path, copy=False)
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}", kind=error.code.rpartition(".")[2]) from error
@@ -76,7 +80,7 @@ def dataset_from_arrays(
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
-    if owns_arrays and (len(chosen) == len(whole) or _is_mapped(whole.store, views)):
+    if owns_arrays and (len(chosen) == len(whole) or _is_memory_mapped(whole.store, views)):
         dataset = whole.subset(torch.from_numpy(chosen), split)
     else:
         dataset = copy_subset(whole, chosen, split)
@@ -84,7 +88,7 @@ def dataset_from_arrays(
     return dataset
 
 
-def _is_mapped(store: Store, views: Mapping[str, np.ndarray]) -> bool:
+def _is_memory_mapped(store: Store, views: Mapping[str, np.ndarray]) -> bool:
     """Return whether the only view of a store is a memory-mapped array that was not converted."""
     array = next(iter(views.values()))
     if len(views) > 1 or not isinstance(array, np.memmap) or not isinstance(store, ArrayStore):
@@ -120,7 +124,8 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
         raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 
 
-def _read_checked_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
+def _check_keys_and_convert(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
+    """Convert all values to arrays; raise `UsageError` for unknown keys or a file of features."""
     checked = {
         key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)
         for key, array in arrays.items()
@@ -130,7 +135,7 @@ def _read_checked_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     check(not {"features", "rows", "splits"} <= set(checked), message, "features_file")
     named = len(_get_custom_view_names(checked)) > 1
     for key, array in checked.items():
-        if not (named or _KEY.fullmatch(key)):
+        if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
             raise unknown_name_error(f"data: {path}: key", key, _KNOWN_KEYS)
         good = isinstance(array, np.ndarray) and array.ndim > 0
         check(good, f"data: {path}: {key!r} must be an array with one row per item.", "shape")
@@ -140,9 +145,9 @@ def _read_checked_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
 def _get_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
     """Return the names that the user chose for the views; empty if a view has a reserved name such as x."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
-    if any(name == "x" or _NUMBERED.fullmatch(name) for name in names):
+    if any(name == "x" or _NUMBERED_VIEW_PATTERN.fullmatch(name) for name in names):
         return []
-    return [name for name in names if not _KEY.fullmatch(name)]
+    return [name for name in names if not _RESERVED_KEY_PATTERN.fullmatch(name)]
 
 
 def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
@@ -157,7 +162,7 @@ def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: st
     check(not extra, message, "view_keys")
     check(not {"labels", "y"} <= names.keys(), f"data: {path}: must have 'labels' or 'y', got both.", "conflict")
     part = {view: arrays[names[view]] for view in views}
-    for name in ("y", *_PER_ITEM):
+    for name in ("y", *_PER_ITEM_KEYS):
         if name in names:
             part["labels" if name == "y" else name] = arrays[names[name]]
     rows = {key: len(array) for key, array in part.items()}

@@ -16,25 +16,31 @@ from contraport._utils.formatting import format_options
 from contraport.data.formats.columns import can_hold_encoded_images, holds_lists, holds_strings
 from contraport.errors import UsageError, check, check_name, unknown_name_error
 
-LABEL_NAMES = ("label", "labels", "y", "class", "target")
-DOMAIN_NAMES = ("domain", "domains")
-KEY_NAMES = ("id",)
-_NAMES_BY_ROLE = {
-    "labels": LABEL_NAMES, "numbers": (), "domains": DOMAIN_NAMES, "split": ("split",), "weights": (), "sequence": (),
-    "keys": KEY_NAMES,
+LABEL_COLUMN_NAMES = ("label", "labels", "y", "class", "target")
+"""Names, in upper or lower case, of columns that are read as labels."""
+DOMAIN_COLUMN_NAMES = ("domain", "domains")
+"""Names, in upper or lower case, of columns that are read as domains."""
+KEY_COLUMN_NAMES = ("id",)
+"""Names, in upper or lower case, of columns that are read as the names of the rows."""
+_COLUMN_NAMES_BY_ROLE = {
+    "labels": LABEL_COLUMN_NAMES, "numbers": (), "domains": DOMAIN_COLUMN_NAMES, "split": ("split",), "weights": (),
+    "sequence": (), "keys": KEY_COLUMN_NAMES,
 }  # fmt: skip
 """Column names that imply a role, in upper or lower case. Roles without such names must be declared."""
-ROLES = ("views", *_NAMES_BY_ROLE)
-_ROW_NUMBER_NAMES = ("", "id", "index", "unnamed: 0")
+ROLES = ("views", *_COLUMN_NAMES_BY_ROLE)
+"""All roles that a column can have."""
+_ROW_NUMBER_COLUMN_NAMES = ("", "id", "index", "unnamed: 0")
 """Names of columns with row numbers, which are not read as features."""
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+_PANDAS_INDEX_PATTERN = re.compile(r"__index_level_\d+__")
 """Column name that pandas writes for an index without a name."""
-_TEXT = re.compile(
+_TEXT_COLUMN_PATTERN = re.compile(
     r"(text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
     r"comment|premise|hypothesis|summary)s?_?\d*",
     re.IGNORECASE,
 )
-_VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
+"""Column names that imply texts."""
+_NUMBERED_VIEW_PATTERN = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
+"""Column names that imply a view by its number, such as ``view0.x``."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,17 +51,19 @@ class ColumnRoles:
 
     Attributes:
         views: columns of each view.
-        by_role: column of the classes ("labels"), regression targets ("numbers"), "domains", splits ("split"), training
-            "weights", names of the rows ("keys"), and of what is equal in the frames of one time series ("sequence");
-            None for a role without a column.
-        maybe_files: string columns in a table that also has number columns: either file names, or texts to learn from.
-        undeclared_texts: string columns used as views, although neither their names nor the user declare them as texts.
+        column_by_role: column of the classes ("labels"), regression targets ("numbers"), "domains", splits ("split"),
+            training "weights", names of the rows ("keys"), and identifiers of the time series that a row is a frame of
+            ("sequence"); None for a role without a column.
+        possible_file_columns: string columns in a table that also has number columns: either file names, or texts to
+            learn from.
+        undeclared_text_columns: string columns used as views, although neither their names nor the user declare them as
+            texts.
     """
 
     views: tuple[tuple[str, ...], ...]
-    by_role: dict[str, str | None]
-    maybe_files: tuple[str, ...] = ()
-    undeclared_texts: tuple[str, ...] = ()
+    column_by_role: dict[str, str | None]
+    possible_file_columns: tuple[str, ...] = ()
+    undeclared_text_columns: tuple[str, ...] = ()
 
 
 def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
@@ -78,7 +86,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
 
     >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
     >>> roles = infer_roles(schema, {"domains": "site"}, "table.csv")
-    >>> roles.views, roles.by_role["labels"], roles.by_role["domains"], roles.by_role["split"]
+    >>> roles.views, roles.column_by_role["labels"], roles.column_by_role["domains"], roles.column_by_role["split"]
     ((('x', 'z'),), 'y', 'site', None)
     """
     explicit = dict(columns or {})
@@ -87,22 +95,22 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     check(not repeated, f"data: {where}: must have distinct names of columns, got {repeated} repeatedly.", "columns")
     for role in explicit:
         check_name("columns", role, ROLES)
-    by_role = {
-        role: _get_explicit_column(explicit[role], role, names, where)
+    column_by_role = {
+        role: _check_declared_column(explicit[role], role, names, where)
         if role in explicit
-        else _find_column_by_name(role, implied, names, where)
-        for role, implied in _NAMES_BY_ROLE.items()
+        else _find_column_by_name(role, role_names, names, where)
+        for role, role_names in _COLUMN_NAMES_BY_ROLE.items()
     }
-    labels = by_role["labels"]
-    if labels and by_role["numbers"] is None and pa.types.is_floating(schema.field(labels).type):
+    labels = column_by_role["labels"]
+    if labels and column_by_role["numbers"] is None and pa.types.is_floating(schema.field(labels).type):
         _log.info("%s: column %r holds regression targets, not classes", where, labels)
-        by_role |= {"labels": None, "numbers": labels}
-    used = [name for name in by_role.values() if name is not None]
-    maybe_files: tuple[str, ...] = ()
-    undeclared_texts: tuple[str, ...] = ()
+        column_by_role |= {"labels": None, "numbers": labels}
+    used = [name for name in column_by_role.values() if name is not None]
+    possible_file_columns: tuple[str, ...] = ()
+    undeclared_text_columns: tuple[str, ...] = ()
     if explicit.get("views") is None:
-        rest = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
-        views, maybe_files, undeclared_texts = _infer_views(schema, rest, where)
+        unassigned = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
+        views, possible_file_columns, undeclared_text_columns = _infer_views(schema, unassigned, where)
     else:
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
@@ -113,7 +121,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     used += [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
-    return ColumnRoles(tuple(views), by_role, maybe_files, undeclared_texts)
+    return ColumnRoles(tuple(views), column_by_role, possible_file_columns, undeclared_text_columns)
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
@@ -136,7 +144,7 @@ def is_text_column_name(name: str) -> bool:
     >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)
     """
-    return _TEXT.fullmatch(name) is not None
+    return _TEXT_COLUMN_PATTERN.fullmatch(name) is not None
 
 
 def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -165,11 +173,11 @@ def suggest_view_patterns(names: Sequence[str]) -> list[str]:
     return patterns if distinct and 2 <= len(patterns) <= 4 else ["audio_*", "image_*"]
 
 
-def abridge(names: Sequence[str]) -> list[str]:
+def abridge_names(names: Sequence[str]) -> list[str]:
     """Abridge a list of more than 20 names to the first 18, dots and the last.
 
-    >>> len(abridge([str(number) for number in range(20)])), abridge([str(number) for number in range(99)])[-3:]
-    (20, ['17', '...', '98'])
+    >>> abridge_names([str(number) for number in range(99)])[-3:]
+    ['17', '...', '98']
     """
     return list(names) if len(names) <= 20 else [*names[:18], "...", names[-1]]
 
@@ -177,18 +185,22 @@ def abridge(names: Sequence[str]) -> list[str]:
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
     """Return whether a column contains row numbers, judged by its name or because it was a data frame's index."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    was_index = _PANDAS_INDEX.fullmatch(name) is not None or (name in index and not _is_own_view(schema.field(name)))
-    return name.lower() in _ROW_NUMBER_NAMES or was_index
+    was_index = _PANDAS_INDEX_PATTERN.fullmatch(name) is not None or (
+        name in index and not _is_separate_view(schema.field(name))
+    )
+    return name.lower() in _ROW_NUMBER_COLUMN_NAMES or was_index
 
 
-def _get_explicit_column(name: Any, role: str, names: list[str], where: str) -> str | None:
+def _check_declared_column(name: Any, role: str, names: list[str], where: str) -> str | None:
+    """Return a column that the user declared for a role; raise `UsageError` if it does not exist."""
     if name is not None and name not in names:
         raise unknown_name_error(f"columns: {role}: column of {where}", name, names)
     return None if name is None else str(name)
 
 
-def _find_column_by_name(role: str, implied: Sequence[str], names: list[str], where: str) -> str | None:
-    found = [name for name in names if name.lower() in implied]
+def _find_column_by_name(role: str, role_names: Sequence[str], names: list[str], where: str) -> str | None:
+    """Return the only column with one of the names of a role, None if there is none."""
+    found = [name for name in names if name.lower() in role_names]
     message = (
         f"data: {where}: must have one column of {role}, got {found}; choose one, such as by "
         f"{format_options(columns={role: (found or names)[0]})}."
@@ -198,33 +210,38 @@ def _find_column_by_name(role: str, implied: Sequence[str], names: list[str], wh
 
 
 def _infer_views(
-    schema: pa.Schema, rest: list[str], where: str
+    schema: pa.Schema, unassigned: list[str], where: str
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Infer `views`, `maybe_files` and `undeclared_texts` of `ColumnRoles` from the columns without another role."""
-    check(len(rest) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
-    matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
+    """Infer the views from the columns without another role.
+
+    Returns:
+        `views`, `possible_file_columns` and `undeclared_text_columns` of `ColumnRoles`.
+    """
+    check(len(unassigned) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
+    matches = {name: match for name in unassigned if (match := _NUMBERED_VIEW_PATTERN.fullmatch(name))}
     if matches:
-        others = sorted(set(rest) - set(matches))
+        others = sorted(set(unassigned) - set(matches))
         only = format_options(columns={"views": list(matches)})
         message = f"data: {where}: there are columns {others} beside view0, view1, ...; leave them out by {only}."
         check(not others, message, "ambiguous_columns")
         numbers = sorted({int(match[1]) for match in matches.values()})
         good = numbers == list(range(len(numbers)))
         check(good, f"data: {where}: must have view0, view1, ... without a gap, got {numbers}.", "view_keys")
-        return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers], (), ()
-    alone = [name for name in rest if _is_own_view(schema.field(name))]
-    features = tuple(name for name in rest if name not in alone)
+        return [tuple(name for name in unassigned if int(matches[name][1]) == number) for number in numbers], (), ()
+    alone = [name for name in unassigned if _is_separate_view(schema.field(name))]
+    features = tuple(name for name in unassigned if name not in alone)
     for name in features:
         if alone and is_text_column_name(name):
             _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
-    undeclared_texts = tuple(
+    undeclared_text_columns = tuple(
         name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name)
     )
     views = [(name,) for name in alone] + ([features] if features else [])
-    return (views, undeclared_texts, ()) if features else (views, (), undeclared_texts)
+    return (views, undeclared_text_columns, ()) if features else (views, (), undeclared_text_columns)
 
 
-def _is_own_view(column: pa.Field) -> bool:
+def _is_separate_view(column: pa.Field) -> bool:
+    """Return whether a column is a view by itself: lists, images or strings."""
     return holds_lists(column) or can_hold_encoded_images(column) or holds_strings(column)
 
 
@@ -238,7 +255,7 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
     found = tuple(name for name in names if fnmatchcase(name, view))
     if not found and any(sign in view for sign in "*?["):
         message = f"columns: views: no column of {where} matches {view!r}; its columns are "
-        raise UsageError(f"{message}{', '.join(abridge(names))}.", kind="unknown")
+        raise UsageError(f"{message}{', '.join(abridge_names(names))}.", kind="unknown")
     if not found:
         raise unknown_name_error(f"columns: views: column of {where}", view, names)
     return found

@@ -15,32 +15,35 @@ from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.errors import UsageError, check
 
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-_STRINGS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+# Functions of an Arrow type that return whether it is one of a list, a number or a string.
+_LIST_TYPE_TESTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_NUMBER_TYPE_TESTS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+_STRING_TYPE_TESTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def can_hold_encoded_images(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images: bytes, or Hugging Face's struct of bytes and path."""
-    kind = _get_value_type(field.type)
+    kind = _unwrap_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
     return bool(in_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def holds_lists(field: pa.Field) -> bool:
     """Return whether each row of a column holds a list, read as an array."""
-    return _is_any(_get_value_type(field.type), _LISTS)
+    return _passes_any_test(_unwrap_type(field.type), _LIST_TYPE_TESTS)
 
 
 def holds_strings(field: pa.Field) -> bool:
     """Return whether a column holds strings: texts, or names of files."""
-    return _is_any(_get_value_type(field.type), _STRINGS)
+    return _passes_any_test(_unwrap_type(field.type), _STRING_TYPE_TESTS)
 
 
 def holds_lists_of_texts(field: pa.Field) -> bool:
     """Return whether a column holds lists of strings, such as several captions in each row."""
-    kind = _get_value_type(field.type)
-    return _is_any(kind, _LISTS) and _is_any(_get_value_type(kind.value_type), _STRINGS)
+    kind = _unwrap_type(field.type)
+    return _passes_any_test(kind, _LIST_TYPE_TESTS) and _passes_any_test(
+        _unwrap_type(kind.value_type), _STRING_TYPE_TESTS
+    )
 
 
 def holds_texts(table: pa.Table, name: str) -> bool:
@@ -72,14 +75,14 @@ def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
     """
     column = unwrap_column(table, name)
     _check_no_nulls(column, name, "a value", where)
-    if _is_any(column.type, _STRINGS):
+    if _passes_any_test(column.type, _STRING_TYPE_TESTS):
         values = np.array(column.to_pylist(), dtype=np.str_)
-        row = _find_first(values == "")
-        message = f"{_column_label(where, name)}: must have a value in each row, got an empty text in row {row}."
+        row = _find_first_true(values == "")
+        message = f"{_describe_column(where, name)}: must have a value in each row, got an empty text in row {row}."
         check(bool((values != "").all()), message, "missing_value")
         return values
-    good = _is_any(column.type, (pa.types.is_integer, pa.types.is_boolean))
-    check(good, f"{_column_label(where, name)}: must be integers or text, got {column.type}.", "not_categorical")
+    good = _passes_any_test(column.type, (pa.types.is_integer, pa.types.is_boolean))
+    check(good, f"{_describe_column(where, name)}: must be integers or text, got {column.type}.", "not_categorical")
     return np.asarray(column.to_numpy())
 
 
@@ -98,14 +101,15 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
 
 
 def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
+    """Read a column of numbers, lists of numbers or numbers as text; one row per item."""
     _check_no_nulls(column, name, "a number", where)
-    if _is_any(column.type, _STRINGS):
+    if _passes_any_test(column.type, _STRING_TYPE_TESTS):
         values = column.to_pylist()
         row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
-        message = f"{_column_label(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
+        message = f"{_describe_column(where, name)}: must be numbers, got the text {values[row]!r} in row {row}."
         raise UsageError(message, kind="not_numeric")
-    good = _is_any(column.type, _NUMBERS)
-    check(good, f"{_column_label(where, name)}: must be numbers, got {column.type}.", "not_numeric")
+    good = _passes_any_test(column.type, _NUMBER_TYPE_TESTS)
+    check(good, f"{_describe_column(where, name)}: must be numbers, got {column.type}.", "not_numeric")
     numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
     _check_finite(numbers, 1, name, where)
     return numbers
@@ -115,22 +119,24 @@ def _read_lists(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     """Read a column of lists, nested to any depth, as one array."""
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]
-    while _is_any(values.type, _LISTS):
+    while _passes_any_test(values.type, _LIST_TYPE_TESTS):
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         odd = lengths != lengths[0]
         if odd.any() or lengths[0] == 0:
-            row = _find_first(odd) * shape[0] // len(lengths)
+            row = _find_first_true(odd) * shape[0] // len(lengths)
             message = f"must have lists of one positive length, got lengths {sorted(set(lengths.tolist()))[:5]}"
-            raise UsageError(f"{_column_label(where, name)}: {message}, see row {row}.", kind="list_lengths")
+            raise UsageError(f"{_describe_column(where, name)}: {message}, see row {row}.", kind="list_lengths")
         shape.append(int(lengths[0]))
         values = values.flatten()
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
-    good = _is_any(values.type, _NUMBERS)
-    check(good, f"{_column_label(where, name)}: must have lists of numbers, got lists of {values.type}.", "not_numeric")
+    good = _passes_any_test(values.type, _NUMBER_TYPE_TESTS)
+    check(
+        good, f"{_describe_column(where, name)}: must have lists of numbers, got lists of {values.type}.", "not_numeric"
+    )
     per_row = len(values) // shape[0]
     if values.null_count:
-        row = _find_first(values.is_null().to_numpy(zero_copy_only=False)) // per_row
-        message = f"{_column_label(where, name)}: must have a number in each place, got nothing in row {row}."
+        row = _find_first_true(values.is_null().to_numpy(zero_copy_only=False)) // per_row
+        message = f"{_describe_column(where, name)}: must have a number in each place, got nothing in row {row}."
         raise UsageError(message, kind="missing_value")
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     _check_finite(numbers, per_row, name, where)
@@ -144,7 +150,7 @@ def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
         UsageError: a row has no text.
     """
     texts = ["" if text is None else text for text in unwrap_column(table, name).to_pylist()]
-    check_nonempty_texts(_column_label(where, name), texts)
+    check_nonempty_texts(_describe_column(where, name), texts)
     return texts
 
 
@@ -163,7 +169,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         message = f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}"
         roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "a text": {"views": [name, "..."]}}
         hint = "declare " + ", ".join(f"{what} by {format_options(columns=columns)}" for what, columns in roles.items())
-        raise UsageError(f"{_column_label(where, name)}: {message}; {hint}", kind="not_file_names")
+        raise UsageError(f"{_describe_column(where, name)}: {message}; {hint}", kind="not_file_names")
     return files
 
 
@@ -192,13 +198,13 @@ def group_sequences(
     short, long = lengths.argmin(), lengths.argmax()
     message = f"must have sequences of one length, got {lengths[long]} rows with {values[first[long]]} and "
     message += f"{lengths[short]} with {values[first[short]]}."
-    check(lengths[short] == lengths[long], f"{_column_label(where, sequence)}: {message}", "sequence_lengths")
+    check(lengths[short] == lengths[long], f"{_describe_column(where, sequence)}: {message}", "sequence_lengths")
     by_start = first.argsort()  # in the order in which they begin
     frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
     columns: dict[str, Any] = {}
     for names in views:
         numbers = read_number_columns(table, names, where)
-        message = f"{_column_label(where, names[0])}: must be numbers in the rows of a sequence, got arrays."
+        message = f"{_describe_column(where, names[0])}: must be numbers in the rows of a sequence, got arrays."
         check(numbers.ndim == 2, message, "sequence_of_arrays")
         series = numbers[frames].transpose(0, 2, 1)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
@@ -208,7 +214,7 @@ def group_sequences(
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)
         example = values[frames[varies.argmax(), 0]]
-        message = f"{_column_label(where, name)}: must have one value per sequence, got several with {example}."
+        message = f"{_describe_column(where, name)}: must have one value per sequence, got several with {example}."
         check(not varies.any(), message, "sequence_values")
         columns[name] = column.take(pa.array(frames[:, 0]))
     return pa.table(columns), frames[:, 0]
@@ -236,7 +242,7 @@ def mask_empty_rows(table: pa.Table) -> np.ndarray:
     for name in table.column_names:
         column = unwrap_column(table, name)
         missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
-        if _is_any(column.type, _STRINGS):
+        if _passes_any_test(column.type, _STRING_TYPE_TESTS):
             missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
         empty &= missing.to_numpy()
     return empty
@@ -257,34 +263,40 @@ def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _check_finite(numbers: np.ndarray, per_row: int, name: str, where: str) -> None:
+    """Raise `UsageError` if a number is NaN or infinite; it names the first such row."""
     finite = np.isfinite(numbers)
     if not finite.all():
-        first = _find_first(~finite)
-        message = f"{_column_label(where, name)}: must be finite, got {numbers[first]} in row {first // per_row}."
+        first = _find_first_true(~finite)
+        message = f"{_describe_column(where, name)}: must be finite, got {numbers[first]} in row {first // per_row}."
         raise UsageError(message, kind="not_finite")
 
 
 def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:
+    """Raise `UsageError` if a column has empty cells; it names the first such row."""
     if column.null_count:
-        first = _find_first(np.asarray(column.is_null().to_numpy()))
+        first = _find_first_true(np.asarray(column.is_null().to_numpy()))
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
         message += f"first in row {first}; fill them in, or leave these rows out."
-        raise UsageError(f"{_column_label(where, name)}: {message}", kind="missing_value")
+        raise UsageError(f"{_describe_column(where, name)}: {message}", kind="missing_value")
 
 
-def _get_value_type(kind: pa.DataType) -> pa.DataType:
+def _unwrap_type(kind: pa.DataType) -> pa.DataType:
+    """Return the value type of a dictionary, or the storage type of an extension type."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def _is_any(kind: pa.DataType, predicates: Sequence[Any]) -> bool:
+def _passes_any_test(kind: pa.DataType, predicates: Sequence[Any]) -> bool:
+    """Return whether an Arrow type satisfies any of some predicates."""
     return any(predicate(kind) for predicate in predicates)
 
 
-def _find_first(mask: np.ndarray) -> int:
+def _find_first_true(mask: np.ndarray) -> int:
+    """Return the index of the first True value."""
     return int(np.argmax(mask))
 
 
-def _column_label(where: str, name: str) -> str:
+def _describe_column(where: str, name: str) -> str:
+    """Return a column's description for messages."""
     return f"data: {where}: column {name!r}"

@@ -9,22 +9,24 @@ import numpy as np
 from contraport.data.coupling import find_key_positions, from_coupling
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.tables import SUFFIXES, load_table, read_table
+from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.splits import split_names_to_masks
 from contraport.errors import check
 
-PARTS = ("rows", "columns", "pairs")
+TABLE_NAMES = ("rows", "columns", "pairs")
+"""Names of the three tables of a coupling, without the suffixes of their files."""
 
 
-def _list_tables(folder: str, part: str) -> list[Path]:
-    return [path for suffix in SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
+def _list_table_files(folder: str, part: str) -> list[Path]:
+    """Return the existing files of one of the tables, one for each suffix."""
+    return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 
 def is_coupling_folder(folder: str) -> bool:
     """Return whether a folder has a table of pairs and one of rows or columns; reading requires all three tables."""
-    if not Path(folder).is_dir() or not _list_tables(folder, "pairs"):
+    if not Path(folder).is_dir() or not _list_table_files(folder, "pairs"):
         return False
-    return any(_list_tables(folder, part) for part in PARTS[:2])
+    return any(_list_table_files(folder, part) for part in TABLE_NAMES[:2])
 
 
 @data_format("a coupling", recognizes=is_coupling_folder, options=["image_size", "test_fraction"])
@@ -35,14 +37,16 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     columns ``row`` and ``column`` with these keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
     files = {}
-    for part in PARTS:
-        tables = _list_tables(path, part)
-        message = f"data: {path} is a coupling without a table {part!r} ({', '.join(SUFFIXES)})."
+    for part in TABLE_NAMES:
+        tables = _list_table_files(path, part)
+        message = f"data: {path} is a coupling without a table {part!r} ({', '.join(TABLE_SUFFIXES)})."
         check(len(tables) > 0, message, "no_table")
         names = ", ".join(file.name for file in tables)
         check(len(tables) == 1, f"data: {path} must have one table {part!r}, got {names}.", "tables")
         files[part] = tables[0]
-    sides = {part: load_table(str(files[part]), "train", image_size=image_size, test_fraction=0) for part in PARTS[:2]}
+    sides = {
+        part: load_table(str(files[part]), "train", image_size=image_size, test_fraction=0) for part in TABLE_NAMES[:2]
+    }
     table = read_table(str(files["pairs"]))
     check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")
     for column in ("row", "column"):

@@ -21,7 +21,8 @@ from contraport.data.splits import TEST_SPLIT_NAMES, Masks
 from contraport.data.stores import PackedTextStore
 from contraport.errors import check, check_regular_file, unreadable_error
 
-TEXTS = frozenset((".txt",))
+TEXT_SUFFIXES = frozenset((".txt",))
+"""Suffixes of text files."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +52,9 @@ def load_image_or_text_folder(
     texts. Texts are UTF-8 and held in memory.
     """
     parents, files, texts, is_test = _scan_folder(Path(folder))
-    items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes(parents, folder)
+    items = ItemMetadata(folder, len(files)) if ignore_labels else _classes_and_domains_from_folders(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
-    if _suffix(files[0]) in TEXTS:
+    if _get_lower_suffix(files[0]) in TEXT_SUFFIXES:
         contents = [read_stripped_text(file) for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
@@ -98,7 +99,7 @@ def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
 
 def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
     """Warn of folders beside the split folders; raise `UsageError` if train/ may be a class rather than a split."""
-    suffixes = IMAGE_SUFFIXES if list_files(train, IMAGE_SUFFIXES) else TEXTS
+    suffixes = IMAGE_SUFFIXES if list_files(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
     full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]
     shown = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
     message = f"data: {folder} has files in {train.name}/ and in {shown}, but no folder test/. "
@@ -128,7 +129,7 @@ def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
         files += [
             os.path.normpath(os.path.join(inside, name))
             for name in names
-            if not name.startswith(".") and _suffix(name) in suffixes
+            if not name.startswith(".") and _get_lower_suffix(name) in suffixes
         ]
     return sorted(files)
 
@@ -153,21 +154,28 @@ def _scan_folder(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[st
     Without images, the texts are in their place.
     """
     parts = [part for part in find_train_test_folders(folder) if part is not None]
-    listed = [list_files(part, IMAGE_SUFFIXES | TEXTS) for part in parts]
-    suffixes = IMAGE_SUFFIXES if any(_suffix(file) in IMAGE_SUFFIXES for files in listed for file in files) else TEXTS
+    listed = [list_files(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
+    suffixes = (
+        IMAGE_SUFFIXES
+        if any(_get_lower_suffix(file) in IMAGE_SUFFIXES for files in listed for file in files)
+        else TEXT_SUFFIXES
+    )
     parents, chosen, texts, is_test = [], [], set[str](), list[bool]()
     for number, (part, files) in enumerate(zip(parts, listed, strict=True)):
-        matching = [file for file in files if _suffix(file) in suffixes]
-        expected = f"images ({' '.join(sorted(IMAGE_SUFFIXES))})" + (" or texts (.txt)" if suffixes is TEXTS else "")
+        matching = [file for file in files if _get_lower_suffix(file) in suffixes]
+        expected = f"images ({' '.join(sorted(IMAGE_SUFFIXES))})" + (
+            " or texts (.txt)" if suffixes is TEXT_SUFFIXES else ""
+        )
         check(len(matching) > 0, f"data: {part} must have {expected}, found none.", "empty")
         parents += [PurePath(file).parts[:-1] for file in matching]
         chosen += [str(part / file) for file in matching]
-        texts |= {str(part / file) for file in files if _suffix(file) in TEXTS}
+        texts |= {str(part / file) for file in files if _get_lower_suffix(file) in TEXT_SUFFIXES}
         is_test += [number == 1] * len(matching)
     return parents, chosen, texts, np.array(is_test) if len(parts) == 2 else None
 
 
-def _suffix(file: str) -> str:
+def _get_lower_suffix(file: str) -> str:
+    """Return the suffix of a file in lower case, with its dot."""
     return os.path.splitext(file)[1].lower()
 
 
@@ -187,7 +195,7 @@ def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] 
     return captions
 
 
-def _read_classes(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
+def _classes_and_domains_from_folders(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
     """Read the classes and domains from the names of the parent folders of the images."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):

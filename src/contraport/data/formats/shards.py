@@ -22,7 +22,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.column_roles import DOMAIN_NAMES, LABEL_NAMES
+from contraport.data.formats.column_roles import DOMAIN_COLUMN_NAMES, LABEL_COLUMN_NAMES
 from contraport.data.formats.image_and_text_files import list_files
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, View
@@ -30,12 +30,16 @@ from contraport.data.splits import TEST_SPLIT_NAMES, Positions
 from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
-_IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "npy", "txt", "cls", "json"
+_BRACES_PATTERN = re.compile(r"\{([^{}]*)\}")
+"""One pair of braces and its content."""
+_RANGE_PATTERN = re.compile(r"(\d+)\.\.(\d+)")
+"""Range of numbers in braces, such as 000..003."""
 _MAX_ARCHIVES = 1_000_000
-_BLOCK = tarfile.BLOCKSIZE
-_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+"""Maximum number of archives in a range of numbers in braces."""
+_TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
+_INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
+"""Integers of at most 18 digits without leading zeros."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,16 +77,16 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     """
     archives, held_out = _select_archives(_find_archives(data), data)
     samples: list[_Sample] = []
-    ignored = Counter[str]()
+    ignored_counts = Counter[str]()
     for number, archive in enumerate(archives):
-        samples += _read_samples(number, archive, ignored)
+        samples += _read_samples(number, archive, ignored_counts)
     check(len(samples) > 0, f"data: {data} has no image (.jpg, .png, ...), array (.npy) or text (.txt).", "empty")
     # The views are the fields of most samples, so that a stray field is no view.
     fields = sorted(Counter(frozenset(sample.views) for sample in samples).most_common(1)[0][0])
     rows = np.array([row for row, sample in enumerate(samples) if sample.views.keys() >= set(fields)], dtype=np.int64)
     complete = [samples[row] for row in rows.tolist()]
-    if ignored:
-        _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored.most_common()))
+    if ignored_counts:
+        _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored_counts.most_common()))
     if len(complete) < len(samples):
         _log.warning("%s: %d samples lack one of %s and are left out", data, len(samples) - len(complete), fields)
     labels, class_names = _encode_classes(complete, "label", data)
@@ -101,21 +105,23 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         keys=[f"{archives[sample.archive]}:{sample.key}" for sample in complete],
     )
     views = [_build_view(archives, complete, field) for field in fields]
-    return items.build_dataset(split, views, image_size=image_size, view_names=name_field_views(fields))
+    return items.build_dataset(split, views, image_size=image_size, view_names=derive_field_view_names(fields))
 
 
-def name_field_views(fields: Sequence[str]) -> tuple[str, ...]:
+def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:
     """Return the view name of each field of a shard: the field without its suffix, such as "left" for "left.npy".
 
-    >>> name_field_views(["image", "left.npy", "txt"])
+    >>> derive_field_view_names(["image", "left.npy", "txt"])
     ('image', 'left', 'text')
     """
-    fields = ["text" if field == _TEXT else field for field in fields]
+    fields = ["text" if field == _TEXT_FIELD else field for field in fields]
     stems = [field.rpartition(".")[0] or field for field in fields]
     return tuple(stem if stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
 class _Sample(NamedTuple):
+    """Sample of a tar archive, before its members are read."""
+
     archive: int
     key: str
     views: dict[str, tuple[int, int]]  # offset and size of each field in the archive
@@ -176,7 +182,7 @@ class ArrayMemberStore(DecodingStore):
         return (self.shape,)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (_read_arrays(self.encoded, positions.tolist()),)
+        return (_read_array_members(self.encoded, positions.tolist()),)
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,7 @@ class TextMemberStore(DecodingStore):
 
 
 def _find_archives(data: str) -> list[str]:
+    """Return the paths of the archives that a path, a brace pattern or a folder names."""
     path = Path(data)
     if path.is_dir():
         return [str(path / file) for file in list_files(path, {".tar"})]
@@ -213,13 +220,14 @@ def expand_braces(pattern: str) -> Iterator[str]:
     >>> list(expand_braces("{train,test}-{08..10}.tar"))[2:5]
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
     """
-    pieces = _BRACES.split(pattern)  # plain texts at even places, contents of braces at odd ones
+    pieces = _BRACES_PATTERN.split(pattern)  # plain texts at even places, contents of braces at odd ones
     choices = [_expand_alternatives(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
     return ("".join(parts) for parts in itertools.product(*choices))
 
 
 def _expand_alternatives(content: str) -> list[str]:
-    match = _RANGE.fullmatch(content)
+    """Return the strings that the content of a pair of braces stands for."""
+    match = _RANGE_PATTERN.fullmatch(content)
     if match is None:
         return content.split(",")
     first, last = int(match[1]), int(match[2])
@@ -248,55 +256,57 @@ def _find_test_split_name(archive: str) -> str | None:
     return by_file or next((name for name in TEST_SPLIT_NAMES if path.parent.name == name), None)
 
 
-def _read_samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
-    """Yield the samples of an archive that have at least one view; count the unused fields in `ignored`."""
+def _read_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
+    """Yield the samples of an archive that have at least one view; count the unused fields in `ignored_counts`."""
     check_regular_file("data", archive)
-    shown = (member for member in iterate_members(archive, ignored) if not PurePath(member.path).name.startswith("."))
+    shown = (
+        member for member in iterate_members(archive, ignored_counts) if not PurePath(member.path).name.startswith(".")
+    )
     with open(archive, "rb") as file:
-        for key, group in itertools.groupby(shown, key=lambda member: _split_key(member.path)[0]):
+        for key, group in itertools.groupby(shown, key=lambda member: _split_into_key_and_field(member.path)[0]):
             views: dict[str, tuple[int, int]] = {}
             metadata: dict[str, str] = {}
             for member in group:
-                field = _split_key(member.path)[1]
+                field = _split_into_key_and_field(member.path)[1]
                 kind = field.rpartition(".")[2]
-                if kind == _TEXT and member.size == 0:
-                    ignored[f"empty .{field}"] += 1
-                elif kind in (_IMAGE, _ARRAY, _TEXT):
+                if kind == _TEXT_FIELD and member.size == 0:
+                    ignored_counts[f"empty .{field}"] += 1
+                elif kind in (_IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD):
                     message = f"data: {archive}: the sample {key!r} has two files for its {field!r}."
                     check(field not in views, message, "repeated_field")
                     views[sys.intern(field)] = member.offset, member.size
-                elif field in (_CLASS, _JSON):
+                elif field in (_CLASS_FIELD, _JSON_FIELD):
                     file.seek(member.offset)
-                    metadata |= _parse_metadata(field, file.read(member.size), f"{archive}: {member.path}")
+                    metadata |= _parse_label_and_domain(field, file.read(member.size), f"{archive}: {member.path}")
                 else:
-                    ignored[f".{field}"] += 1
+                    ignored_counts[f".{field}"] += 1
             if views:
-                yield _Sample(number, key, views, metadata.get("label"), metadata.get("domain"))
+                yield _Sample(archive_index, key, views, metadata.get("label"), metadata.get("domain"))
 
 
-def _split_key(path: str) -> tuple[str, str]:
+def _split_into_key_and_field(path: str) -> tuple[str, str]:
     """Split the path of an archive member into the key of its sample and its field; all image suffixes are one field.
 
-    >>> _split_key("a.b/0001.left.JPG")
+    >>> _split_into_key_and_field("a.b/0001.left.JPG")
     ('a.b/0001', 'left.image')
     """
     folder, slash, name = path.rpartition("/")
     stem, _, field = name.partition(".")
     before, dot, suffix = field.lower().rpartition(".")
-    return folder + slash + stem, before + dot + (_IMAGE if f".{suffix}" in IMAGE_SUFFIXES else suffix)
+    return folder + slash + stem, before + dot + (_IMAGE_FIELD if f".{suffix}" in IMAGE_SUFFIXES else suffix)
 
 
-def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
+def _parse_label_and_domain(field: str, content: bytes, where: str) -> dict[str, str]:
     """Return the label and the domain in a `.cls` or `.json` file."""
     try:
-        if field == _CLASS:
+        if field == _CLASS_FIELD:
             return {"label": content.decode().strip()}
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise unreadable_error(f"data: {where}", f".{field}", error) from error
     check(isinstance(values, dict), f"data: {where} must be an object, got {type(values).__name__}.", "json")
     metadata = {}
-    for role, names in (("label", LABEL_NAMES), ("domain", DOMAIN_NAMES)):
+    for role, names in (("label", LABEL_COLUMN_NAMES), ("domain", DOMAIN_COLUMN_NAMES)):
         found = [value for name, value in values.items() if name.lower() in names]
         check(len(found) < 2, f"data: {where} must have one {role}, got {found}.", "json")
         if found:
@@ -313,22 +323,23 @@ def _encode_classes(samples: list[_Sample], role: str, data: str) -> tuple[np.nd
         return None, None
     missing = next((sample.key for sample, value in zip(samples, values, strict=True) if value is None), None)
     check(missing is None, f"data: {data}: the sample {missing!r} has no {role}, others have.", f"missing_{role}")
-    integers = all(_INTEGER.fullmatch(value) for value in values)
+    integers = all(_INTEGER_PATTERN.fullmatch(value) for value in values)
     return factorize(f"data: {data}: {role}", [int(value) for value in values] if integers else values)
 
 
 def _build_view(archives: list[str], samples: list[_Sample], field: str) -> View:
+    """Build one view of all samples from a field: images, arrays or texts."""
     places = np.array([(sample.archive, *sample.views[field]) for sample in samples], dtype=np.int64)
     members = ArchiveField(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
-    if field.endswith(_IMAGE):
+    if field.endswith(_IMAGE_FIELD):
         return members
-    if field.endswith(_TEXT):
+    if field.endswith(_TEXT_FIELD):
         return TextMemberStore(members)
-    shape = tuple(_read_arrays(members, [0]).shape[1:])
+    shape = tuple(_read_array_members(members, [0]).shape[1:])
     return ArrayMemberStore(members, shape)
 
 
-def _read_arrays(members: ArchiveField, positions: list[int]) -> Tensor:
+def _read_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
     """Read the arrays at some positions as one view."""
     arrays: list[np.ndarray] = []
     for position in positions:
@@ -351,8 +362,8 @@ class ArchiveMember(NamedTuple):
     size: int
 
 
-def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMember]:
-    """Yield the regular files of an uncompressed tar archive in order; other members are counted in `ignored`.
+def iterate_members(archive: str, ignored_counts: Counter[str]) -> Iterator[ArchiveMember]:
+    """Yield the regular files of an uncompressed tar archive in order; other members are counted in `ignored_counts`.
 
     Nothing is extracted: a path inside is only a name.
 
@@ -370,7 +381,7 @@ def iterate_members(archive: str, ignored: Counter[str]) -> Iterator[ArchiveMemb
                 if info.isfile() and not info.issparse():
                     yield ArchiveMember(info.name, info.offset_data, info.size)
                 elif not info.isdir():
-                    ignored["link, device, pipe or sparse file"] += 1
+                    ignored_counts["link, device, pipe or sparse file"] += 1
             _check_archive_end(archive, tar.offset)
     except UsageError:
         raise
@@ -382,6 +393,6 @@ def _check_archive_end(archive: str, offset: int) -> None:
     """Raise `UsageError` unless the archive ends with a block of zeros, which `tarfile` does not check."""
     with open(archive, "rb") as file:
         file.seek(offset)
-        block = file.read(_BLOCK)
-    check(len(block) == _BLOCK, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
+        block = file.read(_TAR_BLOCK_BYTES)
+    check(len(block) == _TAR_BLOCK_BYTES, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
     check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.", "unreadable")

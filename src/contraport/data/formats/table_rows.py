@@ -42,10 +42,11 @@ from contraport.errors import UsageError, check, check_regular_file, import_opti
 MAX_CLASSES = 100
 """Maximum number of distinct values of a text column that is read as labels; each must occur ten times on average."""
 
-_BLOCK_BYTES = 2**22
+_BYTES_PER_BLOCK = 2**22
 """Number of bytes of a table that are converted to numbers at a time."""
 
-_MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
+_HUGGINGFACE_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
+"""Files in a folder written by `save_to_disk`, at least one of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class TableRows:
 
     def iterate_blocks(self) -> Iterator[tuple[pa.Table, Positions]]:
         """Yield all rows of an Arrow table in blocks, with the positions of the rows of each block."""
-        size = max(1, _BLOCK_BYTES * len(self.table) // max(self.table.nbytes, 1))
+        size = max(1, _BYTES_PER_BLOCK * len(self.table) // max(self.table.nbytes, 1))
         for start in range(0, len(self.table), size):
             block = self.table.slice(start, size)
             if self.indices is None:
@@ -221,24 +222,24 @@ def dataset_from_rows(
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.", "empty")
     roles = resolve_roles(rows, columns, where)
-    by_role = roles.by_role
-    row_keys = _read_keys(rows, by_role["keys"] or by_role["sequence"], columns or {}, where)
+    column_by_role = roles.column_by_role
+    row_keys = _read_keys(rows, column_by_role["keys"] or column_by_role["sequence"], columns or {}, where)
     view_names = derive_view_names(roles.views)
     views_of_columns = roles.views
     rows, source_rows = rows.explode(roles.views)
-    if (sequence := by_role["sequence"]) is not None:
+    if (sequence := column_by_role["sequence"]) is not None:
         message = f"columns: {where}: sequence: requires a column of splits instead of split files."
         check(is_test is None, message, "conflict")
-        constant = [name for role, name in by_role.items() if name and role not in ("sequence", "keys")]
+        constant = [name for role, name in column_by_role.items() if name and role not in ("sequence", "keys")]
         table, source_rows = group_sequences(rows.read(), sequence, roles.views, constant, where)
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
-    if (column := by_role["split"]) is not None and is_test is None:
+    if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_categories(rows.select_columns([column]).read(), column, where)
         is_test, neither = split_names_to_masks(names, f"{where}: column {column!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
-    labels, label_names = _read_category_codes(rows, by_role["labels"], class_names or {}, where)
-    domains, domain_names = _read_category_codes(rows, by_role["domains"], class_names or {}, where)
+    labels, label_names = _read_categories_as_codes(rows, column_by_role["labels"], class_names or {}, where)
+    domains, domain_names = _read_categories_as_codes(rows, column_by_role["domains"], class_names or {}, where)
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
@@ -247,7 +248,7 @@ def dataset_from_rows(
         present = None if present.all() else present
     folder = path if path.is_dir() else path.parent
     views = [
-        _build_view(part, names, folder, where, texts=names[0] not in roles.maybe_files)
+        _build_view(part, names, folder, where, texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
     files = _make_file_keys(views, present, source_rows, where)
@@ -263,8 +264,8 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_item_values(as_weight_per_item, rows, by_role["weights"], where),
-        regression_targets=_read_item_values(as_number_per_item, rows, by_role["numbers"], where),
+        weights=_read_number_per_item(as_weight_per_item, rows, column_by_role["weights"], where),
+        regression_targets=_read_number_per_item(as_number_per_item, rows, column_by_role["numbers"], where),
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
@@ -281,7 +282,11 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
     roles = infer_roles(rows.schema, columns, where)
-    counts = {name: _count_distinct(rows, name) for name in roles.undeclared_texts} if len(roles.views) > 1 else {}
+    counts = (
+        {name: _count_distinct_texts(rows, name) for name in roles.undeclared_text_columns}
+        if len(roles.views) > 1
+        else {}
+    )
     few = {name: count for name, count in counts.items() if count}
     if not few:
         return roles
@@ -289,18 +294,20 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
     views = tuple(view for view in roles.views if view[0] not in few)
     subject = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
     message = f"{where}: {subject} {numbers} distinct values in {len(rows):,} rows"
-    if len(few) == 1 and roles.by_role["labels"] is None and "labels" not in (columns or {}):
+    if len(few) == 1 and roles.column_by_role["labels"] is None and "labels" not in (columns or {}):
         every = format_options(columns={"views": [name for view in roles.views for name in view]})
         _log.info("%s, and is taken as the labels; %s makes it a view", message, every)
-        return ColumnRoles(views, roles.by_role | {"labels": names[0]}, roles.maybe_files)
+        return ColumnRoles(views, roles.column_by_role | {"labels": names[0]}, roles.possible_file_columns)
     others = [view[0] for view in views] or names
-    as_labels = "" if roles.by_role["labels"] else f"the classes by {format_options(columns={'labels': names[0]})}, or "
+    as_labels = (
+        "" if roles.column_by_role["labels"] else f"the classes by {format_options(columns={'labels': names[0]})}, or "
+    )
     as_views = f"the views by {format_options(columns={'views': others})}"
     message = f"data: {message}, too few for texts to learn from; set {as_labels}{as_views}."
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _count_distinct(rows: TableRows, name: str) -> int:
+def _count_distinct_texts(rows: TableRows, name: str) -> int:
     """Count the distinct texts in a column; 0 if there are too many for labels."""
     table = rows.select_columns([name]).read()
     if not holds_texts(table, name):
@@ -345,9 +352,10 @@ def _fill_missing_rows(rows: TableRows, present: np.ndarray, where: str) -> Tabl
     return rows.take(np.where(present, np.arange(len(present)), existing[0]))
 
 
-def _read_category_codes(
+def _read_categories_as_codes(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+    """Return the codes and names of a column of categories; ``(None, None)`` without a column."""
     if name is None:
         return None, None
     values = read_categories(rows.select_columns([name]).read(), name, where)
@@ -362,9 +370,10 @@ def _read_category_codes(
     return values.astype(np.int64), names
 
 
-def _read_item_values(
+def _read_number_per_item(
     parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
 ) -> Tensor | None:
+    """Return a column of weights or regression targets as a tensor ``(n,)``; None without a column."""
     if name is None:
         return None
     values = read_number_columns(rows.select_columns([name]).read(), [name], where)
@@ -387,6 +396,7 @@ def _build_view(rows: TableRows, names: tuple[str, ...], folder: Path, where: st
 
 
 def _read_numbers(rows: TableRows, names: tuple[str, ...], where: str, positions: Positions | None = None) -> Tensor:
+    """Read the numbers of one view, of the rows at some positions or of all rows."""
     return _convert_numbers(rows.read(positions), names, where)
 
 
@@ -406,12 +416,13 @@ def _read_all_numbers(rows: TableRows, names: tuple[str, ...], where: str) -> Te
 
 
 def _convert_numbers(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
+    """Convert the number columns of a table to the tensor of a view."""
     return as_view_tensor(f"data: {where}: columns {list(names)}", read_number_columns(table, names, where))
 
 
 def is_huggingface_folder(folder: str) -> bool:
     """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    return any(Path(folder, name).is_file() for name in _MARKERS)
+    return any(Path(folder, name).is_file() for name in _HUGGINGFACE_FILES)
 
 
 @data_format(
@@ -421,7 +432,7 @@ def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
     """Load one split of a folder written by `save_to_disk`; for the options see `dataset_from_huggingface`."""
     datasets = import_optional("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
-        _check_intact(Path(folder))
+        _check_arrow_files_intact(Path(folder))
         loaded = datasets.load_from_disk(folder)
     except Exception as error:  # parsers raise anything on hostile files
         raise unreadable_error(f"data: {folder}", "a dataset of Hugging Face", error) from error
@@ -443,7 +454,9 @@ def dataset_from_huggingface(
     The arguments are those of `dataset_from_rows`.
     """
     datasets = import_optional("datasets", "data", f"data: {path}, of Hugging Face,")
-    train, test = _select_splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
+    train, test = (
+        _select_train_and_test(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
+    )
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
     return dataset_from_rows(
@@ -458,7 +471,7 @@ def dataset_from_huggingface(
     )
 
 
-def _check_intact(folder: Path) -> None:
+def _check_arrow_files_intact(folder: Path) -> None:
     """Raise `UsageError` if a table file in a folder is damaged: Arrow would read outside its memory.
 
     Only offsets and texts are read, so this is cheap for images and numbers.
@@ -474,24 +487,27 @@ def _iterate_table_files(folder: Path) -> Iterator[Path]:
     """Yield the files with the rows of all splits."""
     if (folder / "dataset_dict.json").is_file():
         for split in _read_json(folder / "dataset_dict.json")["splits"]:
-            yield from _iterate_table_files(_join_inside(folder, split))
+            yield from _iterate_table_files(_join_file_name(folder, split))
     else:
         check_regular_file("data", folder / "dataset_info.json")
         for file in _read_json(folder / "state.json")["_data_files"]:
-            yield _join_inside(folder, file["filename"])
+            yield _join_file_name(folder, file["filename"])
 
 
 def _read_json(file: Path) -> Any:
+    """Read a JSON file; raise `UsageError` if it is not a regular file."""
     check_regular_file("data", file)
     return json.loads(file.read_text("utf-8"))
 
 
-def _join_inside(folder: Path, name: str) -> Path:
+def _join_file_name(folder: Path, name: str) -> Path:
+    """Join a folder and the name of a file in it; raise `UsageError` for a path out of the folder."""
     check(Path(name).name == name, f"{name!r} must be a name within {folder}.")
     return folder / name
 
 
-def _select_splits(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
+def _select_train_and_test(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
+    """Return the train and the test split of a `DatasetDict`; None if it has no test split."""
     check("train" in loaded, f"data: {folder} must have a split 'train', got {sorted(loaded)}.", "no_train_split")
     found = [name for name in TEST_SPLIT_NAMES if name in loaded]
     unused = sorted(set(loaded) - {"train", *found[:1]})

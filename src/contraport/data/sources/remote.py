@@ -15,9 +15,10 @@ from contraport._utils.progress import ProgressBars
 from contraport.data.formats.shards import expand_braces
 from contraport.errors import UsageError, check, import_optional, one_line_reason
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
+_URL_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
+"""URLs, also chained ones of fsspec such as ``simplecache::s3://...``."""
 
-MEGABYTE = 1_000_000
+BYTES_PER_MEGABYTE = 1_000_000
 
 log = logging.getLogger("contraport.data")
 
@@ -28,10 +29,12 @@ def is_remote(data: str) -> bool:
     >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
     (True, False, False)
     """
-    return _URL.fullmatch(data) is not None
+    return _URL_PATTERN.fullmatch(data) is not None
 
 
 class _RemoteFile(NamedTuple):
+    """File at a URL, and its copy in the cache."""
+
     system: Any  # an fsspec file system
     path: str
     local: Path
@@ -43,7 +46,7 @@ class _RemoteFile(NamedTuple):
 
     def is_cached(self) -> bool:
         """Return whether the cache contains the current version of the file."""
-        record = _download_record_path(self.local)
+        record = _get_download_record_path(self.local)
         if not (self.local.exists() and record.exists()):
             return False
         if read_json(record) == self.remote_state():
@@ -82,7 +85,7 @@ def download(url: str, cache: Path) -> str:
             log.warning("%s cannot be reached (%s): its copy in %s is used", one, one_line_reason(error), folder)
             continue
         check(len(found) > 0, f"data: there is nothing at {one}.", "not_found")
-        _remove_stale(local, {local / inside for inside in found}, one)
+        _remove_stale_files(local, {local / inside for inside in found}, one)
         files += [_RemoteFile(system, path, local / inside if inside else local, one) for inside, path in found.items()]
     missing = [file for file in files if not file.is_cached()]
     if missing:  # a warning, so that it shows before the log of a run is set up: this may take long
@@ -105,26 +108,27 @@ def _list_files(system: Any, path: str) -> Iterator[tuple[str, str]]:
         yield inside, file
 
 
-def _remove_stale(folder: Path, current: Collection[Path], url: str) -> None:
+def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> None:
     """Remove cached files that no longer exist at the URL, such as an image moved to another class."""
     records = [file for file in folder.rglob(".*.json") if (read_json(file) or {}).keys() == {"file", "key"}]
     stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
     for file in stale:
         file.unlink(missing_ok=True)
-        _download_record_path(file).unlink(missing_ok=True)
+        _get_download_record_path(file).unlink(missing_ok=True)
     if stale:
         log.warning("removed %s from %s that %s no longer has", pluralize(len(stale), "file"), folder, url)
 
 
 def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
+    """Download one file into the cache, and record its remote state."""
     state, local = file.remote_state(), file.local
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.system.size(file.path)
         name = f"MB of {local.name}"
-        with atomic_write(local) as temporary, bars.track_steps(size and size // MEGABYTE, name) as step:
+        with atomic_write(local) as temporary, bars.track_steps(size and size // BYTES_PER_MEGABYTE, name) as step:
             file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
-        write_json(_download_record_path(local), state)
+        write_json(_get_download_record_path(local), state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
         raise UsageError(message, kind="unreadable") from error
@@ -137,13 +141,13 @@ def _progress_callback(step: Callable[[str], None], name: str) -> Any:
 
     def advance(size: int | None, value: int, **_: Any) -> None:
         nonlocal shown
-        for _number in range(shown, value // MEGABYTE):
+        for _number in range(shown, value // BYTES_PER_MEGABYTE):
             step(name)
-        shown = max(shown, value // MEGABYTE)
+        shown = max(shown, value // BYTES_PER_MEGABYTE)
 
     return import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": advance})
 
 
-def _download_record_path(local: Path) -> Path:
+def _get_download_record_path(local: Path) -> Path:
     """Return the path of the file that records the state of the last download."""
     return local.with_name(f".{local.name}.json")

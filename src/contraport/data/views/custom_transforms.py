@@ -17,7 +17,8 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
-_BATCH_LIBRARY = "kornia"
+_BATCH_TRANSFORM_LIBRARY = "kornia"
+"""Library whose transforms are called with batches."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class CustomTransform:
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
         """
-        with self._report_failure("an item", item):
+        with self._explain_failure("an item", item):
             if type(self.function).__module__.partition(".")[0].startswith("albumentations"):
                 image = np.ascontiguousarray(np.moveaxis(item.numpy(), 0, -1))
                 changed = np.asarray(self.function(image=image)["image"])
@@ -88,14 +89,15 @@ class CustomTransform:
         seed = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
             seed_torch_generators(derive_torch_seed("data.views.batch", seed, 0 if share is None else share.start))
-            with self._report_failure("a batch", items):
+            with self._explain_failure("a batch", items):
                 changed = self.function(items)
         good = isinstance(changed, Tensor) and len(changed) == len(items)
         check(good, f"augment: {self.name} must return a tensor of {len(items)} items.", "transform_output")
         return cast(Tensor, changed)
 
     @contextmanager
-    def _report_failure(self, what: str, values: Tensor) -> Iterator[None]:
+    def _explain_failure(self, what: str, values: Tensor) -> Iterator[None]:
+        """Context manager: raise an error of the callable as `UsageError`, with its input."""
         try:
             yield
         except Exception as error:  # user code may raise anything
@@ -114,7 +116,7 @@ def wrap_custom_transform(augment: Any) -> CustomTransform | None:
     if isinstance(augment, BatchTransform):
         return CustomTransform(augment.function, True)
     check(callable(augment), f"augment: must be a name or a callable, got {augment!r}.")
-    return CustomTransform(augment, type(augment).__module__.partition(".")[0] == _BATCH_LIBRARY)
+    return CustomTransform(augment, type(augment).__module__.partition(".")[0] == _BATCH_TRANSFORM_LIBRARY)
 
 
 class TransformedDataset(Dataset):
@@ -146,7 +148,7 @@ class TransformedDataset(Dataset):
 
 
 @contextmanager
-def _seeded_generators(change: Any, seeds: Sequence[int]) -> Iterator[None]:
+def _seeded_generators(transform: Any, seeds: Sequence[int]) -> Iterator[None]:
     """Context manager: seed all random generators that a callable may use, and restore their states at the end."""
     seed = derive_torch_seed("data.views", *seeds) % 2**32  # the range that NumPy accepts
     python, numpy = random.getstate(), np.random.get_state()
@@ -154,8 +156,8 @@ def _seeded_generators(change: Any, seeds: Sequence[int]) -> Iterator[None]:
         random.seed(seed)
         np.random.seed(seed)
         seed_torch_generators(seed)
-        if hasattr(change, "set_random_seed"):  # albumentations has generators of its own
-            change.set_random_seed(seed)
+        if hasattr(transform, "set_random_seed"):  # albumentations has generators of its own
+            transform.set_random_seed(seed)
         try:
             yield
         finally:

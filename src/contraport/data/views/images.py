@@ -19,74 +19,81 @@ from torch import Tensor, nn
 
 from contraport.data.views.random_draws import RandomDraws
 
-LARGEST_SMALL_SIDE = 32
-SMALLEST_BLURRED_SIDE = 32
-BLUR_SIGMA = (0.1, 2.0)
-LAB_SCALE = (100.0, 110.0, 110.0)
+MAX_SMALL_IMAGE_SIDE = 32
+"""Largest shorter side, in pixels, of images that get the strengths for small images."""
+MIN_BLURRED_SIDE = 32
+"""Smallest shorter side, in pixels, of images that are blurred."""
+BLUR_STD_RANGE = (0.1, 2.0)  # standard deviation of the Gaussian kernel, in pixels
+LAB_CHANNEL_SCALES = (100.0, 110.0, 110.0)  # divisors of L, a and b
 
 
 @dataclass(frozen=True)
 class ImageStrength:
     """Strength of the augmentation of images: ranges and probabilities of its random changes."""
 
-    area: tuple[float, float]  # fraction of the image that a crop retains
-    small_area: tuple[float, float]  # the same for a small crop of multi-crop
-    aspect: float  # largest ratio of a crop's sides
-    degrees: float  # largest rotation
-    shift: float  # largest translation beyond the crop, relative to the side
+    crop_area: tuple[float, float]  # fraction of the image that a crop retains
+    small_crop_area: tuple[float, float]  # the same for a small crop of multi-crop
+    max_aspect_ratio: float  # largest ratio of a crop's sides
+    max_degrees: float  # largest rotation
+    max_shift: float  # largest translation beyond the crop, relative to the side
     brightness: float  # largest relative change
     contrast: float  # largest relative change
     saturation: float  # largest relative change; like hue and gray only with 3 channels
     hue: float  # largest rotation, as a fraction of the color circle
-    gray: float  # probability of losing all color
-    blur: float  # probability; only if the shorter side is large enough
-    noise: float  # largest standard deviation, in units of [0, 1]
-    erased: float  # largest fraction of each side that an erased rectangle takes
+    gray_probability: float  # probability of losing all color
+    blur_probability: float  # probability; only if the shorter side is large enough
+    max_noise_std: float  # largest standard deviation, in units of [0, 1]
+    max_erased_fraction: float  # largest fraction of each side that an erased rectangle takes
 
 
-_SMALL = ImageStrength(
-    area=(0.7, 1), small_area=(0.3, 0.7), aspect=4 / 3, degrees=15, shift=0.05, brightness=0.4, contrast=0.4,
-    saturation=0.4, hue=0.1, gray=0.2, blur=0.2, noise=0.05, erased=0.2,
+_STANDARD_SMALL = ImageStrength(
+    crop_area=(0.7, 1), small_crop_area=(0.3, 0.7), max_aspect_ratio=4 / 3, max_degrees=15, max_shift=0.05,
+    brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, gray_probability=0.2, blur_probability=0.2,
+    max_noise_std=0.05, max_erased_fraction=0.2,
 )  # fmt: skip
-_LARGE = ImageStrength(
-    area=(0.2, 1), small_area=(0.05, 0.2), aspect=4 / 3, degrees=0, shift=0, brightness=0.4, contrast=0.4,
-    saturation=0.4, hue=0.1, gray=0.2, blur=0.5, noise=0, erased=0,
+"""Standard strength for small images."""
+_STANDARD_LARGE = ImageStrength(
+    crop_area=(0.2, 1), small_crop_area=(0.05, 0.2), max_aspect_ratio=4 / 3, max_degrees=0, max_shift=0,
+    brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, gray_probability=0.2, blur_probability=0.5, max_noise_std=0,
+    max_erased_fraction=0,
 )  # fmt: skip
+"""Standard strength for larger images."""
 
-SMALL_IMAGES = {
+SMALL_IMAGE_STRENGTHS = {
     "weak": replace(
-        _SMALL, area=(0.85, 1), small_area=(0.5, 0.85), degrees=8, brightness=0.2, contrast=0.2, saturation=0.2,
-        hue=0.05, gray=0, noise=0.02, erased=0,
+        _STANDARD_SMALL, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2, contrast=0.2,
+        saturation=0.2, hue=0.05, gray_probability=0, max_noise_std=0.02, max_erased_fraction=0,
     ),
-    "standard": _SMALL,
+    "standard": _STANDARD_SMALL,
     "strong": replace(
-        _SMALL, area=(0.4, 1), small_area=(0.15, 0.4), shift=0.1, brightness=0.6, contrast=0.6, noise=0.1, erased=0.6,
+        _STANDARD_SMALL, crop_area=(0.4, 1), small_crop_area=(0.15, 0.4), max_shift=0.1, brightness=0.6, contrast=0.6,
+        max_noise_std=0.1, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
-LARGE_IMAGES = {
+LARGE_IMAGE_STRENGTHS = {
     "weak": replace(
-        _LARGE, area=(0.5, 1), small_area=(0.2, 0.5), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05, gray=0,
-        blur=0,
+        _STANDARD_LARGE, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2, saturation=0.2,
+        hue=0.05, gray_probability=0, blur_probability=0,
     ),
-    "standard": _LARGE,
+    "standard": _STANDARD_LARGE,
     "strong": replace(
-        _LARGE, area=(0.08, 1), small_area=(0.03, 0.08), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2,
-        erased=0.6,
+        _STANDARD_LARGE, crop_area=(0.08, 1), small_crop_area=(0.03, 0.08), brightness=0.8, contrast=0.8,
+        saturation=0.8, hue=0.2, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
 
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
     """Return the named augmentation strength for an image size (H, W): small images are cropped less."""
-    return (SMALL_IMAGES if min(size) <= LARGEST_SMALL_SIDE else LARGE_IMAGES)[name]
+    return (SMALL_IMAGE_STRENGTHS if min(size) <= MAX_SMALL_IMAGE_SIDE else LARGE_IMAGE_STRENGTHS)[name]
 
 
 def build_image_transform(
     strength: ImageStrength, size: tuple[int, int], *, flips: bool, range_: tuple[list[float], list[float]] | None
 ) -> nn.Module:
     """Build the random transform of images with pixels in [0, 1] or in a range per channel."""
-    change = ImageTransform(strength, size, flips=flips)
-    return change if range_ is None else WithUnitRange(change, *range_)
+    transform = ImageTransform(strength, size, flips=flips)
+    return transform if range_ is None else WithUnitRange(transform, *range_)
 
 
 class ImageTransform(nn.Module):
@@ -100,13 +107,15 @@ class ImageTransform(nn.Module):
 
     def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each image."""
-        views = _recolor(_warp(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws)
-        if min(self.size) >= SMALLEST_BLURRED_SIDE:
+        views = _recolor(
+            _crop_and_rotate(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws
+        )
+        if min(self.size) >= MIN_BLURRED_SIDE:
             views = _blur(views, self.strength, draws)
-        if self.strength.noise:
-            deviation = draws.uniform(0, self.strength.noise, 1, 1, 1)
+        if self.strength.max_noise_std:
+            deviation = draws.uniform(0, self.strength.max_noise_std, 1, 1, 1)
             views = torch.addcmul(views, deviation, draws.normal(*views.shape[1:]))
-        if self.strength.erased:
+        if self.strength.max_erased_fraction:
             views = _erase(views, self.strength, draws)
         return views.clamp(0, 1)
 
@@ -117,16 +126,16 @@ class WithUnitRange(nn.Module):
     low: Tensor
     width: Tensor
 
-    def __init__(self, change: nn.Module, low: list[float], high: list[float]) -> None:
+    def __init__(self, transform: nn.Module, low: list[float], high: list[float]) -> None:
         super().__init__()
-        self.change = change
+        self.transform = transform
         least, most = (torch.tensor(ends).view(-1, 1, 1) for ends in (low, high))
         self.register_buffer("low", least, persistent=False)
         self.register_buffer("width", most - least, persistent=False)
 
     def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each image, in its original range."""
-        changed: Tensor = self.change((images - self.low) / self.width, draws)
+        changed: Tensor = self.transform((images - self.low) / self.width, draws)
         return changed * self.width + self.low
 
 
@@ -140,7 +149,7 @@ def to_lab(images: Tensor) -> Tensor:
     [[1.0, 0.0, 0.0], [0.5..., 0.7..., 0.6...]]
     """
     converted: Tensor = rgb_to_lab(images.clamp(0, 1))
-    return converted / images.new_tensor(LAB_SCALE).view(3, 1, 1)
+    return converted / images.new_tensor(LAB_CHANNEL_SCALES).view(3, 1, 1)
 
 
 def resample_affine(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -156,14 +165,16 @@ def resample_affine(images: Tensor, maps: Tensor, size: tuple[int, int]) -> Tens
     return F.grid_sample(images, places.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
 
 
-def _warp(images: Tensor, strength: ImageStrength, size: tuple[int, int], draws: RandomDraws, *, flips: bool) -> Tensor:
+def _crop_and_rotate(
+    images: Tensor, strength: ImageStrength, size: tuple[int, int], draws: RandomDraws, *, flips: bool
+) -> Tensor:
     """Crop, flip, rotate and shift images by one random affine map each."""
-    area = draws.uniform(*strength.area)
-    ratio = draws.log_uniform(1 / strength.aspect, strength.aspect)
+    area = draws.uniform(*strength.crop_area)
+    ratio = draws.log_uniform(1 / strength.max_aspect_ratio, strength.max_aspect_ratio)
     width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    cosine, sine = draws.rotation(math.radians(strength.degrees))
-    across = (1 - width + 2 * strength.shift) * draws.uniform(-1, 1)
-    down = (1 - height + 2 * strength.shift) * draws.uniform(-1, 1)
+    cosine, sine = draws.rotation_cos_sin(math.radians(strength.max_degrees))
+    across = (1 - width + 2 * strength.max_shift) * draws.uniform(-1, 1)
+    down = (1 - height + 2 * strength.max_shift) * draws.uniform(-1, 1)
     mirror = torch.where(draws.uniform(0, 1) < 0.5, -1.0, 1.0) if flips else torch.ones_like(area)
     width = mirror * width
     maps = torch.stack([width * cosine, -height * sine, across, width * sine, height * cosine, down], dim=1)
@@ -183,8 +194,8 @@ def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Ten
 def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Scale (saturation, gray) and rotate (hue) the chroma plane of each RGB image; the gray axis is unchanged."""
     saturation = draws.uniform(1 - strength.saturation, 1 + strength.saturation, 1, 1)
-    saturation = saturation * (draws.uniform(0, 1, 1, 1) >= strength.gray)
-    cosine, sine = draws.rotation(2 * math.pi * strength.hue, 1, 1)
+    saturation = saturation * (draws.uniform(0, 1, 1, 1) >= strength.gray_probability)
+    cosine, sine = draws.rotation_cos_sin(2 * math.pi * strength.hue, 1, 1)
     gray_axis = images.new_full((3, 3), 1 / 3)
     plane = torch.eye(3, device=images.device) - gray_axis
     quarter_turn = images.new_tensor([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
@@ -193,8 +204,9 @@ def _rotate_chroma(images: Tensor, strength: ImageStrength, draws: RandomDraws) 
 
 
 def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
-    chosen = draws.uniform(0, 1) < strength.blur
-    sigma = draws.uniform(*BLUR_SIGMA, 1)[chosen]
+    """Blur randomly chosen images by Gaussian kernels of random width."""
+    chosen = draws.uniform(0, 1) < strength.blur_probability
+    sigma = draws.uniform(*BLUR_STD_RANGE, 1)[chosen]
     if len(sigma) == 0:
         return images
     size = max(3, min(images.shape[2:]) // 10 | 1)
@@ -206,6 +218,6 @@ def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor
 def _erase(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Fill a random rectangle of each image with the image's mean."""
     height, width = images.shape[2:]
-    rows, columns = (draws.span_mask(strength.erased, side) for side in (height, width))
+    rows, columns = (draws.span_mask(strength.max_erased_fraction, side) for side in (height, width))
     erased = rows[:, None, :, None] & columns[:, None, None]
     return torch.where(erased, images.mean(dim=(2, 3), keepdim=True), images)

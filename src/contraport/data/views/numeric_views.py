@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from contraport.data.views.images import resample_affine
 from contraport.data.views.random_draws import RandomDraws
 
-MAX_MIX = 0.5
-DEFAULT_NOISE_STD = MAX_MIX * math.sqrt(2 / 3)
+MAX_MIXUP_WEIGHT = 0.5
+"""Default maximum weight of the other item in mixup."""
+DEFAULT_NOISE_STD = MAX_MIXUP_WEIGHT * math.sqrt(2 / 3)
 """Default standard deviation of the noise, relative to that of the data; moves an item as far as mixup (RMS)."""
 
 
@@ -20,15 +21,15 @@ DEFAULT_NOISE_STD = MAX_MIX * math.sqrt(2 / 3)
 class VectorStrength:
     """Strength of the augmentation of vectors: ranges and probabilities of its random changes."""
 
-    noise: float  # standard deviation, relative to that of each feature
-    masked: float  # probability that a feature is replaced by its mean
-    scaling: float  # largest relative change of the distance from the mean
+    noise_std: float  # standard deviation, relative to that of each feature
+    mask_probability: float  # probability that a feature is replaced by its mean
+    max_scaling: float  # largest relative change of the distance from the mean
 
 
 VECTOR_STRENGTHS = {
-    "weak": VectorStrength(noise=0.1, masked=0.1, scaling=0.1),
-    "standard": VectorStrength(noise=0.3, masked=0.2, scaling=0.2),
-    "strong": VectorStrength(noise=0.6, masked=0.4, scaling=0.4),
+    "weak": VectorStrength(noise_std=0.1, mask_probability=0.1, max_scaling=0.1),
+    "standard": VectorStrength(noise_std=0.3, mask_probability=0.2, max_scaling=0.2),
+    "strong": VectorStrength(noise_std=0.6, mask_probability=0.4, max_scaling=0.4),
 }
 
 
@@ -47,9 +48,9 @@ class VectorTransform(nn.Module):
     def forward(self, vectors: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each vector."""
         features = vectors.shape[1]
-        scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, 1)
-        unmasked = draws.uniform(0, 1, features) >= self.strength.masked
-        noise = self.strength.noise * self.std * draws.normal(features)
+        scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, 1)
+        unmasked = draws.uniform(0, 1, features) >= self.strength.mask_probability
+        noise = self.strength.noise_std * self.std * draws.normal(features)
         return self.mean + (vectors - self.mean) * scale * unmasked + noise
 
 
@@ -57,16 +58,16 @@ class VectorTransform(nn.Module):
 class SeriesStrength:
     """Ranges of the random changes of time series."""
 
-    crop: float  # smallest fraction of the time that a crop retains
-    noise: float  # standard deviation, relative to that of each channel
-    scaling: float  # largest relative change of each channel's distance from its mean
-    masked: float  # largest fraction of the time in which all channels are replaced by their means
+    min_crop_fraction: float  # smallest fraction of the time that a crop retains
+    noise_std: float  # standard deviation, relative to that of each channel
+    max_scaling: float  # largest relative change of each channel's distance from its mean
+    max_masked_fraction: float  # largest fraction of the time in which all channels are replaced by their means
 
 
 SERIES_STRENGTHS = {
-    "weak": SeriesStrength(crop=0.9, noise=0.05, scaling=0.1, masked=0.1),
-    "standard": SeriesStrength(crop=0.7, noise=0.1, scaling=0.2, masked=0.3),
-    "strong": SeriesStrength(crop=0.4, noise=0.3, scaling=0.4, masked=0.5),
+    "weak": SeriesStrength(min_crop_fraction=0.9, noise_std=0.05, max_scaling=0.1, max_masked_fraction=0.1),
+    "standard": SeriesStrength(min_crop_fraction=0.7, noise_std=0.1, max_scaling=0.2, max_masked_fraction=0.3),
+    "strong": SeriesStrength(min_crop_fraction=0.4, noise_std=0.3, max_scaling=0.4, max_masked_fraction=0.5),
 }
 
 
@@ -85,16 +86,16 @@ class SeriesTransform(nn.Module):
     def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each series."""
         channels, length = series.shape[1:]
-        cropped = _crop_series(series, self.strength.crop, draws)
-        scale = draws.uniform(1 - self.strength.scaling, 1 + self.strength.scaling, channels, 1)
-        unmasked = ~draws.span_mask(self.strength.masked, length)[:, None]
-        noise = self.strength.noise * self.std * draws.normal(channels, length)
+        cropped = _crop_series(series, self.strength.min_crop_fraction, draws)
+        scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, channels, 1)
+        unmasked = ~draws.span_mask(self.strength.max_masked_fraction, length)[:, None]
+        noise = self.strength.noise_std * self.std * draws.normal(channels, length)
         return self.mean + (cropped - self.mean) * scale * unmasked + noise
 
 
-def _crop_series(series: Tensor, least: float, draws: RandomDraws) -> Tensor:
+def _crop_series(series: Tensor, min_fraction: float, draws: RandomDraws) -> Tensor:
     """Crop a random stretch of each series and resample it to the full length."""
-    fraction = draws.uniform(least, 1)
+    fraction = draws.uniform(min_fraction, 1)
     start = (1 - fraction) * draws.uniform(-1, 1)
     zero, one = torch.zeros_like(fraction), torch.ones_like(fraction)
     maps = torch.stack([fraction, zero, start, zero, one, zero], dim=1).view(-1, 2, 3)
@@ -159,7 +160,7 @@ class Mixup(nn.Module):
         strength: largest lambda, which is uniform between 0 and this.
     """
 
-    def __init__(self, strength: float = MAX_MIX) -> None:
+    def __init__(self, strength: float = MAX_MIXUP_WEIGHT) -> None:
         super().__init__()
         self.strength = strength
 

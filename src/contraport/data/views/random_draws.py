@@ -47,9 +47,9 @@ class RandomDraws:
         exponents = (math.log(high) - math.log(low)) * torch.rand(self._total, *shape, device=self._device)
         return (math.log(low) + exponents).exp()[self._part]
 
-    def rotation(self, largest: float, *shape: int) -> tuple[Tensor, Tensor]:
-        """Draw angles of at most `largest` radians either way; return cosine and sine, each (b, *shape)."""
-        angles = largest * (2 * torch.rand(self._total, *shape, device=self._device) - 1)
+    def rotation_cos_sin(self, max_radians: float, *shape: int) -> tuple[Tensor, Tensor]:
+        """Draw angles of at most `max_radians` either way; return cosine and sine, each (b, *shape)."""
+        angles = max_radians * (2 * torch.rand(self._total, *shape, device=self._device) - 1)
         return angles.cos()[self._part], angles.sin()[self._part]
 
     def normal(self, *shape: int) -> Tensor:
@@ -60,9 +60,9 @@ class RandomDraws:
         """Draw integers in [0, `below`), (b,)."""
         return torch.randint(below, (self._total,), device=self._device)[self._part]
 
-    def span_mask(self, largest: float, length: int) -> Tensor:
-        """Draw masks of contiguous spans, each at most a fraction `largest` of `length` positions, (b, length)."""
-        fraction = self.uniform(0, largest, 1)
+    def span_mask(self, max_fraction: float, length: int) -> Tensor:
+        """Draw masks of contiguous spans, each at most a fraction `max_fraction` of `length` positions, (b, length)."""
+        fraction = self.uniform(0, max_fraction, 1)
         start = (1 - fraction) * self.uniform(0, 1, 1)
         places = (torch.arange(length, device=self._device) + 0.5) / length
         return (places >= start) & (places < start + fraction)

@@ -9,24 +9,24 @@ from torch import Tensor, nn
 
 from contraport.data.views.random_draws import RandomDraws
 
-_SPACE = 32
+_SPACE_BYTE = 32  # ASCII space
 _FIRST_CJK, _LAST_CJK = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF
-_MULTIPLIERS = (0x2545F491, 0x5851F42D, 0x14057B7F)
-_MASK = 2**31 - 1
+_HASH_MULTIPLIERS = (0x2545F491, 0x5851F42D, 0x14057B7F)  # odd constants of a multiplicative hash
+_HASH_MASK = 2**31 - 1  # the lowest 31 bits
 
 
 @dataclass(frozen=True)
 class TextStrength:
     """Strength of the augmentation of texts: ranges and probabilities of its random changes."""
 
-    span: float  # smallest fraction of the words in the span that becomes a view
-    deleted: float  # probability that a word of the span is deleted
+    min_span_fraction: float  # smallest fraction of the words in the span that becomes a view
+    deletion_probability: float  # probability that a word of the span is deleted
 
 
 TEXT_STRENGTHS = {
-    "weak": TextStrength(span=0.9, deleted=0.05),
-    "standard": TextStrength(span=0.7, deleted=0.1),
-    "strong": TextStrength(span=0.5, deleted=0.3),
+    "weak": TextStrength(min_span_fraction=0.9, deletion_probability=0.05),
+    "standard": TextStrength(min_span_fraction=0.7, deletion_probability=0.1),
+    "strong": TextStrength(min_span_fraction=0.5, deletion_probability=0.3),
 }
 
 
@@ -44,13 +44,13 @@ class TextTransform(nn.Module):
         """Return one random view of each text."""
         words = assign_bytes_to_words(texts)
         count = words.amax(1, keepdim=True) + 1
-        fraction, place = draws.uniform(self.strength.span, 1, 1), draws.uniform(0, 1, 1)
+        fraction, place = draws.uniform(self.strength.min_span_fraction, 1, 1), draws.uniform(0, 1, 1)
         length = (fraction * count).ceil().long().clamp(min=1)
         start = (place * (count - length + 1)).long().clamp(max=(count - length).clamp(min=0))
-        seeds, spared = draws.integers(_MASK)[:, None], draws.uniform(0, 1, 1)
+        seeds, spared = draws.integers(_HASH_MASK)[:, None], draws.uniform(0, 1, 1)
         spared = start + (spared * length).long().clamp(max=length - 1)
         inside = (words >= start) & (words < start + length)
-        deleted = (_hash_uniform(seeds, words) < self.strength.deleted) & (words != spared)
+        deleted = (_hash_uniform(seeds, words) < self.strength.deletion_probability) & (words != spared)
         return _pack_chosen_bytes(texts, inside & ~deleted & (texts > 0))
 
 
@@ -61,7 +61,7 @@ def assign_bytes_to_words(texts: Tensor) -> Tensor:
     >>> assign_bytes_to_words(texts_to_tensor(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """
-    inside = texts > _SPACE
+    inside = texts > _SPACE_BYTE
     before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], dim=1)
     starts = inside & ~before | ((texts >= _FIRST_CJK) & (texts <= _LAST_CJK))
     return (starts.cumsum(1) - 1).clamp(min=0)
@@ -72,9 +72,9 @@ def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
 
     A random tensor would depend on the longest text of the batch, of which a process may have only a part.
     """
-    mixed = seeds ^ (places * _MULTIPLIERS[0] & _MASK)
-    for multiplier in _MULTIPLIERS:
-        mixed = (mixed ^ (mixed >> 15)) * multiplier & _MASK
+    mixed = seeds ^ (places * _HASH_MULTIPLIERS[0] & _HASH_MASK)
+    for multiplier in _HASH_MULTIPLIERS:
+        mixed = (mixed ^ (mixed >> 15)) * multiplier & _HASH_MASK
     return (mixed ^ (mixed >> 16)).double() / 2**31
 
 
@@ -82,5 +82,5 @@ def _pack_chosen_bytes(texts: Tensor, chosen: Tensor) -> Tensor:
     """Move the chosen bytes of each text to the front, and drop trailing white space."""
     order = (~chosen).byte().argsort(dim=1, stable=True)
     moved = torch.where(chosen, texts, 0).gather(1, order)
-    last = torch.where(moved > _SPACE, torch.arange(texts.shape[1], device=texts.device), -1).amax(1, keepdim=True)
+    last = torch.where(moved > _SPACE_BYTE, torch.arange(texts.shape[1], device=texts.device), -1).amax(1, keepdim=True)
     return torch.where(torch.arange(texts.shape[1], device=texts.device) <= last, moved, 0)

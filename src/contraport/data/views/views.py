@@ -38,13 +38,14 @@ from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 
-COLOR_SPLIT = "colour"
-FRAMES = "frames"
-MULTI_CROP = "multi-crop"
-MAX_VIEWS = 1_000
-_CROP_COUNTS = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")
+COLOR_SPLIT_OPTION = "colour"  # value of the option `views`: lightness and colors of an image as two views
+FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of a time series
+MULTI_CROP_OPTION = "multi-crop"  # value of the option `views`: large and small crops of an image
+MAX_VIEWS = 1_000  # of one stored view
+_CROP_COUNTS_PATTERN = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")  # numbers of large and small crops, such as "2+6"
 
-Statistics = tuple[list[float], list[float]]
+MeanAndStd = tuple[list[float], list[float]]
+"""Mean and standard deviation per channel or feature."""
 
 
 class Views(nn.Module):
@@ -112,7 +113,7 @@ class Views(nn.Module):
         super().__init__()
         self.custom = wrap_custom_transform(augment)
         self.missing_transform_name: str | None = None
-        self._splits_color = views == COLOR_SPLIT
+        self._splits_color = views == COLOR_SPLIT_OPTION
         self._windows: AdjacentWindows | None = None
         self._unaugmented = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
@@ -122,7 +123,7 @@ class Views(nn.Module):
             self.augment = self.custom.name
             made = _plan_custom_views(dataset, self.custom, views)
         else:
-            frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
+            frames = isinstance(views, str) and views.partition(":")[0] == FRAMES_OPTION
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
             self.augment = cast(str | None, augment) or default
             good = dataset.present is None or self.augment != "mixup"
@@ -162,6 +163,7 @@ class Views(nn.Module):
     def _apply_custom(
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchShare | None
     ) -> tuple[Tensor, ...]:
+        """Make the random views by the user's transform, unless the dataset already did."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
@@ -171,7 +173,7 @@ class Views(nn.Module):
             views = tuple(custom.draw_views(view.cpu(), number, seeds).to(view.device) for view in views)
         return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
-    def compute_means_and_stds(self) -> list[Statistics]:
+    def compute_means_and_stds(self) -> list[MeanAndStd]:
         """Return the mean and the standard deviation of each unaugmented view; see `Dataset.mean_and_std`."""
         return [self._unaugmented.mean_and_std(view) for view in range(len(self.unaugmented_shapes))]
 
@@ -224,7 +226,9 @@ class _PlannedView(NamedTuple):
     shape: Shape
 
 
-class _Unchanged(nn.Module):
+class _IdentityTransform(nn.Module):
+    """Transform that returns the items unchanged."""
+
     def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
         return items
 
@@ -248,15 +252,18 @@ class _LabStore(StoreWrapper):
 
 
 def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Convert uint8 images to floats in [0, 1]; return other views unchanged."""
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
 def _split_lab(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert RGB images to lightness ``(b, 1, H, W)`` and colors ``(b, 2, H, W)``."""
     lab = to_lab(images)
     return lab[:, :1], lab[:, 1:]
 
 
 def _plan_custom_views(dataset: Dataset, custom: CustomTransform, views: int | str | None) -> list[_PlannedView]:
+    """Plan the random views that the user's transform makes."""
     message = f"views: must be a number, as {custom.name} of augment makes the views; got {views!r}."
     check(not isinstance(views, str), message, "conflict")
     message = f"augment: {custom.name} requires all views of all items, and some lack one."
@@ -282,12 +289,15 @@ def _plan_repeated_views(dataset: Dataset, augment: AugmentSpec, views: int | No
 
 
 def _compute_window_length(dataset: Dataset, views: str) -> int:
+    """Return the number of time steps of a window, given the option `views`."""
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
-    settings = parse_spec("views", views, {FRAMES: ("length",)}, default_setting={FRAMES: "length"}).settings
+    settings = parse_spec(
+        "views", views, {FRAMES_OPTION: ("length",)}, default_setting={FRAMES_OPTION: "length"}
+    ).settings
     length = settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
     message = f"views: two windows must fit in a series, so their length must be from 1 to {longest}, got {views!r}."
@@ -300,7 +310,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     shape = dataset.shapes[view]
     strength = {} if augment.strength is None else {"strength": augment.strength}
     if augment.name == "none":
-        return _Unchanged()
+        return _IdentityTransform()
     if is_text_shape(shape):
         message = f"augment: must be none or one of {', '.join(AUGMENT_STRENGTHS)}, as view {view} of {dataset.name!r} "
         check(augment.name in AUGMENT_STRENGTHS, f"{message}is a text, got {augment.name!r}.", "text_view")
@@ -310,7 +320,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if augment.name in AUGMENT_STRENGTHS and len(shape) == 3:
         size = shape[1], shape[2]
         ranges = choose_image_strength(augment.name, size)
-        ranges = ranges if removes_color else replace(ranges, gray=0)
+        ranges = ranges if removes_color else replace(ranges, gray_probability=0)
         return build_image_transform(ranges, size, flips=dataset.allows_flips, range_=dataset.channel_range(view))
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
@@ -337,9 +347,9 @@ def _plan_color_view(dataset: Dataset, augment: AugmentSpec) -> _PlannedView:
 
 def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_PlannedView]:
     """Plan the random views of multi-crop: large crops first, then small ones."""
-    numbers = _CROP_COUNTS.fullmatch("2+6" if views == MULTI_CROP else views)
+    numbers = _CROP_COUNTS_PATTERN.fullmatch("2+6" if views == MULTI_CROP_OPTION else views)
     if numbers is None:
-        error = unknown_name_error("views", views, (COLOR_SPLIT, FRAMES, MULTI_CROP))
+        error = unknown_name_error("views", views, (COLOR_SPLIT_OPTION, FRAMES_OPTION, MULTI_CROP_OPTION))
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item, the items of {dataset.name!r} have shapes {shapes}."
@@ -350,7 +360,7 @@ def _plan_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -
     strength, bounds = choose_image_strength(augment.name, (height, width)), dataset.channel_range()
     kinds = (
         (int(numbers[1]), strength, (height, width)),
-        (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),
+        (int(numbers[2]), replace(strength, crop_area=strength.small_crop_area), ((height + 1) // 2, (width + 1) // 2)),
     )
     return [
         _PlannedView(0, build_image_transform(kind, size, flips=dataset.allows_flips, range_=bounds), (channels, *size))

@@ -29,7 +29,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
-from contraport.data.views.views import COLOR_SPLIT
+from contraport.data.views.views import COLOR_SPLIT_OPTION
 from contraport.encoders.tower import mapping_to_view_list, resolve_view
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
@@ -219,7 +219,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
     """Build the views of the data without augmentation."""
-    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT else None)
+    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_OPTION else None)
 
 
 def build_batch_loader(
