@@ -34,7 +34,7 @@ import contraport
 from benchmarks.engine import machine
 from contraport.data import load
 from contraport.embedding import LoaderConfig
-from contraport.training.components.teacher import compute_teacher_features
+from contraport.training.components.teacher import load_or_compute_teacher_features
 
 ARCHITECTURE, SIZE = "tf_efficientnet_lite0", 128
 METHODS: dict[str, dict[str, Any]] = {
@@ -91,7 +91,7 @@ def main() -> None:
         labels = {split: part.labels.numpy() for split, part in items.items()}
         start = time.perf_counter()
         features = {
-            split: compute_teacher_features("teacher", folder / "teacher", part, LoaderConfig()).numpy()
+            split: load_or_compute_teacher_features("teacher", folder / "teacher", part, LoaderConfig()).numpy()
             for split, part in items.items()
         }
         seconds = time.perf_counter() - start

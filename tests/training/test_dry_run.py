@@ -15,7 +15,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.runs import as_run
 from contraport.training.config import Settings
-from contraport.training.preflight import FEW_STEPS, suggest_encoder, suggest_more_steps
+from contraport.training.preflight import MIN_STEPS_WITHOUT_WARNING, suggest_encoder, suggest_options_for_more_steps
 from contraport.training.step_timing import DryRunResult
 from tests.errors import raises_usage_error
 
@@ -88,17 +88,17 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 32, 256])
 def test_suggests_enough_steps(items: int, size: int) -> None:
     size = min(size, items)
-    proposed, told = suggest_more_steps(items, size, 10, {})
+    proposed, told = suggest_options_for_more_steps(items, size, 10, {})
     batch = proposed.get("batch_size", size)
     steps = proposed["epochs"] * (items // batch)
     assert batch <= size
-    assert steps >= 5 * FEW_STEPS
+    assert steps >= 5 * MIN_STEPS_WITHOUT_WARNING
     assert told == steps
 
 
 def test_suggests_the_option_that_was_given_and_the_batch_size_of_a_resumed_run() -> None:
-    assert suggest_more_steps(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
-    assert suggest_more_steps(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
+    assert suggest_options_for_more_steps(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
+    assert suggest_options_for_more_steps(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
-from contraport.training.optimization import DEFAULT_LR, build_lr_schedule, create_optimizer
+from contraport.training.optimization import DEFAULT_LR_BY_OPTIMIZER, build_lr_schedule, create_optimizer
 
 
 class Tower(nn.Module):
@@ -68,7 +68,7 @@ def test_cosine_agrees_with_torch() -> None:
     assert rates(ours, 20) == pytest.approx(rates(theirs, 20))
 
 
-@pytest.mark.parametrize("optimizer", DEFAULT_LR)
+@pytest.mark.parametrize("optimizer", DEFAULT_LR_BY_OPTIMIZER)
 def test_scalars_and_norms_do_not_decay(optimizer: str) -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
@@ -76,4 +76,4 @@ def test_scalars_and_norms_do_not_decay(optimizer: str) -> None:
     decaying = [p for group in created.param_groups if group["weight_decay"] > 0 for p in group["params"]]
     assert [tuple(parameter.shape) for parameter in decaying] == [(4, 3)]
     assert sum(len(group["params"]) for group in created.param_groups) == 5
-    assert created.param_groups[0]["lr"] == DEFAULT_LR[optimizer]
+    assert created.param_groups[0]["lr"] == DEFAULT_LR_BY_OPTIMIZER[optimizer]

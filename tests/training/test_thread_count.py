@@ -121,4 +121,4 @@ def fastest_is_not_asked(*args: Any, **kwargs: Any) -> int:
 def test_steps_are_timed_with_real_threads(vectors: Dataset) -> None:
     settings = Settings(data=vectors, batch_size=32)
     batch = vectors.__getitems__(list(range(32)))
-    assert find_fastest_thread_count(build_components(settings).module, batch, settings, most=2) in (1, 2)
+    assert find_fastest_thread_count(build_components(settings).module, batch, settings, max_threads=2) in (1, 2)

@@ -145,7 +145,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         run = RunFolder(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
         own |= {"resume": options.resume and run.config_path.exists()} | _training_settings(options, dataset)
-        result = audit_from_arrays(dataset.name, train_from_options(own, owner="audit").pair_scores())
+        result = audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
         result = _audit_in_rounds(options, dataset, folder)
     return replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)

@@ -21,7 +21,7 @@ from contraport.options import (
     option_metadata,
 )
 from contraport.runs.config import num_workers_option, progress_option, seed_option, training_device_option
-from contraport.training.config.data_options import serialize_data
+from contraport.training.config.data_options import serialize_data_option
 from contraport.training.config.network_options import Encoder, encoder_option
 
 STATISTIC_NAMES = (
@@ -68,7 +68,7 @@ class AuditOptions(BaseOptions):
         metadata=option_metadata(
             "Data of two views, as in `contraport train`; in Python also a Dataset or two arrays. The data's own test "
             "split is not audited.",
-            serialize=serialize_data,
+            serialize=serialize_data_option,
             group="the pairs",
             is_cli_flag=True,
         ),

@@ -10,5 +10,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsRow", "Run", "RunFolder", "as_different_runs", "as_run", "default_path", "read_run_file"]
 
-_OF_FOLDER = ("RunFolder", "as_different_runs", "as_run", "default_path")
-make_package_lazy(__name__, MetricsRow="run", Run="run", read_run_file="run", **dict.fromkeys(_OF_FOLDER, "run_folder"))
+_RUN_FOLDER_NAMES = ("RunFolder", "as_different_runs", "as_run", "default_path")
+"""Names that are imported from `run_folder` on first use."""
+
+make_package_lazy(
+    __name__, MetricsRow="run", Run="run", read_run_file="run", **dict.fromkeys(_RUN_FOLDER_NAMES, "run_folder")
+)

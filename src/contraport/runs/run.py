@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
-T = TypeVar("T")
+T = TypeVar("T")  # type that a reader of a file returns
 
 MetricsRow = dict[str, Any]
+"""Row of `metrics.jsonl`: step, epoch, seconds, loss and other values, by name."""
 
-
-REEVALUATE = "; run `contraport evaluate` on the run again."
+REEVALUATE_REMEDY = "; run `contraport evaluate` on the run again."
+"""End of the error messages about a corrupt evaluation."""
 
 _SHOWN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 """Settings that the HTML table in notebooks shows even if they have their default values."""
@@ -46,7 +47,7 @@ _SHOWN_SETTINGS = ("data", "objective", "epochs", "batch_size")
 class _CachedConfig:
     """Cached content of `config.yaml`; `settings` are validated at first use."""
 
-    version: tuple[int, int, int] | None
+    file_fingerprint: tuple[int, int, int] | None
     values: dict[str, Any]
     settings: Settings | None = None
 
@@ -78,9 +79,9 @@ class Run:
         return self.path.resolve().name
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {self._describe()})"
+        return f"Run({str(self.path)!r}, {self._describe_training()})"
 
-    def _describe(self) -> str:
+    def _describe_training(self) -> str:
         """Describe objective, data and state of the training in a few words."""
         if not self.path.exists():
             return "missing"
@@ -96,12 +97,14 @@ class Run:
         try:
             config = {name: value for name, value in self.config().items() if value is not None}
             settings = {
-                name: value for name, value in config.items() if name in _SHOWN_SETTINGS or not _is_default(name, value)
+                name: value
+                for name, value in config.items()
+                if name in _SHOWN_SETTINGS or not _is_default_setting(name, value)
             }
             rows = self.metrics() if (self.path / "metrics.jsonl").exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
-        last = {f"last {name}": _format_value(value) for name, value in (rows[-1] if rows else {}).items()}
+        last = {f"last {name}": _format_metric_value(value) for name, value in (rows[-1] if rows else {}).items()}
         note = "Settings not shown have their default values." if rows else "No metrics yet."
         return format_html_mapping(repr(self), settings | last, note)
 
@@ -147,7 +150,7 @@ class Run:
         """
         file = self.path / "config.yaml"
         version = _file_fingerprint(file)
-        if self._cached_config is None or version is None or self._cached_config.version != version:
+        if self._cached_config is None or version is None or self._cached_config.file_fingerprint != version:
             check_is_run(self.path)
             values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
             check(isinstance(values, dict), f"run: {file} is corrupt: must be a mapping.", "corrupt")
@@ -171,7 +174,7 @@ class Run:
 
     def evaluation(self) -> dict[str, Any]:
         """Read the results of `contraport.evaluate` from `evaluation.json`."""
-        return self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE)
+        return self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE_REMEDY)
 
     def pair_scores(self) -> dict[str, np.ndarray]:
         """Read the last pair scores of the online audit of `n` pairs.
@@ -193,10 +196,12 @@ class Run:
         return self._read_file(self.path / "view_scores.npz", read_arrays)
 
     def _read_file(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+        """Check that the path is a run folder, and read one of its files."""
         check_is_run(self.path)
         return read_run_file(path, reader, remedy)
 
     def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
+        """Load a model of the run from its folder, in evaluation mode, on the CPU."""
         # Imported here: reading metrics requires neither encoders nor the client of the Hugging Face hub.
         from contraport.encoders import Model
 
@@ -205,7 +210,7 @@ class Run:
         ).eval()
 
 
-_ENCODER_FOLDER = re.compile(r"encoder\d+")
+_ENCODER_FOLDER_PATTERN = re.compile(r"encoder\d+")  # folders of encoders of transformers in a model folder
 
 
 def check_is_run(folder: Path, argument: str = "run") -> None:
@@ -216,7 +221,7 @@ def check_is_run(folder: Path, argument: str = "run") -> None:
     check((folder / "config.yaml").is_file(), f"{argument}: {folder} is not a run folder: no config.yaml.", "not_a_run")
     for path in folder.rglob("*"):
         if path.is_dir():
-            of_model = path.parent == folder / "model" and _ENCODER_FOLDER.fullmatch(path.name)
+            of_model = path.parent == folder / "model" and _ENCODER_FOLDER_PATTERN.fullmatch(path.name)
             if not of_model and path.parent in (folder / "checkpoints", folder / "model"):
                 raise UsageError(f"{argument}: {path} must be a file, got a folder.", kind="not_a_file")
         elif not path.is_file():
@@ -279,7 +284,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     """Read an `evaluation.json`: metrics by encoder, intervals and notes."""
     values = json.loads(path.read_text("utf-8"))
     good = isinstance(values, dict) and is_nested_number_mapping(values.get("rows"), depth=2)
-    check(good, f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE}", "corrupt")
+    check(good, f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE_REMEDY}", "corrupt")
     for name, value in values.items():
         if name in ("intervals", "differences", "directions"):
             good = is_nested_number_mapping(value, depth=3)
@@ -287,11 +292,11 @@ def read_evaluation(path: Path) -> dict[str, Any]:
             good = isinstance(value, str if name == "data" else list)
         elif name in ("train_items", "test_items", "uniformity_items", "pairs_of_runs", "epochs"):
             good = type(value) is int or (name == "epochs" and value is None)
-        check(good, f"run: {path} is corrupt: {name}{REEVALUATE}", "corrupt")
+        check(good, f"run: {path} is corrupt: {name}{REEVALUATE_REMEDY}", "corrupt")
     return dict(values)
 
 
-_ARRAY_NAMES_BY_TYPE = {
+_ARRAY_NAMES_BY_NDIM_AND_KIND = {
     (0, "f"): ("rate", "low", "high", "remembered"),
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
@@ -319,7 +324,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         arrays = {name: file[name] for name in file.files}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
-    for (dimensions, kinds), names in _ARRAY_NAMES_BY_TYPE.items():
+    for (dimensions, kinds), names in _ARRAY_NAMES_BY_NDIM_AND_KIND.items():
         for name, array in ((name, arrays[name]) for name in names if name in arrays):
             if array.ndim != dimensions or array.dtype.kind not in kinds:
                 raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")
@@ -338,9 +343,11 @@ def _file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _is_default(name: str, value: object) -> bool:
+def _is_default_setting(name: str, value: object) -> bool:
+    """Return whether a value of `config.yaml` is the default of its option."""
     return name in RECORDED_OPTIONS and value == RECORDED_OPTIONS[name].serialize(RECORDED_OPTIONS[name].default)
 
 
-def _format_value(value: object) -> object:
+def _format_metric_value(value: object) -> object:
+    """Format a float with six significant digits; return other values unchanged."""
     return f"{value:.6g}" if isinstance(value, float) else value

@@ -44,7 +44,7 @@ from contraport._utils.files import atomic_write, atomic_write_folder, find_left
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, report_write_errors
-from contraport.runs.run import REEVALUATE, Run, check_is_run, read_arrays, read_run_file
+from contraport.runs.run import REEVALUATE_REMEDY, Run, check_is_run, read_arrays, read_run_file
 from contraport.training.config import RECORDED_OPTIONS
 
 if TYPE_CHECKING:
@@ -106,10 +106,12 @@ class RunBackup:
         shutil.rmtree(self.path)
 
     def _is_complete(self) -> bool:
+        """Return whether the backup is complete: it has a `config.yaml`, which is copied last."""
         return (self.path / self._run.config_path.name).exists()
 
 
 def _delete_paths(paths: Iterable[Path]) -> None:
+    """Delete files, links and folders; a link is removed, not its target."""
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -125,12 +127,12 @@ class RunFolder(Run):
     Args:
         path: the run folder.
         encoder: as in `Run`.
-        owner: command that the training is a part of, such as "audit", which resumes it; empty for none.
+        parent_command: command that the training is a part of, such as "audit", which resumes it; empty for none.
     """
 
-    def __init__(self, path: str | Path, encoder: Encoders = None, *, owner: str = "") -> None:
+    def __init__(self, path: str | Path, encoder: Encoders = None, *, parent_command: str = "") -> None:
         super().__init__(path, encoder)
-        self.owner = owner
+        self.parent_command = parent_command
         self.config_path = self.path / "config.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
@@ -202,7 +204,11 @@ class RunFolder(Run):
     @property
     def resume_command(self) -> str:
         """Command line that resumes the training, or the command that it is a part of; see `Run.resume_command`."""
-        return f"repeat the {self.owner} with {format_options(resume=True)}" if self.owner else super().resume_command
+        return (
+            f"repeat the {self.parent_command} with {format_options(resume=True)}"
+            if self.parent_command
+            else super().resume_command
+        )
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
@@ -317,11 +323,11 @@ class RunFolder(Run):
 
     def page_arrays(self) -> dict[str, np.ndarray]:
         """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
-        return self._read_file(self.samples_path, read_arrays, REEVALUATE)
+        return self._read_file(self.samples_path, read_arrays, REEVALUATE_REMEDY)
 
     def item_metric_values(self) -> dict[str, np.ndarray]:
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
-        return self._read_file(self.items_path, read_arrays, REEVALUATE)
+        return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
 
     def split_record(self) -> SplitRecord | None:
         """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""

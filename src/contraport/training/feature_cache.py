@@ -27,7 +27,8 @@ from contraport.training.parallelism import select_training_device
 
 log = logging.getLogger("contraport.training")
 
-_ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
+_MEMORY_ADDRESS_PATTERN = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
+"""Memory addresses in the text of objects, which the cache key leaves out since they differ between processes."""
 
 
 def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:
@@ -39,11 +40,11 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
     """
     views = components.module.views
     draws = 1 if views.augment == "none" else count_cached_draws(settings)
-    cache_key = _cache_key(components, settings, views, draws)
+    cache_key = _build_cache_key(components, settings, views, draws)
     arrays = load_or_build_arrays(
         folder,
         cache_key,
-        lambda files: _compute_features(files, components, settings, views, folder, cache_key),
+        lambda files: _fill_feature_files(files, components, settings, views, folder, cache_key),
         what="the features of the frozen encoder",
         argument="features",
         log=log,
@@ -56,7 +57,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
     return components._replace(dataset=dataset, batches=batches)
 
 
-def _compute_features(
+def _fill_feature_files(
     files: Sequence[np.ndarray],
     components: Components,
     settings: Settings,
@@ -64,6 +65,7 @@ def _compute_features(
     folder: Path,
     cache_key: Mapping[str, Any],
 ) -> None:
+    """Encode the random views of all items and write their features into memory-mapped files."""
     model, shapes = components.module.model, cache_key["shapes"]
     log.info(
         "caching features of %d random views per item in %s: %.1f MB",
@@ -91,7 +93,7 @@ def _compute_features(
                 first += len(part)
 
 
-def _cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
+def _build_cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
     """Return the cache key, as JSON values: everything that determines the cached features."""
     model, items = components.module.model, len(components.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
@@ -99,8 +101,10 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
         "version": __version__,
         "data": digest_dataset(components.dataset),
         # The architecture includes what weights do not determine, such as activations; without addresses of objects.
-        "networks": [hashlib.sha256(_ADDRESS.sub("", repr(each)).encode()).hexdigest() for each in model.encoders],
-        "weights": _weights_digest(model),
+        "networks": [
+            hashlib.sha256(_MEMORY_ADDRESS_PATTERN.sub("", repr(each)).encode()).hexdigest() for each in model.encoders
+        ],
+        "weights": _compute_weights_digest(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],
         "draws": draws,
         "seed": None if views.augment == "none" else settings.seed,
@@ -109,7 +113,7 @@ def _cache_key(components: Components, settings: Settings, views: Views, draws: 
     }
 
 
-def _weights_digest(model: Model) -> str:
+def _compute_weights_digest(model: Model) -> str:
     """Return a digest of all encoder weights and of the input normalization."""
     digest = hashlib.sha256()
     for number, encoder in enumerate(model.encoders):

@@ -144,6 +144,7 @@ class Loop:
             raise
 
     def _train_on_batch(self, batch: Batch) -> None:
+        """Run forward and backward of a batch, and the optimizer step if the batch completes one."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradient_sync_context(completes_step):
@@ -157,12 +158,13 @@ class Loop:
             callback.after_backward(self, batch, loss.detach())
         self.completed_micro_batches += 1
         if completes_step:
-            self._take_step()
+            self._take_optimizer_step()
         self.completed_batches += 1
         for callback in self.callbacks:
             callback.after_batch(self)
 
-    def _take_step(self) -> None:
+    def _take_optimizer_step(self) -> None:
+        """Clip the gradients, update the weights and the learning rate, and count the step."""
         # Frozen parameters, and those of unused branches, have no gradient.
         parameters = [weights for weights in self.module.parameters() if weights.grad is not None]
         self.grad_norm = clip_gradients(parameters, self.gradient_clip)

@@ -20,15 +20,15 @@ from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 from contraport.training.step.training_module import TrainingModule
 
-# Suited to small encoders and batches of a few hundred items.
-DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
+DEFAULT_LR_BY_OPTIMIZER = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
+"""Default peak learning rates; they suit small encoders and batches of a few hundred items."""
 
 
 def check_optimizer(optimizer: str, lr: float | None) -> None:
     """Raise `UsageError` if the optimizer is unknown to timm, or has no default learning rate and `lr` is None."""
     if optimizer not in list_optimizers():
-        raise unknown_name_error("optimizer", optimizer, DEFAULT_LR)
-    has_lr = lr is not None or optimizer in DEFAULT_LR
+        raise unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
+    has_lr = lr is not None or optimizer in DEFAULT_LR_BY_OPTIMIZER
     check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, got none.", "missing")
 
 
@@ -56,16 +56,16 @@ def create_optimizer(
     Raises:
         UsageError: an encoder does not define its layers.
     """
-    rate = DEFAULT_LR[optimizer] if lr is None else lr
+    rate = DEFAULT_LR_BY_OPTIMIZER[optimizer] if lr is None else lr
     if encoder_lr_scale == 1 and layer_decay is None:
         uniform: Optimizer = create_optimizer_v2(module, opt=optimizer, lr=rate, weight_decay=weight_decay)
         return uniform
     encoder_ids = {id(weights) for encoder in encoders for weights in encoder.parameters()}
     rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in encoder_ids]
-    groups = _param_groups(rest, rate, weight_decay)  # first: the logged learning rate is that of the first group
+    groups = _build_param_groups(rest, rate, weight_decay)  # first: the logged learning rate is that of the first group
     for encoder in encoders:
         if layer_decay is None:
-            groups += _param_groups(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
+            groups += _build_param_groups(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
             continue
         check_supports_layer_decay(encoder)
         for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
@@ -120,7 +120,9 @@ def check_supports_layer_decay(encoder: nn.Module) -> None:
     check(hasattr(encoder, "group_matcher"), f"layer_decay: requires a timm encoder, got {type(encoder).__name__}.")
 
 
-def _param_groups(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
+def _build_param_groups(
+    named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float
+) -> list[dict[str, Any]]:
     """Split trainable weights into two parameter groups: without weight decay (biases, norms) and with weight decay."""
     trainable = [(name, weights) for name, weights in named if weights.requires_grad]
     undecayed = [weights for name, weights in trainable if weights.ndim <= 1 or name.endswith(".bias")]

@@ -25,11 +25,12 @@ _PACKAGES_WITHOUT_UNUSED_PARAMETERS = ("contraport", "torch")
 """Packages whose modules use all their parameters in each step, so that DDP need not look for unused ones."""
 
 
-_BUFFER_SYNC_ARGUMENT = next(
+_DDP_BUFFER_SYNC_ARGUMENT = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")  # older versions of torch have only the second
     if name in inspect.signature(DistributedDataParallel.__init__).parameters
 )
+"""Argument of `DistributedDataParallel` that turns the synchronization of buffers on or off."""
 
 
 def check_strategy(settings: Settings) -> None:
@@ -42,7 +43,7 @@ def check_strategy(settings: Settings) -> None:
     others = {
         "audit": settings.audit,
         "negatives": settings.mined_negatives_spec is not None,
-        settings.freezing_option: settings.freezes_some_encoder,
+        settings.freezing_option_name: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }
@@ -79,7 +80,7 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
         return module
     options: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
-    options[_BUFFER_SYNC_ARGUMENT] = False  # all processes compute equal buffers (statistics, queue, bank)
+    options[_DDP_BUFFER_SYNC_ARGUMENT] = False  # all processes compute equal buffers (statistics, queue, bank)
     return DistributedDataParallel(module, find_unused_parameters=may_have_unused_parameters(module), **options)
 
 
@@ -121,16 +122,16 @@ def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
             fully_shard(network, mesh=mesh, reshard_after_forward=True)
 
 
-def gather_state(values: Any) -> Any:
+def gather_sharded_state(values: Any) -> Any:
     """Gather the sharded tensors of a state dict; a collective operation that all processes must call.
 
-    >>> gather_state({"weight": torch.ones(2), "steps": [3]})
+    >>> gather_sharded_state({"weight": torch.ones(2), "steps": [3]})
     {'weight': tensor([1., 1.]), 'steps': [3]}
     """
     if isinstance(values, Mapping):
-        return {name: gather_state(value) for name, value in values.items()}
+        return {name: gather_sharded_state(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return type(values)(map(gather_state, values))
+        return type(values)(map(gather_sharded_state, values))
     return values.full_tensor() if is_sharded_tensor(values) else values
 
 
@@ -148,6 +149,7 @@ def shard_loaded_optimizer_state(optimizer: Optimizer) -> None:
 
 
 def _shard_like(value: Any, like: Any) -> Any:
+    """Shard a full tensor like another tensor; return other values unchanged."""
     if not is_sharded_tensor(like) or is_sharded_tensor(value):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -207,6 +209,7 @@ class CrossProcessBatchNorm(_BatchNorm):
         return normalised.to(inputs.dtype)
 
     def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        """Update the running mean and variance by those of a batch."""
         if self.running_mean is None or not self.track_running_stats:
             return
         tracked = cast(Tensor, self.num_batches_tracked).add_(1)
@@ -238,6 +241,7 @@ def convert_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
 
 
 def _to_cross_process_batch_norm(norm: _BatchNorm) -> CrossProcessBatchNorm:
+    """Return a batch norm layer over all processes that shares parameters and buffers with the given one."""
     kind = _CrossProcessBatchNormAct if hasattr(norm, "act") else CrossProcessBatchNorm
     shared = kind.__new__(kind)
     shared.__dict__ = norm.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs

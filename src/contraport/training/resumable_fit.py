@@ -33,7 +33,7 @@ from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.online_metrics import EvalContextFactory, OnlineMetrics
 from contraport.training.optimization import build_loop
-from contraport.training.parallelism import gather_state, select_training_device, wrap_data_parallel
+from contraport.training.parallelism import gather_sharded_state, select_training_device, wrap_data_parallel
 from contraport.training.run_setup import drop_metrics_after
 from contraport.training.step_timing import ProfilerCallback
 
@@ -112,7 +112,7 @@ def fit(
             components.batches.close()  # loading processes would outlive an exception
             close_loggers(loggers, run, succeeded=succeeded)
     if unsharded is not None:
-        unsharded.load_state_dict(gather_state(module.model.state_dict()))
+        unsharded.load_state_dict(gather_sharded_state(module.model.state_dict()))
         module.model = unsharded
     return loop, meter
 

@@ -16,7 +16,8 @@ log = logging.getLogger("contraport")
 
 
 @contextmanager
-def _logging_to(*handlers: logging.Handler, level: int) -> Iterator[None]:
+def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[None]:
+    """Context manager that adds handlers to the logger of contraport and sets its level."""
     before = log.level
     log.setLevel(level)
     for handler in handlers:
@@ -33,14 +34,14 @@ def _logging_to(*handlers: logging.Handler, level: int) -> Iterator[None]:
 def console_logging(*, progress: bool) -> Iterator[None]:
     """Context manager that logs INFO and above to the console, unless `progress` is false."""
     handler = _ConsoleHandler(make_console(stderr=True, quiet=not progress))
-    with _logging_to(handler, level=logging.INFO):
+    with _temporary_log_handlers(handler, level=logging.INFO):
         yield
 
 
 @contextmanager
 def first_process_logging() -> Iterator[None]:
     """Context manager that silences the logs of all processes but the first."""
-    with _logging_to(level=log.level if is_main_process() else logging.CRITICAL + 1):
+    with _temporary_log_handlers(level=log.level if is_main_process() else logging.CRITICAL + 1):
         yield
 
 
@@ -61,7 +62,7 @@ def run_logging(run: RunFolder, *, progress: bool) -> Iterator[Console]:
         to_file = _LogFileHandler(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     try:
-        with _logging_to(to_file, _ConsoleHandler(console), level=logging.DEBUG):
+        with _temporary_log_handlers(to_file, _ConsoleHandler(console), level=logging.DEBUG):
             try:
                 yield console
             except (KeyboardInterrupt, FloatingPointError) as reason:

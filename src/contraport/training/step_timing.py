@@ -36,25 +36,27 @@ DRY_RUN_SKIPPED_STEPS = 2
 """Number of untimed first steps of a dry run, in which kernels are chosen and memory is allocated."""
 
 DRY_RUN_TIMED_STEPS = 5
+"""Number of timed steps of a dry run, after the untimed ones."""
 
-_DRY_RUN_STEPS = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
+_DRY_RUN_STEP_RANGE = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
+"""Indices of all steps of a dry run, untimed and timed."""
 
 PROFILE_SKIPPED, PROFILE_WARMUP, PROFILE_STEPS, PROFILE_ROWS = 5, 2, 10, 30
 """Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
 
-SLOW_STEP_SECONDS = 1.0
+MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
 """Seconds of a step on one thread above which all threads are used, without timing other numbers of threads."""
 
-LARGE_NETWORK_WEIGHTS = 20_000_000
+MIN_WEIGHTS_FOR_ALL_THREADS = 20_000_000
 """Number of weights of the model above which all threads are used, without timing other numbers of threads."""
 
-THREAD_TIMED_STEPS = 5
+MAX_TIMED_STEPS_PER_THREAD_COUNT = 5
 """Maximum number of timed steps for each number of threads tried, after one untimed step."""
 
-THREAD_TIMING_SECONDS = 1.0
+TIMING_SECONDS_PER_THREAD_COUNT = 1.0
 """Seconds of timing for each number of threads tried; at least one step is timed."""
 
-MAX_TIME_RATIO = 0.9
+MAX_TIME_RATIO_FOR_MORE_THREADS = 0.9
 """Maximum ratio of the step time to that with fewer threads for which more threads are chosen."""
 
 log = logging.getLogger("contraport.training")
@@ -66,12 +68,12 @@ class DryRunResult(NamedTuple):
     Attributes:
         median_step_seconds: median seconds per optimizer step.
         feature_cache_seconds: estimated seconds to cache the features of a frozen encoder; 0 without a cache.
-        peak_memory: peak memory in bytes: of the GPU, or of the whole process on a CPU.
+        peak_memory_bytes: peak memory in bytes: of the GPU, or of the whole process on a CPU.
     """
 
     median_step_seconds: float
     feature_cache_seconds: float
-    peak_memory: int
+    peak_memory_bytes: int
     device: torch.device
 
     def format_estimate(self, steps: int) -> str:
@@ -89,7 +91,7 @@ class DryRunResult(NamedTuple):
         each = format_significant(self.median_step_seconds)
         return (
             f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {each} s); "
-            f"peak memory {self.peak_memory / 2**30:.1f} GiB"
+            f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB"
         )
 
 
@@ -102,7 +104,7 @@ class _StepTimer(Callback):
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(_DRY_RUN_STEPS, "timing steps", len(_DRY_RUN_STEPS)))
+        self._shown = iter(bars.track(_DRY_RUN_STEP_RANGE, "timing steps", len(_DRY_RUN_STEP_RANGE)))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -163,7 +165,7 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
         batches = _RandomFeatureBatches(components, draws)
     timer = _StepTimer(bars)
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
-    loop.epochs = len(_DRY_RUN_STEPS)  # of at least one step each, so that the timer ends the loop
+    loop.epochs = len(_DRY_RUN_STEP_RANGE)  # of at least one step each, so that the timer ends the loop
     try:
         with limit_threads(choose_thread_count(settings, components)):
             loop.run()
@@ -176,9 +178,10 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
 
 
 def _measure_encoding_seconds(components: Components, device: torch.device, bars: ProgressBars) -> float:
+    """Return the median seconds to load and encode a batch by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
-        for _ in bars.track(_DRY_RUN_STEPS, "timing the encoder", len(_DRY_RUN_STEPS)):
+        for _ in bars.track(_DRY_RUN_STEP_RANGE, "timing the encoder", len(_DRY_RUN_STEP_RANGE)):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))
             _synchronize_device(device)
@@ -187,6 +190,7 @@ def _measure_encoding_seconds(components: Components, device: torch.device, bars
 
 
 def _synchronize_device(device: torch.device) -> None:
+    """Wait until the device has finished its work; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -194,6 +198,7 @@ def _synchronize_device(device: torch.device) -> None:
 
 
 def _read_peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes: of the CUDA device, or of the whole process on other devices."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, Linux KiB
@@ -240,24 +245,24 @@ def choose_thread_count(settings: Settings, components: Components) -> int | Non
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
     if is_chosen or select_training_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
         return None
-    if sum(weights.numel() for weights in module.parameters()) >= LARGE_NETWORK_WEIGHTS:
+    if sum(weights.numel() for weights in module.parameters()) >= MIN_WEIGHTS_FOR_ALL_THREADS:
         return most
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
-        return find_fastest_thread_count(copy.deepcopy(module), batch, settings, most=most)
+        return find_fastest_thread_count(copy.deepcopy(module), batch, settings, max_threads=most)
     except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
         return None
 
 
 @torch.random.fork_rng(devices=[])
-def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
-    """Return the thread count, at most `most`, with the fastest steps; the timed steps change the module's state."""
+def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
+    """Return the number of threads with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
-    if seconds >= SLOW_STEP_SECONDS:
-        return most
-    for number in [*(number for number in (2, 4) if number < most), most]:
+    if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
+        return max_threads
+    for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
         measured = measure_step_seconds(module, batch, settings, threads=number)
-        if measured < MAX_TIME_RATIO * seconds:
+        if measured < MAX_TIME_RATIO_FOR_MORE_THREADS * seconds:
             best, seconds = number, measured
     return best
 
@@ -266,13 +271,15 @@ def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Setting
     """Return the median seconds of a forward and backward pass of a batch; if the first pass is slow, its seconds."""
     seconds: list[float] = []
     with limit_threads(threads):
-        while len(seconds) <= THREAD_TIMED_STEPS and (len(seconds) < 2 or sum(seconds) < THREAD_TIMING_SECONDS):
+        while len(seconds) <= MAX_TIMED_STEPS_PER_THREAD_COUNT and (
+            len(seconds) < 2 or sum(seconds) < TIMING_SECONDS_PER_THREAD_COUNT
+        ):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
                 loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
-            if seconds[0] >= 2 * SLOW_STEP_SECONDS:
+            if seconds[0] >= 2 * MIN_STEP_SECONDS_FOR_ALL_THREADS:
                 return seconds[0]
     return statistics.median(seconds[1:])
 
@@ -291,7 +298,7 @@ class ProfilerCallback(Callback):
         self._profiler = profile(
             activities=activities,
             schedule=schedule(wait=PROFILE_SKIPPED, warmup=PROFILE_WARMUP, active=PROFILE_STEPS, repeat=1),
-            on_trace_ready=self._write,
+            on_trace_ready=self._write_profile,
         )
         self._profiler.start()
 
@@ -317,7 +324,8 @@ class ProfilerCallback(Callback):
             self._profiler.stop()
             self._profiler = None
 
-    def _write(self, profiler: profile) -> None:
+    def _write_profile(self, profiler: profile) -> None:
+        """Write the trace and the table of operations, and log the share of each section of a step."""
         events = profiler.key_averages()
         where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
         with self._run.translate_write_errors():

@@ -35,11 +35,11 @@ from contraport.training.components import (
     build_dataset,
     build_held_out_dataset,
     build_objective_and_check_settings,
+    convert_steps_to_epochs,
     count_cached_draws,
-    infer_encoder_settings,
+    fill_encoder_settings_from_weights,
     load_initial_weights,
-    simplify_freeze_setting,
-    with_epochs_from_steps,
+    simplify_freeze_mapping,
 )
 from contraport.training.config import TRAIN, Settings
 from contraport.training.feature_cache import use_cached_features
@@ -79,10 +79,10 @@ def train(options: dict[str, Any]) -> Run:
     return Run(run.path, run.encoder)
 
 
-def train_from_options(options: dict[str, Any], *, owner: str = "") -> RunFolder:
+def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
     """Train from the explicit options of `train`, and return the run.
 
-    As a part of another command, the `owner`, it suggests neither other options nor a next command.
+    As a part of another command, `parent_command`, it suggests neither other options nor a next command.
     """
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
@@ -90,26 +90,28 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> RunFolder
             objective = build_objective_and_check_settings(settings)
             resumed = RunFolder(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
-            settings = infer_encoder_settings(settings, initial_weights)
+            settings = fill_encoder_settings_from_weights(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
-            settings = simplify_freeze_setting(settings, dataset)
-            settings, notes = _reduce_batch_size(settings, dataset, is_explicit="batch_size" in options)
-            settings = with_epochs_from_steps(settings, dataset, is_explicit="epochs" in options)
+            settings = simplify_freeze_mapping(settings, dataset)
+            settings, notes = _reduce_default_batch_size(
+                settings, dataset, has_explicit_batch_size="batch_size" in options
+            )
+            settings = convert_steps_to_epochs(settings, dataset, has_explicit_epochs="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
-            run = RunFolder(path, settings.user_encoder_modules, owner=owner)
+            run = RunFolder(path, settings.user_encoder_modules, parent_command=parent_command)
             if settings.dry_run:
-                _dry_run(settings, components, run, options)
+                _log_dry_run_estimate(settings, components, run, options)
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
             record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
         with propagate_errors():
-            _check_equal_across_processes(dataset, record)
+            _check_data_equal_across_processes(dataset, record)
         with _lock_run(run), restore_replaced_run_on_failure(run):
             with propagate_errors():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
@@ -120,12 +122,15 @@ def train_from_options(options: dict[str, Any], *, owner: str = "") -> RunFolder
                     )
                 if components.mismatched_partners is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.mismatched_partners.numpy()})
-            _fit(settings, components, run, broadcast_object(progress), online_eval, None if owner else options)
+            _fit_and_save_model(
+                settings, components, run, broadcast_object(progress), online_eval, None if parent_command else options
+            )
     return run
 
 
 @contextmanager
 def _lock_run(run: RunFolder) -> Iterator[None]:
+    """Context manager in which only this training may write to the run folder."""
     with ExitStack() as lock:
         with propagate_errors():
             if is_main_process():
@@ -133,7 +138,8 @@ def _lock_run(run: RunFolder) -> Iterator[None]:
         yield
 
 
-def _check_equal_across_processes(dataset: Dataset, record: SplitRecord | None) -> None:
+def _check_data_equal_across_processes(dataset: Dataset, record: SplitRecord | None) -> None:
+    """Raise `UsageError` if the items or splits of a process differ from those of the first."""
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
@@ -143,28 +149,37 @@ def _check_equal_across_processes(dataset: Dataset, record: SplitRecord | None) 
     check(first == own, message, "differs_between_processes")
 
 
-def _reduce_batch_size(settings: Settings, dataset: Dataset, *, is_explicit: bool) -> tuple[Settings, tuple[str, ...]]:
+def _reduce_default_batch_size(
+    settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
+) -> tuple[Settings, tuple[str, ...]]:
     """Reduce the default batch size for few items; return the settings and notes for the log."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
-    check(is_explicit or items >= 2, f"data: must have at least 2 items to train on, got {items}.", "few_items")
+    check(
+        has_explicit_batch_size or items >= 2,
+        f"data: must have at least 2 items to train on, got {items}.",
+        "few_items",
+    )
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
-        if is_explicit or settings.resume:
+        if has_explicit_batch_size or settings.resume:
             dropped = max(0, items - size)
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
             return settings, (note,)
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
         return settings.replace_unchecked(batch_size=most), (note,)
     smaller = suggest_small_batch_size(items, size)
-    if is_explicit or settings.resume or smaller == size or items < 2:
+    if has_explicit_batch_size or settings.resume or smaller == size or items < 2:
         return settings, ()
     return settings.replace_unchecked(batch_size=smaller), (
         f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s",
     )
 
 
-def _dry_run(settings: Settings, components: Components, run: RunFolder, options: Mapping[str, Any]) -> None:
+def _log_dry_run_estimate(
+    settings: Settings, components: Components, run: RunFolder, options: Mapping[str, Any]
+) -> None:
+    """Time a few steps and log the estimated time and memory; nothing is written."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
@@ -173,7 +188,7 @@ def _dry_run(settings: Settings, components: Components, run: RunFolder, options
         log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
 
 
-def _fit(
+def _fit_and_save_model(
     settings: Settings,
     components: Components,
     run: RunFolder,
@@ -181,6 +196,7 @@ def _fit(
     online_eval: EvalContextFactory | None,
     hint_options: Mapping[str, Any] | None,
 ) -> None:
+    """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
     steps = settings.epochs * components.steps_per_epoch
     with run_logging(run, progress=settings.progress) as console:
         log_training_description(run, settings, components)
@@ -210,6 +226,7 @@ def _fit(
 
 
 def _cache_decoded_images(components: Components, settings: Settings, folder: Path) -> Components:
+    """Return components that read decoded images from a cache in a folder; unchanged if no image is encoded."""
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):
         return components

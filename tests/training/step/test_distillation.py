@@ -19,7 +19,7 @@ import contraport
 from contraport.data import Batch, Dataset, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.training import train
-from contraport.training.components.teacher import compute_teacher_features, reduce_features
+from contraport.training.components.teacher import load_or_compute_teacher_features, reduce_by_truncated_svd
 from contraport.training.step.step_losses import DistillationLoss, EmbeddedBatch
 
 
@@ -79,7 +79,7 @@ def test_reduced_features_keep_inner_products() -> None:
     features = torch.randn(30, 4, generator=generator) @ torch.randn(4, 20, generator=generator)
     unit = F.normalize(features, dim=1)
     for width in (4, 7, 20, 25):
-        reduced = reduce_features(features, width)
+        reduced = reduce_by_truncated_svd(features, width)
         assert reduced.shape == (30, width)
         assert torch.allclose(reduced @ reduced.T, unit @ unit.T, atol=1e-5)
 
@@ -103,7 +103,7 @@ def timm_folder(tmp_path: Path) -> Path:
 
 
 def test_a_timm_folder_embeds_gray_images_at_its_size(images: Dataset, timm_folder: Path) -> None:
-    features = compute_teacher_features("teacher", timm_folder, images, LoaderConfig())
+    features = load_or_compute_teacher_features("teacher", timm_folder, images, LoaderConfig())
     model = timm.create_model("resnet10t", num_classes=0, in_chans=1, pretrained=False).eval()
     state = torch.load(timm_folder / "pytorch_model.bin")
     weights = {name: value for name, value in state.items() if not name.startswith("fc.")}
@@ -119,7 +119,10 @@ def test_recipe_trains_from_a_folder_as_from_its_features(images: Dataset, timm_
     options: dict[str, Any] = {
         "data": images, "recipe": "distillation", "batch_size": 16, "epochs": 2, "progress": False, "device": "cpu",
     }  # fmt: skip
-    np.save(tmp_path / "teacher.npy", compute_teacher_features("teacher", timm_folder, images, LoaderConfig()).numpy())
+    np.save(
+        tmp_path / "teacher.npy",
+        load_or_compute_teacher_features("teacher", timm_folder, images, LoaderConfig()).numpy(),
+    )
     first = train(**options, teacher=timm_folder, out=tmp_path / "folder")
     second = train(**options, teacher=tmp_path / "teacher.npy", out=tmp_path / "file")
     assert same(weights_of(first), weights_of(second))

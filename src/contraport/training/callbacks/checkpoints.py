@@ -32,9 +32,10 @@ from contraport.distributed import any_process, is_main_process, propagate_error
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.parallelism import gather_state, shard_loaded_optimizer_state, shard_state
+from contraport.training.parallelism import gather_sharded_state, shard_loaded_optimizer_state, shard_state
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals on which a training writes a checkpoint and stops."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 - control flow
@@ -47,13 +48,14 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
 
-    def listen(self) -> None:
+    def install_handlers(self) -> None:
         """Install the signal handlers; does nothing outside the main thread, where Python does not allow it."""
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in STOP_SIGNALS:
                 signal.signal(number, self._handle_signal)
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        """Request a stop; raise `KeyboardInterrupt` on a second SIGINT."""
         # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
         # since a scheduler may repeat it while the checkpoint is written.
         if self.requested and number == signal.SIGINT:
@@ -64,7 +66,7 @@ class StopRequest:
 @contextmanager
 def restored_signal_handlers() -> Iterator[None]:
     """Context manager that restores the previous signal handlers at its end."""
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -90,7 +92,7 @@ class Checkpoints(Callback):
 
     def on_start(self, loop: Loop) -> None:
         self._saved_at = time.monotonic()
-        self._stop.listen()
+        self._stop.install_handlers()
 
     def after_batch(self, loop: Loop) -> None:
         # The last batch is followed by after_epoch, which saves.
@@ -116,6 +118,7 @@ class Checkpoints(Callback):
             self._save(loop)
 
     def _save(self, loop: Loop, name: str = "last.ckpt") -> None:
+        """Write a checkpoint file of the given name, once all callbacks have allowed it."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)
@@ -159,8 +162,8 @@ def collect_checkpoint_state(loop: Loop) -> dict[str, Any]:
         "epoch": loop.completed_epochs,
         "batch": loop.completed_batches,
         "step": loop.step,
-        "pipeline": gather_state(loop.module.state_dict()),
-        "optimizer": gather_state(loop.optimizer.state_dict()),
+        "pipeline": gather_sharded_state(loop.module.state_dict()),
+        "optimizer": gather_sharded_state(loop.optimizer.state_dict()),
         "schedule": loop.schedule.state_dict(),
         "callbacks": {name: state for name, state in states.items() if state is not None},
     }
@@ -177,7 +180,7 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
         loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
         loop.module.load_state_dict(shard_state(state["pipeline"], like=loop.module.state_dict()))
         loop.optimizer.load_state_dict(state["optimizer"])
-        _reshape_scalar_states(loop.optimizer)  # before sharding, which compares shapes
+        _reshape_scalar_optimizer_states(loop.optimizer)  # before sharding, which compares shapes
         shard_loaded_optimizer_state(loop.optimizer)
         # Restores only the counters: the function of the step is that of the settings, so that a training resumed with
         # more epochs follows the longer schedule.
@@ -192,7 +195,7 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
         raise_once_across_ranks(UsageError(message, kind="checkpoint"))
 
 
-def _reshape_scalar_states(optimizer: Optimizer) -> None:
+def _reshape_scalar_optimizer_states(optimizer: Optimizer) -> None:
     """Reshape the optimizer state of learned scalars to (1,); checkpoints of version 0.1.0 have shape ()."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
@@ -208,10 +211,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     check_checksum(path)  # first: a damaged file can load without an error, with wrong weights
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return _from_lightning(state) if "pytorch-lightning_version" in state else state
+    return _convert_lightning_checkpoint(state) if "pytorch-lightning_version" in state else state
 
 
-def _from_lightning(state: dict[str, Any]) -> dict[str, Any]:
+def _convert_lightning_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     """Convert a checkpoint of version 0.1.0, which Lightning wrote, to the current format."""
     loop, callbacks = state["loops"]["fit_loop"], dict(state["callbacks"])
     epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))
@@ -235,7 +238,7 @@ def format_checkpoint_remedy(run: RunFolder) -> str:
     """Format the advice for an unusable last checkpoint, as the last part of an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
-    anew = f"delete {run.path} and resume: {run.resume_command}" if run.owner else ""
+    anew = f"delete {run.path} and resume: {run.resume_command}" if run.parent_command else ""
     return f"; {other}{anew or f'restart with {format_options(overwrite=True)}'}."
 
 

@@ -20,13 +20,13 @@ from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
 
-MIN_PATIENCE = 10
+MIN_DEFAULT_PATIENCE_EPOCHS = 10
 """Minimum of the default patience, in epochs."""
 
-PATIENCE_SHARE = 0.2
+DEFAULT_PATIENCE_FRACTION = 0.2
 """Default patience, as a share of all epochs."""
 
-FLAT_LOSS = 1e-3
+FLAT_LOSS_RELATIVE_CHANGE = 1e-3
 """Relative change of the loss below which it counts as flat, if no `early_stopping` is set."""
 
 
@@ -125,12 +125,13 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        loop.should_stop = self._stops and self._epochs_without_improvement(loop) >= self._get_patience(loop)
-        if self._stops and 1 + self._get_patience(loop) >= loop.epochs:
+        loop.should_stop = self._stops and self._epochs_without_improvement(loop) >= self._resolve_patience_epochs(loop)
+        if self._stops and 1 + self._resolve_patience_epochs(loop) >= loop.epochs:
             log.warning(
                 "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
                 "--early_stopping %s:patience=2",
-                pluralize(self._get_patience(loop), "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
+                pluralize(self._resolve_patience_epochs(loop), "epoch"), pluralize(loop.epochs, "epoch"),
+                self._rule.name,
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
@@ -142,7 +143,7 @@ class EarlyStopping(Callback):
         value = broadcast_object(self._pop_watched_value())
         if value is not None and self._is_better(value):
             self._best, self._best_epoch = value, loop.completed_epochs
-        if self._best is None or self._epochs_without_improvement(loop) != self._get_patience(loop):
+        if self._best is None or self._epochs_without_improvement(loop) != self._resolve_patience_epochs(loop):
             return
         if self._stops:
             loop.should_stop = True
@@ -154,10 +155,11 @@ class EarlyStopping(Callback):
         elif loop.completed_epochs < loop.epochs:
             log.info(
                 "loss: flat since epoch %d, for %s; --early_stopping ends such a training",
-                self._best_epoch, pluralize(self._get_patience(loop), "epoch"),
+                self._best_epoch, pluralize(self._resolve_patience_epochs(loop), "epoch"),
             )  # fmt: skip
 
     def _pop_watched_value(self) -> float | None:
+        """Return the mean loss of the epoch, or its online metric if it was computed; reset the loss sum."""
         mean_loss = float(self._loss_sum) / self._loss_count
         self._loss_sum, self._loss_count = 0.0, 0
         if self._rule.metric is None:
@@ -165,13 +167,16 @@ class EarlyStopping(Callback):
         return self._meter.last_row.get(self._rule.metric.key)  # absent in epochs in which it is not computed
 
     def _is_better(self, value: float) -> bool:
+        """Return whether a value is better than the best one by more than the smallest change."""
         if self._best is None:
             return not math.isnan(value)
-        margin = self._rule.min_delta if self._stops else FLAT_LOSS * abs(self._best)
+        margin = self._rule.min_delta if self._stops else FLAT_LOSS_RELATIVE_CHANGE * abs(self._best)
         return self._rule.sign * (value - self._best) > margin
 
     def _epochs_without_improvement(self, loop: Loop) -> int:
+        """Return the number of epochs since the best one."""
         return loop.completed_epochs - self._best_epoch
 
-    def _get_patience(self, loop: Loop) -> int:
-        return self._rule.patience or max(MIN_PATIENCE, int(PATIENCE_SHARE * loop.epochs))
+    def _resolve_patience_epochs(self, loop: Loop) -> int:
+        """Return the patience in epochs: that of the rule, else the default for the length of the training."""
+        return self._rule.patience or max(MIN_DEFAULT_PATIENCE_EPOCHS, int(DEFAULT_PATIENCE_FRACTION * loop.epochs))

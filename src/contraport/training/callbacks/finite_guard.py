@@ -33,6 +33,7 @@ class _LossesAndGradNorm(NamedTuple):
     norm: Tensor
 
     def to_tensor(self) -> Tensor:
+        """Concatenate the losses and the norm into one float32 tensor."""
         return torch.stack([value.float() for value in (*self.losses, self.norm)])
 
 
@@ -61,6 +62,7 @@ class FiniteGuard(Callback):
             _log.warning(message, loop.step + 1)
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+        """Raise the `UsageError` of a loss or gradient that is not finite."""
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
             "Lower lr or raise temperature.",
@@ -112,10 +114,10 @@ class FailedStepRecorder(FiniteGuard):
         self._unread.append(_LossesAndGradNorm(tuple(self._losses), loop.grad_norm))
         self._losses = []
         if len(self._unread) >= self.every:
-            self._check_unread_steps()
+            self._raise_if_unread_step_not_finite()
 
     def before_save(self, loop: Loop) -> None:
-        self._check_unread_steps()
+        self._raise_if_unread_step_not_finite()
         self._has_checkpoint = True
 
     @property
@@ -123,15 +125,17 @@ class FailedStepRecorder(FiniteGuard):
         """True if each step is checked before its update: if `every` is 1, or no checkpoint exists to restart from."""
         return self.every == 1 or not self._has_checkpoint
 
-    def _check_unread_steps(self) -> None:
+    def _raise_if_unread_step_not_finite(self) -> None:
+        """Raise `NonFiniteEarlierStep` if a step since the last check had a loss or gradient that is not finite."""
         steps, self._unread = self._unread, []
         if steps and not bool(torch.cat([step.to_tensor() for step in steps]).isfinite().all()):
             raise NonFiniteEarlierStep
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+        """Write checkpoint, batch and `nonfinite.json` of the failed step, then raise."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
-        batch = _gather_batch(self._batches[part])
+        batch = _gather_batch_across_processes(self._batches[part])
         # All processes take part in the write, as it gathers sharded weights.
         write_checkpoint(self._run, loop, self._run.nonfinite_checkpoint)
         if is_main_process():
@@ -158,7 +162,8 @@ class FailedStepRecorder(FiniteGuard):
             raise_once_across_ranks(FloatingPointError(message), status=1)
 
 
-def _gather_batch(batch: Batch) -> dict[str, Tensor]:
+def _gather_batch_across_processes(batch: Batch) -> dict[str, Tensor]:
+    """Return the tensors of a batch by name, with the items of all processes."""
     named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
     named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
     named |= {"present": batch.present, "weights": batch.weights}

@@ -14,8 +14,10 @@ from contraport._utils.files import write_json
 from contraport.errors import UsageError, import_optional
 from contraport.runs import MetricsRow, RunFolder
 
-_PROJECT = "contraport"
+_TRACKER_PROJECT_NAME = "contraport"
+"""Project (Weights & Biases) or experiment (MLflow) that runs are logged to."""
 _SESSION_IDS_FILE = "versions.json"
+"""File in `loggers/` with the session id of each logger, by which a resumed run continues its sessions."""
 _MLFLOW_MAX_VALUE_LENGTH = 250
 """Maximum length of a parameter value, in characters, that every MLflow server accepts."""
 _MLFLOW_MAX_PARAMS = 100
@@ -88,12 +90,12 @@ class MLflow(Logger):
             history = self._client.get_metric_history(session_id, "epoch")
             self.last_step = max((entry.step for entry in history), default=-1)
             return
-        project = self._client.get_experiment_by_name(_PROJECT)
+        project = self._client.get_experiment_by_name(_TRACKER_PROJECT_NAME)
         is_usable = project is not None and project.lifecycle_stage != "deleted"
         number = (
             project.experiment_id
             if is_usable
-            else self._client.create_experiment(_PROJECT, artifact_location=artifacts)
+            else self._client.create_experiment(_TRACKER_PROJECT_NAME, artifact_location=artifacts)
         )
         self.session_id = self._client.create_run(number, run_name=run.name).info.run_id
 
@@ -122,7 +124,7 @@ class WeightsAndBiases(Logger):
     def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
         import wandb
 
-        project = os.environ.get("WANDB_PROJECT", _PROJECT)
+        project = os.environ.get("WANDB_PROJECT", _TRACKER_PROJECT_NAME)
         self._is_ours = wandb.run is None  # a run that the caller opened receives the rows and stays open
         self._run = wandb.init(name=run.name, project=project, dir=str(run.loggers_path), id=session_id, resume="allow")
         self.session_id = self._run.id
@@ -194,6 +196,7 @@ def close_loggers(loggers: Iterable[Logger], run: RunFolder, *, succeeded: bool)
 
 @contextmanager
 def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
+    """Context manager that turns any exception into a `UsageError` with the command to resume."""
     try:
         yield
     except Exception as error:  # each package has its own exceptions

@@ -98,7 +98,7 @@ class Meter(Callback):
         self.session_items += self._batch_size
         self.session_seconds = time.perf_counter() - self._start
         if self._steps_of_row == self._every or loop.is_last_batch:
-            self._write_row(loop)
+            self._write_metrics_row(loop)
 
     def after_epoch(self, loop: Loop) -> None:
         log.debug("epoch %d of %s: %s", loop.completed_epochs, loop.epochs, self.last_row)
@@ -120,7 +120,8 @@ class Meter(Callback):
             f"{self.data_wait_seconds / seconds:.1%} waiting for data; last loss {self.last_row['loss']:.4f}{shared}"
         )
 
-    def _write_row(self, loop: Loop) -> None:
+    def _write_metrics_row(self, loop: Loop) -> None:
+        """Append the means since the last row to `metrics.jsonl` and send them to the loggers."""
         losses = _to_floats(self._losses)
         # After reading the losses, for which a GPU finishes its work: before, only the launch of kernels is timed.
         self.session_seconds = time.perf_counter() - self._start
@@ -149,6 +150,7 @@ class Meter(Callback):
 
 
 def _read_temperature(objective: nn.Module | None) -> float | None:
+    """Return the current temperature of an objective; None if it has none."""
     temperature = getattr(objective, "temperature", None)
     if temperature is None:
         return None

@@ -77,6 +77,7 @@ class NegativeMiner(Callback):
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
     def _mine_if_due(self, loop: Loop) -> None:
+        """Mine the negatives if the epoch is one of mining, and pass the last ones to the loader."""
         epoch, spec = loop.completed_epochs, self._spec
         elapsed = epoch - spec.epochs_before_mining
         is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0
@@ -85,11 +86,12 @@ class NegativeMiner(Callback):
             with propagate_errors():
                 # Processes could differ in the last bits and then mine different items, so only the first one does.
                 if is_main_process():
-                    self._positions = self._mine(cast(TrainingModule, loop.module), epoch)
+                    self._positions = self._mine_negative_positions(cast(TrainingModule, loop.module), epoch)
             self._positions, self._mined_epoch = broadcast_object(self._positions), epoch
         self.add_negatives_to(loop.batches)
 
-    def _mine(self, module: TrainingModule, epoch: int) -> np.ndarray:
+    def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
+        """Return the mined positions, ``(items, tables * k)``; an item without a negative gets its own position."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, plain=True)

@@ -15,6 +15,7 @@ from contraport.training.callbacks.meter import Meter
 from contraport.training.loop import Callback, Loop
 
 SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between two progress lines in a file or pipe."""
 
 
 class ProgressBar(Callback):
@@ -56,6 +57,7 @@ class _MetricsColumn(ProgressColumn):
     """Column of the last metrics; the only column that a narrow terminal truncates."""
 
     def render(self, task: Task) -> Text:
+        """Return the last metrics as text, cut to the width of the column."""
         return Text(task.fields["measured"], no_wrap=True, overflow="ellipsis")
 
 
@@ -92,10 +94,11 @@ def build_progress_callback(console: Console, meter: Meter) -> Callback:
 
 
 def _format_epoch(loop: Loop) -> str:
+    """Format the current epoch and the number of epochs, such as ``3/10``."""
     return f"{min(loop.completed_epochs + 1, loop.epochs)}/{loop.epochs}"
 
 
-_MASS_TOLERANCE = 1e-4
+_UNIT_MASS_TOLERANCE = 1e-4
 """Tolerance within which the mass of a plan counts as 1."""
 
 
@@ -111,7 +114,7 @@ def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
     parts = [f"loss {row['loss']:.3f}"]
     if row["temperature"] is not None:
         parts.append(f"temperature {row['temperature']:.3g}")
-    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _MASS_TOLERANCE:
+    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _UNIT_MASS_TOLERANCE:
         parts.append(f"plan mass {row['plan_mass']:.1%}")
     for metric in collect_metrics_from_rows([online_values]):
         parts.append(f"{metric.title} {metric.format(online_values[metric.key])}")

@@ -10,14 +10,14 @@ from contraport.training.components.data_builder import (
     build_held_out_dataset,
     build_unaugmented_views,
     build_views,
+    convert_steps_to_epochs,
     count_cached_draws,
     feature_cache_blocker,
-    simplify_freeze_setting,
-    with_epochs_from_steps,
+    simplify_freeze_mapping,
 )
 from contraport.training.components.model_builder import (
     build_untrained_copy,
-    infer_encoder_settings,
+    fill_encoder_settings_from_weights,
     load_initial_weights,
 )
 from contraport.training.components.step_builder import build_loss_schedules, build_objective, build_training_module
@@ -35,10 +35,10 @@ __all__ = [
     "build_unaugmented_views",
     "build_untrained_copy",
     "build_views",
+    "convert_steps_to_epochs",
     "count_cached_draws",
     "feature_cache_blocker",
-    "infer_encoder_settings",
+    "fill_encoder_settings_from_weights",
     "load_initial_weights",
-    "simplify_freeze_setting",
-    "with_epochs_from_steps",
+    "simplify_freeze_mapping",
 ]

@@ -39,26 +39,24 @@ from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.training")
 
-DEFAULT_DRAWS = 4
+DEFAULT_CACHED_DRAWS = 4
 """Default number of cached random views per item and view."""
 
 
-def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, is_explicit: bool) -> Settings:
+def convert_steps_to_epochs(settings: Settings, dataset: Dataset, *, has_explicit_epochs: bool) -> Settings:
     """Return settings in which `steps` is converted to `epochs`.
 
-    For a stream, `steps` stays and is the length of an epoch.
-
-    `is_explicit` is whether the user gave `epochs`.
+    For a stream, `steps` stays and is the length of an epoch. With `has_explicit_epochs` the user gave `epochs`.
 
     Raises:
         UsageError: a stream without steps, or both steps and epochs for other data.
     """
     if isinstance(dataset, Stream):
         check(settings.steps is not None, "steps: required for a stream, whose length is unknown.", "missing")
-        return settings if is_explicit or settings.resume else replace(settings, epochs=1)
+        return settings if has_explicit_epochs or settings.resume else replace(settings, epochs=1)
     if settings.steps is None:
         return settings
-    check(not is_explicit, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
+    check(not has_explicit_epochs, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
     by_epochs = replace(settings, steps=None)
     return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, count_steps_per_epoch(by_epochs, dataset))))
 
@@ -68,12 +66,12 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
-def simplify_freeze_setting(settings: Settings, dataset: Dataset) -> Settings:
+def simplify_freeze_mapping(settings: Settings, dataset: Dataset) -> Settings:
     """Replace `freeze` by True if it is a mapping that freezes all views, so that features can be cached."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)
-        settings.check_cache_options()
+        settings.check_feature_cache_options()
     return settings
 
 
@@ -85,7 +83,7 @@ def count_cached_draws(settings: Settings) -> int:
     for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
         check(blocker is None or value is None, f"{argument}: {blocker}; got {value}.", "no_cache")
     if settings.frozen_draws is None:
-        return DEFAULT_DRAWS if blocker is None else 0
+        return DEFAULT_CACHED_DRAWS if blocker is None else 0
     return settings.frozen_draws
 
 
@@ -128,12 +126,15 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
         dataset = dataset.subset(
-            torch.from_numpy(_draw_positions(dataset, settings.validation, split, purpose="data.validation")), split
+            torch.from_numpy(
+                _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
+            ),
+            split,
         )
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.subset(
-            torch.from_numpy(_draw_positions(dataset, most / len(dataset), "test", purpose="data.items"))
+            torch.from_numpy(_draw_stratified_positions(dataset, most / len(dataset), "test", purpose="data.items"))
         )
     return _apply_perturbations(settings, dataset)
 
@@ -150,7 +151,8 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
         return None
 
 
-def _draw_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
+def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
+    """Draw the positions of a share of the items, in proportion to the classes if there are labels."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
     return draw_stratified_split(classes, split, fraction=share, purpose=purpose)
 
@@ -199,7 +201,7 @@ def mismatch_pairs(settings: Settings, dataset: Dataset, run: RunFolder | None =
         return dataset, None
     frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
-    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_option} for random views.", "frozen")
+    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_option_name} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
         partners = torch.from_numpy(run.mismatched_partners())
     else:

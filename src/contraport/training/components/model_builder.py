@@ -46,16 +46,18 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
         return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
     encoder = settings.encoder
     parts = {
-        view: load_pretrained(_select_encoder(encoder, view)) for view, used in (pretrained_views or {}).items() if used
+        view: load_pretrained(_select_encoder_option(encoder, view))
+        for view, used in (pretrained_views or {}).items()
+        if used
     }
     for view, source in (init or {}).items():
         parts[view] = read_initial_weights(
-            source, _select_encoder(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
+            source, _select_encoder_option(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
         )
     return combine_weights_by_view(parts) if parts else None
 
 
-def _select_encoder(encoder: Encoders, view: str) -> str | nn.Module | None:
+def _select_encoder_option(encoder: Encoders, view: str) -> str | nn.Module | None:
     """Return the encoder option of a view; None if no encoder is set for this view name."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
@@ -67,13 +69,13 @@ def _select_encoder(encoder: Encoders, view: str) -> str | nn.Module | None:
     return numbered[view]
 
 
-def infer_encoder_settings(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
+def fill_encoder_settings_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
     """Complete the settings: `encoder` and `image_size` default to the values of the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
-    >>> settings = infer_encoder_settings(Settings(image_size=32), weights)
-    >>> settings.encoder, settings.image_size, infer_encoder_settings(Settings(), weights).image_size
+    >>> settings = fill_encoder_settings_from_weights(Settings(image_size=32), weights)
+    >>> settings.encoder, settings.image_size, fill_encoder_settings_from_weights(Settings(), weights).image_size
     (['resnet18'], 32, 64)
     """
     if initial_weights is None:
@@ -141,7 +143,7 @@ def build_model(
     )
     trained = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)
     for argument in ("freeze", "lora"):
-        _check_frozen_are_trained(argument, settings, model, trained)
+        _check_frozen_encoders_are_pretrained(argument, settings, model, trained)
     apply_lora(model, settings)
     if settings.activation_checkpointing:
         enable_activation_checkpointing(model)
@@ -211,7 +213,9 @@ def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[An
     return [value] * towers
 
 
-def _check_frozen_are_trained(argument: str, settings: Settings, model: Model, trained: Sequence[bool]) -> None:
+def _check_frozen_encoders_are_pretrained(
+    argument: str, settings: Settings, model: Model, trained: Sequence[bool]
+) -> None:
     """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
     frozen = resolve_option_per_tower(argument, getattr(settings, argument), model)
     for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):

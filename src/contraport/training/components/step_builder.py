@@ -33,9 +33,9 @@ from contraport.training.components.model_builder import (
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
-from contraport.training.components.teacher import compute_teacher_features, reduce_features
+from contraport.training.components.teacher import load_or_compute_teacher_features, reduce_by_truncated_svd
 from contraport.training.config import Settings
-from contraport.training.config.objective_options import TEACHER_PROTOTYPES, parse_matryoshka
+from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, ItemBank, Queue
 from contraport.training.step.step_losses import (
@@ -54,7 +54,7 @@ from contraport.training.step.training_module import MinedBatchLayout, TrainingM
 
 _log = logging.getLogger(__name__)
 
-TRIAL_ITEMS = 4
+TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
 
@@ -76,7 +76,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
     objective_settings = dict(settings.objective_settings or {})
     if objective is None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
-    dims = None if settings.matryoshka is None else parse_matryoshka(settings.matryoshka)
+    dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
         for name in ("temperature", "objective_settings", "layout", "kernel", "divergence"):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
@@ -154,7 +154,7 @@ def check_sample_weights(
         raise UsageError(f"sample_weight: not supported by {loss}.", kind="unsupported")
 
 
-def check_objective_accepts(
+def check_objective_by_trial_call(
     loss: ObjectiveStepLoss,
     dataset: Dataset,
     dimensions: int,
@@ -171,12 +171,14 @@ def check_objective_accepts(
         f"{format_options(predictor=True)}, or use the recipe byol or simsiam."
     )
     check(predictor or not objective.stop_gradient, message, "collapses")
-    target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_ITEMS))
-    _check_teacher(objective, loss.teacher, target)
+    target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
+    _check_teacher_features(objective, loss.teacher, target)
     if target is not None and (mismatch := objective.target_conflict(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.build_trial_inputs(torch.randn(TRIAL_ITEMS, dimensions), _build_trial_batch(dataset), target)
+    views, kwargs = loss.build_trial_inputs(
+        torch.randn(TRIAL_BATCH_SIZE, dimensions), _build_trial_batch(dataset), target
+    )
     if plan_weights is not None:
         kwargs["weights"] = replace(plan_weights(0), item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training knows it as the option `sample_weight`
@@ -184,7 +186,7 @@ def check_objective_accepts(
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
 
 
-def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
+def _check_teacher_features(objective: Loss, teacher: Tensor | None, target: Target | None) -> None:
     """Raise `UsageError` if teacher features are missing or unused, or per item but required per view."""
     is_required = objective.requires_features(target)
     if teacher is None:
@@ -203,12 +205,14 @@ def _check_teacher(objective: Loss, teacher: Tensor | None, target: Target | Non
 def _build_trial_batch(dataset: Dataset) -> Batch:
     """Build a batch for a trial call: no views, one label for all items, and the largest ids of the data."""
     labels, domains = (
-        None if values is None else values[:1].expand(TRIAL_ITEMS) for values in (dataset.labels, dataset.domains)
+        None if values is None else values[:1].expand(TRIAL_BATCH_SIZE) for values in (dataset.labels, dataset.domains)
     )
     weights = dataset.weights
     if weights is not None:
-        weights = torch.stack([*[weights.max()] * (TRIAL_ITEMS - 1), weights.min()])
-    return Batch((), labels, domains, torch.arange(TRIAL_ITEMS) + max(len(dataset) - TRIAL_ITEMS, 0), weights=weights)
+        weights = torch.stack([*[weights.max()] * (TRIAL_BATCH_SIZE - 1), weights.min()])
+    return Batch(
+        (), labels, domains, torch.arange(TRIAL_BATCH_SIZE) + max(len(dataset) - TRIAL_BATCH_SIZE, 0), weights=weights
+    )
 
 
 def build_training_module(
@@ -257,14 +261,15 @@ def build_training_module(
         schedules=schedules,
         weights=plan_weights,
         cache_chunk=settings.cache_chunk,
-        encoder_freezer=_build_freezer(settings, model, momentum_encoder, steps_per_epoch),
+        encoder_freezer=_build_encoder_freezer(settings, model, momentum_encoder, steps_per_epoch),
         mined=mined,
     )
 
 
-def _build_freezer(
+def _build_encoder_freezer(
     settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
+    """Build the freezer of the encoders that `freeze`, `freeze_epochs` or `lora` freeze; None without these options."""
     if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
@@ -291,6 +296,7 @@ def _build_step_loss(
     objective: nn.Module | None,
     plan_weights: Callable[[int], PlanWeights] | None,
 ) -> StepLoss:
+    """Build the loss of a training step: of an objective, or of predictive learning (`predict`)."""
     loss: StepLoss
     if settings.predict is not None:
         check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
@@ -315,6 +321,7 @@ def _build_objective_loss(
     objective: nn.Module,
     plan_weights: Callable[[int], PlanWeights] | None,
 ) -> ObjectiveStepLoss:
+    """Build the loss that calls the objective on all views, queries and keys, prototypes or teacher features."""
     sizes, number = list_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
@@ -323,12 +330,12 @@ def _build_objective_loss(
     largest = max(settings.matryoshka_dims, default=sizes[0])
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
-    memory = _build_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
+    memory = _build_embedding_memory(settings, dataset, count_key_views(model, views.shapes), sizes[0])
     target = resolve_target_option(settings, dataset, objective, number)
     loss: ObjectiveStepLoss
     if settings.prototypes is not None:
-        if settings.prototypes == TEACHER_PROTOTYPES:
-            teacher = reduce_features(_build_teacher_features(settings, dataset, number), sizes[0])
+        if settings.prototypes == PROTOTYPES_FROM_TEACHER:
+            teacher = reduce_by_truncated_svd(_build_teacher_features(settings, dataset, number), sizes[0])
             queue_size = settings.queue_size or max(1, min(MAX_DEFAULT_TEACHER_QUEUE_SIZE, len(dataset) // 2))
             loss = DistillationLoss(objective, teacher, queue_size, views=number)
         else:
@@ -340,14 +347,14 @@ def _build_objective_loss(
             teacher = _build_teacher_features(settings, dataset, number)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _compute_log_q_weights(dataset, objective)
+            kwargs["column_weights"] = _compute_inverse_column_counts(dataset, objective)
         mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
         else:
             loss = AllViewsLoss(objective, **kwargs)
     try:
-        check_objective_accepts(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
+        check_objective_by_trial_call(loss, dataset, sizes[0], plan_weights, predictor=settings.predictor)
     except UsageError as error:
         if error.code == "labels.missing" and settings.ignore_labels:
             remedy = f"leave out {format_options(ignore_labels=True)}"
@@ -377,14 +384,15 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
+    """Return the features of the option `teacher`, ``(items, k)`` or ``(items, views, k)``."""
     assert settings.teacher is not None
     loader_config = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
-    return compute_teacher_features(
+    return load_or_compute_teacher_features(
         "teacher", settings.teacher, dataset, loader_config, views=views, trust_remote_code=settings.trust_remote_code
     )
 
 
-def _compute_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
+def _compute_inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
     """Return the log-q weight of each pair, (n,): one over the number of training pairs that contain its column."""
     if dataset.entity_ids is None:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
@@ -396,7 +404,10 @@ def _compute_log_q_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
     return 1 / columns.bincount()[columns].float()
 
 
-def _build_memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> EmbeddingMemory | None:
+def _build_embedding_memory(
+    settings: Settings, dataset: Dataset, views: int, dimensions: int
+) -> EmbeddingMemory | None:
+    """Build the queue or bank of the option `negatives`; None for other values."""
     items = len(dataset)
     if settings.negatives == "queue":
         most = MAX_DEFAULT_QUEUE_SIZE if isinstance(dataset, Stream) else min(MAX_DEFAULT_QUEUE_SIZE, items)

@@ -20,7 +20,7 @@ from contraport.training.step.target_spec import read_teacher_features
 log = logging.getLogger("contraport.training")
 
 
-def _load_encoder(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
+def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
     """Load the teacher from a folder of a run, of `Model.save_pretrained`, of timm or of transformers.
 
     Also returns the side to which images are resized before they are encoded; None: they stay as they are. An encoder
@@ -52,7 +52,7 @@ def _load_encoder(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     return model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None
 
 
-def compute_teacher_features(
+def load_or_compute_teacher_features(
     argument: str,
     source: str | Path | Run,
     dataset: Dataset,
@@ -85,7 +85,7 @@ def compute_teacher_features(
         has_model = any((folder / name).is_file() for name in ("config.yaml", "config.json", "model/config.json"))
         message = f"{argument}: {folder} must be a run folder or a model folder; it has no config.json."
         check(has_model, message, "no_model")
-    model, size = _load_encoder(folder, dataset, trust_remote_code=trust_remote_code)
+    model, size = _load_teacher(folder, dataset, trust_remote_code=trust_remote_code)
     plain = Views(dataset, augment="none")
     if size is None:
         check_view_shapes(model, dataset, plain)
@@ -102,13 +102,13 @@ def compute_teacher_features(
     return values if number == 1 else values.unflatten(1, (number, -1))
 
 
-def reduce_features(features: Tensor, width: int) -> Tensor:
+def reduce_by_truncated_svd(features: Tensor, width: int) -> Tensor:
     """Reduce normalized features ``(n, k)`` to ``(n, width)`` by truncated SVD, without centering.
 
     Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of zero.
 
     >>> features = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
-    >>> reduced = reduce_features(features, 2)
+    >>> reduced = reduce_by_truncated_svd(features, 2)
     >>> torch.allclose(reduced @ reduced.T, torch.eye(2), atol=1e-6)
     True
     """
@@ -124,6 +124,7 @@ def reduce_features(features: Tensor, width: int) -> Tensor:
 
 
 def _resize_images(images: Tensor, size: int) -> Tensor:
+    """Resize images ``(b, C, H, W)`` to squares of `size` pixels."""
     return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
 
 

@@ -27,7 +27,7 @@ from contraport.options import (
 from contraport.runs.config import num_workers_option
 
 
-def serialize_data(data: Any) -> Any:
+def serialize_data_option(data: Any) -> Any:
     """Return the value of `data` for `config.yaml`: a name or path unchanged, an object as ``<name>``."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
@@ -36,10 +36,12 @@ def serialize_data(data: Any) -> Any:
 
 
 def _check_fraction(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a number between 0 and 1, both excluded."""
     check(matches_type(value, float) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a string or path, and not a file of encoder weights."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
@@ -50,10 +52,11 @@ def _check_sample_weight(name: str, value: Any) -> None:
 
 
 def _check_given_views(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a list of view names or numbers."""
     check(matches_type(value, Sequence[int | str]), f"{name}: must be a list of view names or numbers, got {value!r}.")
 
 
-def _serialize_augment(augment: Any) -> Any:
+def _serialize_augment_option(augment: Any) -> Any:
     """Return the value of `augment` for `config.yaml`: a name unchanged, a callable as ``<name>``."""
     if augment is None or isinstance(augment, str):
         return augment
@@ -62,6 +65,7 @@ def _serialize_augment(augment: Any) -> Any:
 
 
 def _check_augment(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a callable or a valid augmentation name."""
     # A run's config.yaml has a placeholder for a callable.
     if isinstance(value, str) and not has_object_placeholder(value):
         parse_augment(value)
@@ -81,7 +85,7 @@ class DataSettings(BaseOptions):
             "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tar files; or a URL of "
             "one of these. In Python also a Dataset (contraport, torch or Hugging Face), a data frame, arrays, or a "
             "list of texts, paths or images.",
-            serialize=serialize_data,
+            serialize=serialize_data_option,
             group="data and recipe",
             is_cli_flag=True,
         ),
@@ -238,7 +242,7 @@ class ViewAndAuditSettings(BaseOptions):
         "Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on batches "
         "(kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several views or the "
         "views are frames.",
-        serialize=_serialize_augment,
+        serialize=_serialize_augment_option,
         check=_check_augment,
     )
     audit: bool = option(

@@ -20,11 +20,14 @@ from contraport.options import (
 )
 
 Encoder = Sequence[str | Any] | dict[str, Any] | str | Any | None
+"""Type of the option `encoder`: a name or module, one per view, a mapping by view, or None for the default."""
 
-_REQUIRES_WEIGHTS = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
+_WEIGHTS_REQUIRED_MESSAGE = "requires trained weights of the encoder: add pretrained (--pretrained) or init (--init)."
+"""End of the error messages about freezing or adapting an encoder with random weights."""
 
 
 def _serialize_encoder(encoder: Any) -> Any:
+    """Return the value of `encoder` for `config.yaml`; modules become placeholders."""
     # Imported here: it handles modules; the rest of the options is read without torch, so that --help is fast.
     from contraport.encoders import serialize_encoder
 
@@ -37,7 +40,8 @@ def _collect_view_keys(*values: Any) -> list[str | None]:
     return list(dict.fromkeys(named)) or [None]
 
 
-def _value_for_view(value: Any, view: str | None) -> Any:
+def _get_value_for_view(value: Any, view: str | None) -> Any:
+    """Return the value for a view from a mapping by view, else the value itself."""
     return value.get(view) if isinstance(value, Mapping) else value
 
 
@@ -51,7 +55,8 @@ def _is_custom_encoder(encoder: Any) -> bool:
     )
 
 
-def _has_own_weights(encoder: Any) -> bool:
+def _is_pretrained_by_default(encoder: Any) -> bool:
+    """Return whether an encoder is a named one that comes with its own pretrained weights, such as lite0."""
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
 
 
@@ -70,6 +75,7 @@ def _build_per_view_check(each: OptionCheck) -> OptionCheck:
 
 
 def _build_type_check(kind: Any) -> OptionCheck:
+    """Return an option check that raises `UsageError` for a value of another type."""
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, kind), f"{name}: must be {describe_type(kind)}, got {value!r}.")
@@ -190,16 +196,17 @@ class NetworkSettings(BaseOptions):
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
-    def freezing_option(self) -> str:
+    def freezing_option_name(self) -> str:
         """Name of the option that freezes the encoder, or of an encoder without trainable weights, for messages."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        return not isinstance(self.encoder, Mapping) and all(self._untrainable_flags)
+        """True if no encoder has trainable weights; False if encoders are set by view."""
+        return not isinstance(self.encoder, Mapping) and all(self._untrainable_per_encoder)
 
     @property
-    def _untrainable_flags(self) -> list[bool]:
+    def _untrainable_per_encoder(self) -> list[bool]:
         """One flag per encoder: whether it has no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
@@ -216,11 +223,11 @@ class NetworkSettings(BaseOptions):
         if self.pretrained is True or isinstance(self.init, str | Path):
             return self.pretrained
         if self.encoder is None or isinstance(self.encoder, str):
-            return self.pretrained or (self.init is None and _has_own_weights(self.encoder))
+            return self.pretrained or (self.init is None and _is_pretrained_by_default(self.encoder))
         if not isinstance(self.encoder, Mapping | list | tuple):
             return self.pretrained
         by_view = self.encoder if isinstance(self.encoder, Mapping) else dict(enumerate(self.encoder))
-        own = {str(view): True for view, name in by_view.items() if _has_own_weights(name)}
+        own = {str(view): True for view, name in by_view.items() if _is_pretrained_by_default(name)}
         return {view: True for view in own if view not in (self.init or {})} | (self.pretrained or {}) or False
 
     @property
@@ -236,38 +243,45 @@ class NetworkSettings(BaseOptions):
         return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
 
     def _check_freezing(self) -> None:
+        """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""
         for view in _collect_view_keys(self.pretrained, self.init):
-            init = _value_for_view(self.init, view)
+            init = _get_value_for_view(self.init, view)
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
-            check(not (_value_for_view(self.pretrained, view) and init), message, "conflict")
+            check(not (_get_value_for_view(self.pretrained, view) and init), message, "conflict")
         self._check_lora()
         if not self.freezes_some_encoder:
-            self.check_cache_options()  # with `freeze` by view: checked again once the views are known, with the data
+            # With `freeze` by view it is checked again once the views are known, with the data.
+            self.check_feature_cache_options()
             return
-        message = f"freeze_epochs: cannot be combined with {self.freezing_option}, got {self.freeze_epochs}."
+        message = f"freeze_epochs: cannot be combined with {self.freezing_option_name}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
         message = (
-            f"{self.freezing_option}: requires a projection, since nothing else is trained; got a projection of 0."
+            f"{self.freezing_option_name}: requires a projection, since nothing else is trained; got a projection of 0."
         )
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
-        check(self.has_initial_weights or any(self._untrainable_flags), f"freeze: {_REQUIRES_WEIGHTS}", "untrained")
+        check(
+            self.has_initial_weights or any(self._untrainable_per_encoder),
+            f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}",
+            "untrained",
+        )
 
-    def check_cache_options(self) -> None:
+    def check_feature_cache_options(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""
         for name in () if self.freezes_all_encoders else ("frozen_draws", "features"):
             value = getattr(self, name)
             check(value is None, f"{name}: requires freeze of all views, got {name} {str(value)!r}.", "conflict")
 
     def _check_lora(self) -> None:
+        """Raise `UsageError` if `lora` is set and conflicts with freezing or has no trained weights to adapt."""
         if self.lora is None:
             return
         is_frozen = any(
-            _value_for_view(self.freeze, view) and _value_for_view(self.lora, view)
+            _get_value_for_view(self.freeze, view) and _get_value_for_view(self.lora, view)
             for view in _collect_view_keys(self.freeze, self.lora)
         )
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
         check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
         message = f"lora: requires an encoder with weights, got {self.encoder!r}."
         check(not self._has_no_trainable_encoder, message, "no_weights")
-        check(self.has_initial_weights, f"lora: {_REQUIRES_WEIGHTS}", "untrained")
+        check(self.has_initial_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")

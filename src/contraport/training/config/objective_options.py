@@ -18,24 +18,25 @@ from contraport.schedules import (
     parse_temperature_schedule,
 )
 
-TEACHER_PROTOTYPES = "teacher"
+PROTOTYPES_FROM_TEACHER = "teacher"
 """Value of the option `prototypes` for distillation: the prototypes are a queue of the teacher's features."""
 
 
-def _validate_temperature(name: str, value: Any) -> None:
+def _check_temperature(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a temperature, a schedule of one, or a learned one."""
     if is_learned_temperature(value):
         parse_learned_temperature(value)
     else:
         parse_temperature_schedule(value, steps=1)
 
 
-def parse_matryoshka(value: Any) -> dict[int, float]:
+def parse_matryoshka_weights(value: Any) -> dict[int, float]:
     """Parse the option `matryoshka` into the loss weight of each number of dimensions, the largest first.
 
     Raises:
         UsageError: it does not list different integers >= 1, with positive weights if any.
 
-    >>> parse_matryoshka("64:0.5,128"), parse_matryoshka([128, 64])
+    >>> parse_matryoshka_weights("64:0.5,128"), parse_matryoshka_weights([128, 64])
     ({128: 1.0, 64: 0.5}, {128: 1.0, 64: 1.0})
     """
     message = f"matryoshka: must be different integers >= 1, such as 128,64,32 or 128:1,32:0.5, got {value!r}."
@@ -54,6 +55,7 @@ def parse_matryoshka(value: Any) -> dict[int, float]:
 
 
 def _check_negatives(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is in-batch, queue, bank, or mined with valid settings."""
     if str(value).partition(":")[0] == MINED_NEGATIVES_NAME:
         parse_mined_negatives(value)
     else:
@@ -61,8 +63,12 @@ def _check_negatives(name: str, value: Any) -> None:
 
 
 def _check_prototypes(name: str, value: Any) -> None:
-    if value != TEACHER_PROTOTYPES:
-        check(not isinstance(value, str), f"{name}: must be an integer >= 2, or {TEACHER_PROTOTYPES!r}, got {value!r}.")
+    """Raise `UsageError` unless a value is an integer >= 2 or "teacher"."""
+    if value != PROTOTYPES_FROM_TEACHER:
+        check(
+            not isinstance(value, str),
+            f"{name}: must be an integer >= 2, or {PROTOTYPES_FROM_TEACHER!r}, got {value!r}.",
+        )
         int_in_range(2)(name, value)
 
 
@@ -85,7 +91,7 @@ class ObjectiveSettings(BaseOptions):
         "Temperature of a named objective: a positive number; a schedule over the training, start:end or "
         "start:end:shape with shape cosine (the default) or linear, such as 0.5:0.1:cosine; or a learned temperature, "
         "learn or learn:START, such as learn:0.07; default: that of the objective.",
-        check=_validate_temperature,
+        check=_check_temperature,
     )
     constraint: str | None = option(
         None,
@@ -118,7 +124,7 @@ class ObjectiveSettings(BaseOptions):
         "such as 128,64,32, so that each can be used alone (`contraport embed --dims 32`). The largest is the size of "
         "the projection, or of the features with a projection of 0. A weight may follow, as in 128:1,32:0.5; default: "
         "the whole embeddings only.",
-        check=lambda _, value: parse_matryoshka(value),
+        check=lambda _, value: parse_matryoshka_weights(value),
     )
     target: str | None = option(
         None,
@@ -191,7 +197,7 @@ class ObjectiveSettings(BaseOptions):
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
         """Numbers of leading coordinates that are trained as embeddings, the largest first; () without matryoshka."""
-        return () if self.matryoshka is None else tuple(parse_matryoshka(self.matryoshka))
+        return () if self.matryoshka is None else tuple(parse_matryoshka_weights(self.matryoshka))
 
     @property
     def mined_negatives_spec(self) -> MinedNegativesSpec | None:
@@ -202,7 +208,7 @@ class ObjectiveSettings(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        distills = self.prototypes == TEACHER_PROTOTYPES
+        distills = self.prototypes == PROTOTYPES_FROM_TEACHER
         for name, kind in (("queue_size", "queue"), ("bank_negatives", "bank")):
             value = getattr(self, name)
             message = f"{name}: requires {format_options(negatives=kind)}, got {value} with {self.negatives!r}."

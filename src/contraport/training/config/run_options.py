@@ -14,10 +14,12 @@ from contraport.schedules import RAMP_FUNCTIONS
 
 
 def _check_online_metrics(name: str, value: Sequence[str]) -> None:
+    """Raise `UsageError` unless all values are metrics, each with an optional interval in epochs."""
     import_object("contraport.metrics.registry:parse_scheduled_metrics")(value)
 
 
 def _check_early_stopping(name: str, value: str) -> None:
+    """Raise `UsageError` unless a value is a valid rule of early stopping."""
     import_object("contraport.training.callbacks.early_stopping:parse_early_stopping")(value)
 
 

@@ -69,7 +69,7 @@ class Settings(
             check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
-            message = f"audit: cannot be combined with {self.freezing_option}: it scores what is learned."
+            message = f"audit: cannot be combined with {self.freezing_option_name}: it scores what is learned."
             check(not self.freezes_some_encoder, message, "frozen")
         if self.matryoshka is not None and self.projection_size > 0:
             # Only the compared embeddings are nested: the features before them are not.
@@ -78,7 +78,11 @@ class Settings(
             check(good, message, "matryoshka")
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            check(not self.freezes_some_encoder, f"{self.freezing_option}: cannot be combined with predict.", "predict")
+            check(
+                not self.freezes_some_encoder,
+                f"{self.freezing_option_name}: cannot be combined with predict.",
+                "predict",
+            )
 
     def resolve_representation(self, views: int) -> str:
         """Return the value of `representation`, or its default for items with this number of views."""

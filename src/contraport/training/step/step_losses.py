@@ -36,7 +36,7 @@ from contraport.training.step.target_spec import TargetFunction, select_batch_ro
 ObjectiveArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 """Arguments of a call of an objective: the embeddings of the views, and keyword arguments."""
 
-SMALL_BATCH = 32
+MIN_BATCH_SIZE_WITHOUT_WARNING = 32
 """Batch size below which `batch_size_warning` warns of too few negatives."""
 
 
@@ -147,6 +147,7 @@ class ObjectiveStepLoss(StepLoss):
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
 
     def _check_accepts_keyword(self, argument: str, keyword: str, value: object) -> None:
+        """Raise `UsageError` if a value is set but the call of the objective lacks the keyword."""
         name = type(self.objective).__name__
         message = f"{argument}: not supported by {name}, whose call has no keyword `{keyword}`."
         check(value is None or keyword in self._accepted, message, "unsupported")
@@ -165,7 +166,7 @@ class ObjectiveStepLoss(StepLoss):
         """
         if batch.weights is not None and not bool(gather(batch.weights).any()):
             return torch.stack([z[:0].sum() for z in embeddings]).sum()  # all weights are 0: no loss, gradients of 0
-        available = self._batch_kwargs(batch, None if self.target is None else self.target(batch)) | kwargs
+        available = self._build_batch_kwargs(batch, None if self.target is None else self.target(batch)) | kwargs
         accepted = {name: value for name, value in available.items() if name in self._accepted}
         # Entries are views of a buffer, so that in-place updates by the call persist.
         buffers = {} if pair is None else {name: self.get_buffer(own)[pair] for name, own in self._pair_buffers.items()}
@@ -179,9 +180,12 @@ class ObjectiveStepLoss(StepLoss):
 
     def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
-        return (z, z.clone()), self._batch_kwargs(batch, target)  # cloned: one tensor twice would be one view twice
+        return (z, z.clone()), self._build_batch_kwargs(
+            batch, target
+        )  # cloned: one tensor twice would be one view twice
 
-    def _batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
+    def _build_batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
+        """Return the keyword arguments that a batch provides for the objective, such as labels and weights."""
         kwargs: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
         if target is not None:
             kwargs["target"] = target
@@ -199,7 +203,11 @@ class ObjectiveStepLoss(StepLoss):
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
     def batch_size_warning(self, items: int) -> str | None:
-        if items >= SMALL_BATCH or self._contraport_objective is None or not self._contraport_objective.has_negatives:
+        if (
+            items >= MIN_BATCH_SIZE_WITHOUT_WARNING
+            or self._contraport_objective is None
+            or not self._contraport_objective.has_negatives
+        ):
             return None
         return (
             f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase --batch_size, add --negatives "
@@ -422,6 +430,7 @@ def with_prototype_layout(objective: nn.Module) -> Objective:
 
 
 RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
+"""Loss functions of reconstructed views, by the value of the option `predict`."""
 
 
 class CrossViewReconstructionLoss(StepLoss):

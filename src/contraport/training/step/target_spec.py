@@ -38,13 +38,16 @@ from contraport.options import int_in_range
 TargetFunction = Callable[[Batch], Target]
 """Function that returns the target plan of a batch."""
 
-DEFAULT_NEIGHBORS = 5
-DEFAULT_TEMPERATURE = 0.1
+DEFAULT_NUM_NEIGHBORS = 5
+"""Default `k` of ``neighbors:k=...``, the number of nearest neighbors that are positives."""
 
-_ENTRIES_PER_CHECK = 2**22
+DEFAULT_SOFT_TEMPERATURE = 0.1
+"""Default temperature of the teacher's similarities in ``soft:FILE``."""
+
+_MATRIX_ENTRIES_PER_CHECK = 2**22
 """Number of matrix entries that are checked at a time, since a matrix may be larger than the memory."""
 
-_PARAMETERS_BY_KIND: Mapping[str, tuple[str, ...]] = {
+_PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
     "pairs": (),
     "labels": (),
     "domains": ("alpha", "beta"),
@@ -55,13 +58,13 @@ _PARAMETERS_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_REQUIRED_PARAMETER_BY_KIND = {"soft": "file", "matrix": "file"}
+_REQUIRED_PARAMETER_NAME_BY_KIND = {"soft": "file", "matrix": "file"}
 """Required parameter of some kinds of target, whose name may be omitted, as in ``soft:FILE``."""
 
-_CONSTANT_TARGETS: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
+_BATCH_INDEPENDENT_TARGETS: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
 """Targets that are the same for all batches, by kind."""
 
-_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+_PARAMETER_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "alpha": check_nonnegative,
     "beta": check_nonnegative,
     "file": lambda name, value: check_existing_file(name, str(value)),
@@ -69,6 +72,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "k": int_in_range(1),
     "temperature": check_positive,
 }
+"""Check of the value of each parameter, by parameter name."""
 
 
 def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
@@ -88,59 +92,67 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_spec(text)
-    if name in _CONSTANT_TARGETS:
+    if name in _BATCH_INDEPENDENT_TARGETS:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
-        return partial(_constant_target, _CONSTANT_TARGETS[name](**parameters))
+        return partial(_get_constant_target, _BATCH_INDEPENDENT_TARGETS[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
         known_pairs = torch.sparse_coo_tensor(pairs.T, torch.ones(len(pairs)), shape, check_invariants=True).coalesce()
-        return partial(_coupling_target, known_pairs, pairs)
+        return partial(_build_coupling_target, known_pairs, pairs)
     if name == "shown":
         numbers = dataset.content_ids
         if numbers is None:
             message = f"target: shown requires items with equal content; all items of {dataset.name!r} differ."
             raise UsageError(message, kind="missing_data")
         repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]
-        return partial(_duplicate_groups_target, torch.stack(repeats, dim=1))
+        return partial(_build_duplicate_groups_target, torch.stack(repeats, dim=1))
     if name == "matrix":
-        return partial(_matrix_target, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
+        return partial(_build_matrix_target, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
     if name == "soft":
         teacher = read_teacher_features("target", str(parameters["file"]), len(dataset))
-        return partial(_soft_target, teacher, Gibbs("cosine", parameters.get("temperature", DEFAULT_TEMPERATURE)))
+        return partial(
+            _build_soft_target, teacher, Gibbs("cosine", parameters.get("temperature", DEFAULT_SOFT_TEMPERATURE))
+        )
     file = parameters.get("features")
     features = None if file is None else read_teacher_features("target", str(file), len(dataset))
     complete = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
     message = f"target: neighbors requires features=FILE, as some items of {dataset.name!r} lack their first view."
     check(complete, message, "missing_views")
-    return partial(_neighbors_target, features, parameters.get("k", DEFAULT_NEIGHBORS))
+    return partial(_build_neighbors_target, features, parameters.get("k", DEFAULT_NUM_NEIGHBORS))
 
 
 # Functions at module level, not lambdas, so that a training module can be pickled.
 
 
-def _constant_target(target: Target, batch: Batch) -> Target:
+def _get_constant_target(target: Target, batch: Batch) -> Target:
+    """Return the target unchanged: it does not depend on the batch."""
     return target
 
 
-def _duplicate_groups_target(numbers: Tensor, batch: Batch) -> Target:
+def _build_duplicate_groups_target(numbers: Tensor, batch: Batch) -> Target:
+    """Return the target by which items with equal content are positives."""
     return DuplicateGroups(select_batch_rows(numbers, batch))
 
 
-def _coupling_target(known_pairs: Tensor, entity_ids: Tensor, batch: Batch) -> Target:
+def _build_coupling_target(known_pairs: Tensor, entity_ids: Tensor, batch: Batch) -> Target:
+    """Return the target by which the known pairs of two sets of entities are positives."""
     return SimilarityMatrix(known_pairs, select_batch_rows(entity_ids, batch))
 
 
-def _matrix_target(matrix: Tensor, batch: Batch) -> Target:
+def _build_matrix_target(matrix: Tensor, batch: Batch) -> Target:
+    """Return the target with the rows and columns of a batch of a similarity matrix of all items."""
     return SimilarityMatrix(matrix, batch.ids)
 
 
-def _soft_target(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
+def _build_soft_target(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
+    """Return the target by the similarities of teacher features under a kernel."""
     return SoftNeighbors(select_batch_rows(features, batch), kernel)
 
 
-def _neighbors_target(features: Tensor | None, number: int, batch: Batch) -> Target:
+def _build_neighbors_target(features: Tensor | None, number: int, batch: Batch) -> Target:
+    """Return the target of nearest neighbors, by features or, if there are none, by the inputs of the first view."""
     if features is not None:
         return Neighbors(select_batch_rows(features, batch), number)
     view = batch.views[0]
@@ -153,11 +165,13 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
-    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER_BY_KIND)
-    has_required = name not in _REQUIRED_PARAMETER_BY_KIND or _REQUIRED_PARAMETER_BY_KIND[name] in parameters
+    name, parameters = parse_spec(
+        "target", text, _PARAMETER_NAMES_BY_KIND, default_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
+    )
+    has_required = name not in _REQUIRED_PARAMETER_NAME_BY_KIND or _REQUIRED_PARAMETER_NAME_BY_KIND[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
     for parameter, value in parameters.items():
-        _CHECKS[parameter](f"target: {parameter}", value)
+        _PARAMETER_CHECKS[parameter](f"target: {parameter}", value)
     return name, dict(parameters)
 
 
@@ -168,8 +182,10 @@ def build_item_independent_target(text: str) -> Target | None:
     (Domains(alpha=0.1), None)
     """
     # Files are not checked: they may be gone when a run is evaluated.
-    name, parameters = parse_spec("target", text, _PARAMETERS_BY_KIND, default_setting=_REQUIRED_PARAMETER_BY_KIND)
-    return _CONSTANT_TARGETS[name](**parameters) if name in _CONSTANT_TARGETS else None
+    name, parameters = parse_spec(
+        "target", text, _PARAMETER_NAMES_BY_KIND, default_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
+    )
+    return _BATCH_INDEPENDENT_TARGETS[name](**parameters) if name in _BATCH_INDEPENDENT_TARGETS else None
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
@@ -202,6 +218,7 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
 
 
 def _read_training_features(argument: str, file: str) -> np.ndarray:
+    """Read the features of the training items from an .npz file of `contraport embed`."""
     arrays = read_npz(argument, file)
     features, splits = arrays.get("features"), arrays.get("splits")
     if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
@@ -242,7 +259,7 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
         "shape",
     )
     has_entries = False
-    rows = max(1, _ENTRIES_PER_CHECK // items)
+    rows = max(1, _MATRIX_ENTRIES_PER_CHECK // items)
     for start in range(0, len(values), rows):
         part = values[start : start + rows]
         good = bool(np.isfinite(part).all() and (part >= 0).all())

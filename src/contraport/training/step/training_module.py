@@ -25,11 +25,11 @@ class MinedBatchLayout(NamedTuple):
     """Layout of a batch with mined negatives: each item is followed by its negatives, table by table.
 
     Attributes:
-        num_negatives: number of negatives of an item in a table.
+        num_negatives_per_table: number of negatives of an item in a table.
         num_tables: number of tables of negatives: one for data of one stored view, else one per view.
     """
 
-    num_negatives: int
+    num_negatives_per_table: int
     num_tables: int
 
     def split_batch(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
@@ -42,13 +42,14 @@ class MinedBatchLayout(NamedTuple):
         >>> items.ids.tolist(), [view.tolist() for view in embedded.views], [each.flatten().tolist() for each in ids]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]], [[5, 7], [6, 8]])
         """
-        period = 1 + self.num_tables * self.num_negatives
+        period = 1 + self.num_tables * self.num_negatives_per_table
         first: dict[str, Any] = {
             name: value[::period] for name, value in batch._asdict().items() if isinstance(value, Tensor)
         }
         items = batch._replace(views=tuple(view[::period] for view in batch.views), **first)
         columns_by_table = [
-            [0, *range(1 + start, 1 + start + self.num_negatives)] for start in range(0, period - 1, self.num_negatives)
+            [0, *range(1 + start, 1 + start + self.num_negatives_per_table)]
+            for start in range(0, period - 1, self.num_negatives_per_table)
         ]
         views = tuple(
             values.unflatten(0, (-1, period))[:, columns_by_table[view % self.num_tables]].flatten(0, 1)
@@ -57,9 +58,9 @@ class MinedBatchLayout(NamedTuple):
         by_item = batch.ids.unflatten(0, (-1, period))
         return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in columns_by_table)
 
-    def split_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
+    def extract_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
         """Move the embeddings of mined negatives from the rows to the field `negatives`; return the embedded items."""
-        period = 1 + self.num_negatives
+        period = 1 + self.num_negatives_per_table
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
             for name in ("input_views", "features", "queries", "key_projections")
@@ -150,25 +151,25 @@ class TrainingModule(nn.Module):
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
             items, batch, negative_ids = self.mined.split_batch(batch)
-            rows = 1 + self.mined.num_negatives
+            rows = 1 + self.mined.num_negatives_per_table
             share = None if share is None else BatchShare(share.start * rows, share.total * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
-        self._seed_generators(step, micro_batch, 0)
+        self._seed_step_generators(step, micro_batch, 0)
         views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, share)
         # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
-        self._seed_generators(step, micro_batch, 1, 0 if share is None else share.start)
-        embedded = self._embed(batch, views, share)
+        self._seed_step_generators(step, micro_batch, 1, 0 if share is None else share.start)
+        embedded = self._embed_batch(batch, views, share)
         if self.mined is not None:
-            embedded = self.mined.split_negatives(embedded, items, negative_ids)
+            embedded = self.mined.extract_negatives(embedded, items, negative_ids)
         embedded = embedded._replace(weights_from_plan=plan_weights)
-        self._seed_generators(step, micro_batch, 2)
+        self._seed_step_generators(step, micro_batch, 2)
         try:
             loss: Tensor = self.comparison(embedded)
         except Exception:
             if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.key_projections)):
                 raise
-            return self._nan_loss()  # reported by the finite guard, rather than by a consequent error of the loss
+            return self._build_nan_loss()  # reported by the finite guard, rather than by a consequent error of the loss
         return loss
 
     def after_step(self, step: int) -> None:
@@ -177,11 +178,12 @@ class TrainingModule(nn.Module):
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _nan_loss(self) -> Tensor:
+    def _build_nan_loss(self) -> Tensor:
         """Return a NaN loss that gives all trained parameters a NaN gradient."""
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
-    def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
+    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
+        """Compute features, queries and keys of the views of a batch."""
         outputs, present = self._apply_in_chunks(
             self.model, self._compute_features_and_projections, views, batch.present, share
         )
@@ -197,6 +199,7 @@ class TrainingModule(nn.Module):
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
     def _compute_features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the encoder features of all views, followed by their projections."""
         features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
         return *features, *self.model.project(features)
 
@@ -219,7 +222,8 @@ class TrainingModule(nn.Module):
             outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, share)
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
-    def _seed_generators(self, *position: int) -> None:
+    def _seed_step_generators(self, *position: int) -> None:
+        """Seed torch's random generators by the seed of the training and a position, such as step and micro-batch."""
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
