@@ -1,4 +1,4 @@
-"""Run: what a user reads of a training in its folder: settings, metrics, model and evaluation."""
+"""Run of a training, read from its folder: settings, metrics, model and evaluation."""
 
 from __future__ import annotations
 

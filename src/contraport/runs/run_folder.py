@@ -1,4 +1,4 @@
-"""Files of a run folder: their paths, and their reading and writing by the commands.
+"""Run folder as the commands use it: paths of its files, and methods that read and write them.
 
 ```
 DIR/config.yaml        keyword arguments of `contraport.train`
@@ -120,7 +120,7 @@ def _delete_paths(paths: Iterable[Path]) -> None:
 
 
 class RunFolder(Run):
-    """Run with the paths of all its files, and methods that write them; not for users, who have a `Run`.
+    """Run for internal use: paths of all its files, and methods that write them; users have a `Run`.
 
     Methods that write raise `UsageError` if the folder is not writable or the disk is full.
 

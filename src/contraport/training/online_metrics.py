@@ -33,7 +33,7 @@ MAX_ONLINE_METRIC_ITEMS = 2_000
 
 
 class OnlineMetrics(Callback):
-    """Callback that computes metrics after some epochs and adds them to the epoch's last row of the training log.
+    """Callback that computes metrics after some epochs and adds them to the epoch's last row of `metrics.jsonl`.
 
     It precedes the meter in the list of callbacks, so that the row is not yet written. Weights, buffers and random
     state do not change.

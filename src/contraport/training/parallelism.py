@@ -34,7 +34,7 @@ _DDP_BUFFER_SYNC_ARGUMENT = next(
 
 
 def check_strategy(settings: Settings) -> None:
-    """Raise `UsageError` if `strategy` or `exchange` require several processes, or fsdp excludes another setting."""
+    """Raise `UsageError` if `strategy` or `exchange` needs several processes or conflicts with other options."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
         check(value == default or current_processes().size > 1, message, "one_process")

@@ -172,9 +172,8 @@ def suggest_options_for_more_steps(
 ) -> tuple[dict[str, Any], int]:
     """Suggest options for at least `MIN_SUGGESTED_STEPS` steps; return the changed options and the number of steps.
 
-    Batches become smaller and epochs more.
-
-    A resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
+    Batches become smaller and epochs more. A resumed run keeps its batch size. If `steps` is among the options of the
+    call, it takes the place of `epochs`.
 
     >>> suggest_options_for_more_steps(320, 256, 10, {})
     ({'batch_size': 64, 'epochs': 200}, 1000)

@@ -1,4 +1,4 @@
-"""Writing and restoring of checkpoints, and the handling of signals that stop a training after a checkpoint.
+"""Checkpoints of a training: writing, restoring, and stopping after one on SIGINT or SIGTERM.
 
 A checkpoint is a dictionary:
 
@@ -204,7 +204,7 @@ def _reshape_scalar_optimizer_states(optimizer: Optimizer) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint to the CPU, after verifying its checksum and without unpickling code.
+    """Load a checkpoint onto the CPU, after verifying its checksum and without unpickling code.
 
     Raises:
         Exception: the file is corrupt.

@@ -92,7 +92,7 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 
 
 class EarlyStopping(Callback):
-    """Callback that ends a training after `patience` epochs without improvement or, without a spec, logs a flat loss.
+    """Callback that ends a training after `patience` epochs without improvement; without `spec` it logs a flat loss.
 
     It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
     hold its state: a resumed training stops at the same epoch.

@@ -91,14 +91,14 @@ class NegativeMiner(Callback):
         self.add_negatives_to(loop.batches)
 
     def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
-        """Return the mined positions, ``(items, tables * k)``; an item without a negative gets its own position."""
+        """Return the mined positions, ``(items, sets * k)``; an item without a negative gets its own position."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, plain=True)
         ids = dataset.content_ids
         tables, num_found = [], 0
-        for view in range(self.layout.num_tables):
-            anchor = 0 if self.layout.num_tables == 1 else int(view == 0)
+        for view in range(self.layout.num_sets):
+            anchor = 0 if self.layout.num_sets == 1 else int(view == 0)
             numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
             mined = mine_hard_negatives(
                 embedded[anchor], embedded[view], self._spec.rule,

@@ -44,7 +44,7 @@ DEFAULT_CACHED_DRAWS = 4
 
 
 def convert_steps_to_epochs(settings: Settings, dataset: Dataset, *, has_explicit_epochs: bool) -> Settings:
-    """Return settings in which `steps` is converted to `epochs`.
+    """Return settings with `steps` converted to the number of epochs that has at least as many steps.
 
     For a stream, `steps` stays and is the length of an epoch. With `has_explicit_epochs` the user gave `epochs`.
 

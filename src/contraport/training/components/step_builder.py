@@ -122,7 +122,7 @@ def build_loss_schedules(
 
 
 def resolve_target_option(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; default: "shown" (items with equal content are positives) if items share content."""
+    """Return `target`; default: "shown" (items of equal content are positives) if there are such items, else None."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -393,7 +393,7 @@ def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) ->
 
 
 def _compute_inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the log-q weight of each pair, (n,): one over the number of training pairs that contain its column."""
+    """Return the log-q weight of each training pair, ``(n,)``: 1 / number of training pairs that contain its column."""
     if dataset.entity_ids is None:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
         raise UsageError(message, kind="no_coupling")

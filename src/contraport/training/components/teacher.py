@@ -21,9 +21,9 @@ log = logging.getLogger("contraport.training")
 
 
 def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
-    """Load the teacher from a folder of a run, of `Model.save_pretrained`, of timm or of transformers.
+    """Load a teacher from a run or model folder; return it with the size of its images, or None.
 
-    Also returns the side to which images are resized before they are encoded; None: they stay as they are. An encoder
+    Images are resized to squares of that many pixels before they are encoded; None: they stay as they are. An encoder
     of timm takes images of its own size, and any number of channels as in a training that starts from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():

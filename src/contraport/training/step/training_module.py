@@ -22,51 +22,51 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 
 
 class MinedBatchLayout(NamedTuple):
-    """Layout of a batch with mined negatives: each item is followed by its negatives, table by table.
+    """Layout of a batch with mined negatives: each item is followed by its negatives, one set after the other.
 
     Attributes:
-        num_negatives_per_table: number of negatives of an item in a table.
-        num_tables: number of tables of negatives: one for data of one stored view, else one per view.
+        num_negatives_per_set: number of negatives of an item in a set.
+        num_sets: number of sets of negatives of an item: one for data of one stored view, else one per view.
     """
 
-    num_negatives_per_table: int
-    num_tables: int
+    num_negatives_per_set: int
+    num_sets: int
 
     def split_batch(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
-        """Split a batch into items, items with negatives (to embed), and negatives' ids for each table, ``(b, k)``.
+        """Split a batch into its items, the rows to embed, and the ids ``(b, k)`` of each set of negatives.
 
-        The rows to embed are each item, then its k negatives; each view of the negatives comes from its own table.
+        The rows to embed are each item, then its k negatives; each view of the negatives comes from its own set.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
-        >>> items, embedded, ids = MinedBatchLayout(1, num_tables=2).split_batch(Batch((rows, rows), None, None, rows))
+        >>> items, embedded, ids = MinedBatchLayout(1, num_sets=2).split_batch(Batch((rows, rows), None, None, rows))
         >>> items.ids.tolist(), [view.tolist() for view in embedded.views], [each.flatten().tolist() for each in ids]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]], [[5, 7], [6, 8]])
         """
-        period = 1 + self.num_tables * self.num_negatives_per_table
+        period = 1 + self.num_sets * self.num_negatives_per_set
         first: dict[str, Any] = {
             name: value[::period] for name, value in batch._asdict().items() if isinstance(value, Tensor)
         }
         items = batch._replace(views=tuple(view[::period] for view in batch.views), **first)
-        columns_by_table = [
-            [0, *range(1 + start, 1 + start + self.num_negatives_per_table)]
-            for start in range(0, period - 1, self.num_negatives_per_table)
+        columns_by_set = [
+            [0, *range(1 + start, 1 + start + self.num_negatives_per_set)]
+            for start in range(0, period - 1, self.num_negatives_per_set)
         ]
         views = tuple(
-            values.unflatten(0, (-1, period))[:, columns_by_table[view % self.num_tables]].flatten(0, 1)
+            values.unflatten(0, (-1, period))[:, columns_by_set[view % self.num_sets]].flatten(0, 1)
             for view, values in enumerate(batch.views)
         )
         by_item = batch.ids.unflatten(0, (-1, period))
-        return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in columns_by_table)
+        return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in columns_by_set)
 
     def extract_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
-        """Move the embeddings of mined negatives from the rows to the field `negatives`; return the embedded items."""
-        period = 1 + self.num_negatives_per_table
+        """Return the embedded items, with the embeddings of their mined negatives in the field `negatives`."""
+        period = 1 + self.num_negatives_per_set
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
             for name in ("input_views", "features", "queries", "key_projections")
         }
         negatives = tuple(
-            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_tables])
+            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], ids[view % self.num_sets])
             for view, keys in enumerate(embedded.key_projections)
         )
         return embedded._replace(batch=items, negatives=negatives, **parts)
@@ -151,7 +151,7 @@ class TrainingModule(nn.Module):
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
             items, batch, negative_ids = self.mined.split_batch(batch)
-            rows = 1 + self.mined.num_negatives_per_table
+            rows = 1 + self.mined.num_negatives_per_set
             share = None if share is None else BatchShare(share.start * rows, share.total * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
