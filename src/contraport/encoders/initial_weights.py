@@ -36,20 +36,21 @@ from contraport.errors import (
     unreadable_error,
 )
 
-State: TypeAlias = dict[str, Tensor]
+StateDict: TypeAlias = dict[str, Tensor]
 """Weights of an encoder by name."""
 
-_NESTED = ("state_dict", "model_state_dict", "model")
-_POSITIONS = "pos_embed"
+_NESTED_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+"""Keys under which files of checkpoints hold a state dict."""
+_POSITION_EMBEDDING_NAME = "pos_embed"  # in timm's vision transformers
 
 
-def read_state_dict(path: Path) -> State:
+def read_state_dict(path: Path) -> StateDict:
     """Read a state dict from a file, also one nested under a key such as ``state_dict``; nothing is unpickled."""
     is_safetensors = path.suffix == ".safetensors"
     try:
         check_checksum(path)
         state: Any = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
-        for name in _NESTED:
+        for name in _NESTED_STATE_KEYS:
             if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
                 state = state[name]
     except (Exception, SafetensorError) as error:  # readers raise various errors on corrupt files
@@ -62,7 +63,7 @@ def read_state_dict(path: Path) -> State:
     return weights
 
 
-def load_weights(encoder: nn.Module, state: State, name: str | None, source: str) -> None:
+def load_weights(encoder: nn.Module, state: StateDict, name: str | None, source: str) -> None:
     """Load all weights of an encoder from a state dict, adapted to its channels and image size.
 
     The names in the state dict may have one common prefix. Weights of a classifier are dropped; position embeddings for
@@ -94,7 +95,7 @@ def load_weights(encoder: nn.Module, state: State, name: str | None, source: str
     encoder.load_state_dict(weights)
 
 
-def _strip_prefix(state: State, own: State, source: str) -> State:
+def _strip_prefix(state: StateDict, own: StateDict, source: str) -> StateDict:
     """Remove the common prefix of an encoder's weights in a file, such as ``backbone.``."""
     first = next(iter(own), "")
     prefixes = {key.removesuffix(first) for key in state if first and (key == first or key.endswith(f".{first}"))}
@@ -105,7 +106,7 @@ def _strip_prefix(state: State, own: State, source: str) -> State:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:
+def _adapt_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
     """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
     adapted = dict(weights)
@@ -117,12 +118,12 @@ def _adapt_channels(encoder: nn.Module, weights: State, own: State) -> State:
     return adapted
 
 
-def _resample_positions(encoder: nn.Module, weights: State, own: State) -> State:
+def _resample_positions(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
     """Resample position embeddings for another image size, with the function that timm has for the architecture."""
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
     # Only where nothing else differs: timm's filter would also reshape patch embeddings, which changes the model.
-    if resample is None or not others or not all(key.endswith(_POSITIONS) for key in others):
+    if resample is None or not others or not all(key.endswith(_POSITION_EMBEDDING_NAME) for key in others):
         return weights
     return dict(resample(weights, encoder))
 
@@ -145,7 +146,7 @@ class EncoderWeights:
     """
 
     name: Any = None
-    state_dict: State | None = None
+    state_dict: StateDict | None = None
     input_statistics: InputStatistics | None = None
     image_size: int | None = None
     has_low_resolution_stem: bool = False
@@ -179,13 +180,13 @@ class InitialWeights:
     @property
     def image_size(self) -> int | None:
         """Side of the training images in pixels; None if it differs between the encoders."""
-        sizes = {weights.image_size for weights in self._list_weights() if weights.image_size is not None}
+        sizes = {weights.image_size for weights in self._list_encoder_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def has_low_resolution_stem(self) -> bool:
         """True if an encoder is a ResNet with the stem for small images."""
-        return any(weights.has_low_resolution_stem for weights in self._list_weights())
+        return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
     def load_into(self, model: Model) -> list[bool]:
         """Load the weights into the encoders of a model; return for each tower whether weights were loaded.
@@ -193,7 +194,7 @@ class InitialWeights:
         Raises:
             UsageError: the weights are of another architecture.
         """
-        by_tower = self._weights_by_tower(len(model.towers), model.view_names, model.shapes)
+        by_tower = self._list_weights_by_tower(len(model.towers), model.view_names, model.shapes)
         for number, weights in enumerate(by_tower):
             if weights.state_dict is not None:
                 load_weights(model.tower(number).encoder, weights.state_dict, weights.name, self.source)
@@ -204,25 +205,29 @@ class InitialWeights:
     ) -> list[InputStatistics]:
         """Return the input mean and std of each tower, from the pretraining if the channels match, else `defaults`."""
         result = []
-        for weights, default in zip(self._weights_by_tower(len(defaults), names, shapes), defaults, strict=True):
+        for weights, default in zip(self._list_weights_by_tower(len(defaults), names, shapes), defaults, strict=True):
             own = weights.input_statistics
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
-    def config_folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
+    def list_config_folders(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
-        return [weights.config_folder for weights in self._weights_by_tower(towers, names, shapes)]
+        return [weights.config_folder for weights in self._list_weights_by_tower(towers, names, shapes)]
 
-    def _list_weights(self) -> list[EncoderWeights]:
+    def _list_encoder_weights(self) -> list[EncoderWeights]:
+        """Return the weights of all encoders as a list."""
         if isinstance(self.encoders, EncoderWeights):
             return [self.encoders]
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
-    def _weights_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
+    def _list_weights_by_tower(
+        self, towers: int, names: Sequence[str], shapes: Sequence[Shape]
+    ) -> list[EncoderWeights]:
+        """Return one entry per tower: a shared encoder is repeated, a view without weights has none."""
         if isinstance(self.encoders, Mapping):
             by_view = mapping_to_view_list(self.option_name, self.encoders, names, shapes)
             return [weights or EncoderWeights() for weights in by_view[:towers]]
-        own = self._list_weights()
+        own = self._list_encoder_weights()
         message = f"init: must have {towers} encoders, one per view, got {len(own)} in {self.source}."
         check(len(own) in (1, towers), message)
         return own if len(own) == towers else own * towers
@@ -231,11 +236,12 @@ class InitialWeights:
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
     """Combine the initial weights of each view, a mapping from view names, into the initial weights of a model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
-    return InitialWeights(source, {view: part._list_weights()[0] for view, part in parts.items()}, "init")
+    return InitialWeights(source, {view: part._list_encoder_weights()[0] for view, part in parts.items()}, "init")
 
 
-_TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
-_LOW_RESOLUTION_KERNEL = 3
+_TIMM_WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
+"""Files with the weights in a timm folder; the first that exists is read."""
+_LOW_RESOLUTION_KERNEL_SIZE = 3  # side in pixels of the first convolution of a ResNet for small images
 
 
 def load_pretrained(encoder: Encoders) -> InitialWeights:
@@ -247,11 +253,14 @@ def load_pretrained(encoder: Encoders) -> InitialWeights:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
     """
     if encoder is None or isinstance(encoder, str | nn.Module):
-        return _load_published(encoder)
+        return _load_published_weights(encoder)
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
     external = [name for name in names if _has_published_weights(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
-    parts = [_load_published(name)._list_weights()[0] if name in external else EncoderWeights(name) for name in names]
+    parts = [
+        _load_published_weights(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
+        for name in names
+    ]
     by_view = dict(zip(encoder, parts, strict=True)) if isinstance(encoder, Mapping) else parts
     return InitialWeights(", ".join(map(str, external)), by_view)
 
@@ -264,11 +273,14 @@ def _has_published_weights(encoder: object) -> bool:
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
-def _load_published(encoder: Any) -> InitialWeights:
+def _load_published_weights(encoder: Any) -> InitialWeights:
+    """Load the published weights of one encoder by name."""
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
     check(_has_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:
-        return _build_timm_weights(encoder, lite0.read_lite0_weights(), _timm_config(lite0.TIMM_NAME), lite0.PACKAGE)
+        return _build_timm_initial_weights(
+            encoder, lite0.read_lite0_weights(), _get_timm_config(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE
+        )
     return _load_timm_weights(encoder) if timm.is_model(encoder) else _load_transformers_weights(encoder, encoder)
 
 
@@ -279,11 +291,12 @@ def _load_transformers_weights(name: str, source: str) -> InitialWeights:
 
 
 def _load_timm_weights(name: str) -> InitialWeights:
-    hub = _timm_config(name).get("hf_hub_id")
+    """Download the weights of a timm model from the hub, or read them from the download cache."""
+    hub = _get_timm_config(name).get("hf_hub_id")
     message = f"pretrained: timm has no weights of {name!r} on the hub; pass a file or folder as init."
     check(bool(hub), message, "no_weights")
     try:
-        folder = Path(snapshot_download(str(hub), allow_patterns=[CONFIG_FILE, *_TIMM_FILES]))
+        folder = Path(snapshot_download(str(hub), allow_patterns=[CONFIG_FILE, *_TIMM_WEIGHT_FILES]))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors
         raise UsageError(
             f"pretrained: the weights of {name!r} are not on the Hugging Face hub ({hub}) or in the download cache "
@@ -340,6 +353,7 @@ def _read_model_folder(
     trust_remote_code: bool,
     view: str | None,
 ) -> InitialWeights:
+    """Read the encoders' weights from a folder of `Model.save_pretrained`."""
     names = config.get("encoder")
     saved = names if isinstance(names, list) else [names]
     own = any(map(is_user_module_description, saved))
@@ -365,46 +379,50 @@ def _read_model_folder(
         is_text = isinstance(tower.encoder, TransformersTextEncoder)
         files = Path(model.encoder_sources[number]) if is_text else None
         state = dict(tower.encoder.state_dict())
-        own_name = None if own else str(name)
-        weights.append(EncoderWeights(own_name, state, statistics, image_size, model.low_resolution, files))
+        encoder_name = None if own else str(name)
+        weights.append(EncoderWeights(encoder_name, state, statistics, image_size, model.low_resolution, files))
     return InitialWeights(source, weights)
 
 
 def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str) -> InitialWeights:
+    """Read the weights of a timm model from a folder of its files."""
     name = str(config["architecture"])
     message = f"init: {source} has the architecture {name!r}, unknown to the installed timm."
     check(timm.is_model(name), message, "unknown_architecture")
     requested = _list_requested_encoders(encoder, 1)
     requested = [each.partition(".")[0] if isinstance(each, str) else each for each in requested]
     _check_same_encoders(requested, [name], source)
-    files = [folder / file for file in _TIMM_FILES if (folder / file).is_file()]
-    check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_FILES)}.", "missing_file")
+    files = [folder / file for file in _TIMM_WEIGHT_FILES if (folder / file).is_file()]
+    check(len(files) > 0, f"init: {folder} must have {' or '.join(_TIMM_WEIGHT_FILES)}.", "missing_file")
     own = config.get("pretrained_cfg")
-    settings = _timm_config(name) | (own if isinstance(own, dict) else {})
-    return _build_timm_weights(name, read_state_dict(files[0]), settings, source)
+    settings = _get_timm_config(name) | (own if isinstance(own, dict) else {})
+    return _build_timm_initial_weights(name, read_state_dict(files[0]), settings, source)
 
 
 def _read_weights_file(path: Path, encoder: Encoders) -> InitialWeights:
+    """Read the weights of one encoder from a file."""
     check_regular_file("init", path)
     single = encoder is None or isinstance(encoder, str | nn.Module)
     check(single, f"init: {path} holds one encoder, got {encoder!r}.", "several_encoders")
     state = read_state_dict(path)
     if isinstance(encoder, str) and timm.is_model(encoder):
-        return _build_timm_weights(encoder, state, _timm_config(encoder), str(path))
+        return _build_timm_initial_weights(encoder, state, _get_timm_config(encoder), str(path))
     return InitialWeights(str(path), EncoderWeights(encoder if isinstance(encoder, str) else None, state))
 
 
-def _build_timm_weights(name: str, state: State, config: Mapping[str, Any], source: str) -> InitialWeights:
+def _build_timm_initial_weights(name: str, state: StateDict, config: Mapping[str, Any], source: str) -> InitialWeights:
+    """Build initial weights, with the input statistics and image size of timm's configuration."""
     size = config.get("input_size")
     mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
     statistics = None if mean is None or std is None else (mean, std)
     stem = state.get("conv1.weight")
-    is_low_resolution = stem is not None and stem.shape[-1] == _LOW_RESOLUTION_KERNEL
+    is_low_resolution = stem is not None and stem.shape[-1] == _LOW_RESOLUTION_KERNEL_SIZE
     side = int(size[-1]) if size else None
     return InitialWeights(source, EncoderWeights(name, state, statistics, side, is_low_resolution))
 
 
-def _timm_config(name: str) -> dict[str, Any]:
+def _get_timm_config(name: str) -> dict[str, Any]:
+    """Return timm's configuration of a model's pretrained weights; empty if it has none."""
     config = timm.get_pretrained_cfg(name)
     return {} if config is None else dict(config.to_dict())
 
@@ -417,6 +435,7 @@ def _list_requested_encoders(encoder: Encoders, towers: int) -> list[Any]:
 
 
 def _check_same_encoders(requested: Sequence[Any], saved: Sequence[Any], source: str) -> None:
+    """Raise `UsageError` unless the requested encoders are those that were saved, or none was requested."""
     same = all(encoder is None for encoder in requested) or list(requested) == list(saved)
     names = ", ".join(str(each) if isinstance(each, str) else type(each).__name__ for each in requested)
     message = (

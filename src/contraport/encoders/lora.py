@@ -11,13 +11,15 @@ from torch import nn
 from contraport.encoders.model import Model
 from contraport.errors import check, import_optional
 
-EXTRA = "peft"
-SCALE = 2.0
+PIP_EXTRA = "peft"
+"""Optional dependencies of contraport that install peft."""
+LORA_SCALE = 2.0
+"""Factor on the adapter's output, alpha / rank."""
 
 
 def check_peft_installed() -> None:
     """Raise `UsageError` if the package peft is not installed."""
-    import_optional("peft", EXTRA, "lora")
+    import_optional("peft", PIP_EXTRA, "lora")
 
 
 def add_lora(encoder: nn.Module, rank: int) -> None:
@@ -31,7 +33,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
 
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
-    peft = import_optional("peft", EXTRA, "lora")
+    peft = import_optional("peft", PIP_EXTRA, "lora")
     names = _list_adaptable_layers(encoder)
     kind = type(encoder).__name__
     check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")
@@ -39,21 +41,21 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
     check(rank <= full, f"lora: must be at most {full}, the rank of the widest layer, got {rank}.")
     config = peft.LoraConfig(
         r=rank,
-        lora_alpha=SCALE * rank,
+        lora_alpha=LORA_SCALE * rank,
         target_modules="|".join(map(re.escape, names)),
-        fan_in_fan_out=any(_is_transposed(encoder.get_submodule(name)) for name in names),
+        fan_in_fan_out=any(_is_transposed_linear(encoder.get_submodule(name)) for name in names),
     )
     peft.inject_adapter_in_model(config, encoder)
 
 
 def merge_lora(model: Model) -> Model:
     """Merge the LoRA adapters of a model into the weights of a copy; return the model itself if it has none."""
-    if not any(_is_adapter(part) for part in model.modules()):
+    if not any(_is_lora_layer(part) for part in model.modules()):
         return model
     whole = copy.deepcopy(model)
     for encoder in whole.encoders:
         for name, part in list(encoder.named_modules()):
-            if _is_adapter(part):
+            if _is_lora_layer(part):
                 layer: Any = part
                 layer.merge()
                 parent, _, own = name.rpartition(".")
@@ -69,15 +71,16 @@ def _list_adaptable_layers(encoder: nn.Module) -> list[str]:
         id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()
     }
     named = [(name, part) for name, part in encoder.named_modules() if name and id(part) not in within]
-    linear = [name for name, part in named if isinstance(part, nn.Linear) or _is_transposed(part)]
+    linear = [name for name, part in named if isinstance(part, nn.Linear) or _is_transposed_linear(part)]
     return linear or [name for name, part in named if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups == 1]
 
 
-def _is_transposed(part: nn.Module) -> bool:
+def _is_transposed_linear(part: nn.Module) -> bool:
     """Return whether a layer is a transformers linear layer with transposed weights (in, out), as in GPT-2."""
     kind = type(part)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 
 
-def _is_adapter(part: nn.Module) -> bool:
+def _is_lora_layer(part: nn.Module) -> bool:
+    """Return whether a layer is one that peft adapted."""
     return type(part).__module__.startswith("peft.") and hasattr(part, "get_base_layer")

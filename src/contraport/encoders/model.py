@@ -27,29 +27,40 @@ from contraport.encoders.factory import (
     is_user_module_description,
     serialize_encoder,
 )
-from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower, mapping_to_view_list, resolve_view
+from contraport.encoders.tower import (
+    CONCATENATED_FEATURES,
+    FEATURES_AND_PROJECTION,
+    PROJECTION,
+    Tower,
+    mapping_to_view_list,
+    resolve_view,
+)
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 CONFIG_FILE = "config.json"
+"""Name of the configuration file in a model folder."""
 WEIGHTS_FILE = "model.safetensors"
+"""Name of the weights file in a model folder."""
 Encoders = str | nn.Module | Sequence[str | nn.Module] | Mapping[str, str | nn.Module] | None
 """Encoders as names or modules: one for all towers, one per tower, or a mapping from views; None: the defaults."""
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_MODEL_CARD = """---
+_HUB_NAME_PATTERN = re.compile(r"[\w.-]+/[\w.-]+")
+"""Names of models on the Hugging Face hub, ``user/name``."""
+_MODEL_CARD_TEMPLATE = """---
 {{ card_data }}
 ---
 
 A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 """
+"""Jinja template of the README file beside a saved model."""
 
 
 @keep_deprecated_attributes(
     represent_features="to_representation", save_encoder_files="save_encoder_configs", single_view="select_view"
 )
-class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD):
+class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD_TEMPLATE):
     """Encoders and projectors for the views of an item: one tower per view, or one that all views share.
 
     It takes raw items and standardizes them inside.
@@ -101,7 +112,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection: int = 128,
         mean: Sequence[Sequence[float]] | None = None,
         std: Sequence[Sequence[float]] | None = None,
-        representation: str = CONCATENATE,
+        representation: str = CONCATENATED_FEATURES,
         shared: bool = False,
         projection_layers: int = 2,
         low_resolution: bool = True,
@@ -128,14 +139,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
             for source, shape, mean, std in zip(self.encoder_sources, inputs, *statistics, strict=True)
         )
-        parts = (CONCATENATE, PROJECTION, BOTH)
+        parts = (CONCATENATED_FEATURES, PROJECTION, FEATURES_AND_PROJECTION)
         self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
         if representation not in parts:
             view = resolve_view("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
-        self.representation_part = representation if representation in (PROJECTION, BOTH) else CONCATENATE
+        self.representation_part = (
+            representation if representation in (PROJECTION, FEATURES_AND_PROJECTION) else CONCATENATED_FEATURES
+        )
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
-        check(projection > 0 or self.representation_part == CONCATENATE, message, "no_projection")
+        check(projection > 0 or self.representation_part == CONCATENATED_FEATURES, message, "no_projection")
         self.low_resolution = low_resolution
         self.dims: int | None = None
         self.num_features = sum(self.representation_sizes)
@@ -176,10 +189,15 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return truncated
 
     def _truncate_in_place(self, dims: int) -> None:
+        """Set `dims`; raise `UsageError` unless all representations have at least as many coordinates."""
         most, part = min(self.representation_sizes), self.representation_part
         good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
-        check(part != BOTH, "dims: cannot be combined with a representation of features and projection.", "both")
+        check(
+            part != FEATURES_AND_PROJECTION,
+            "dims: cannot be combined with a representation of features and projection.",
+            "both",
+        )
         self.dims, self.num_features = dims, dims * len(self.representation_views)
         self._hub_mixin_config = self.config = self.config | {"dims": dims}
 
@@ -202,7 +220,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one = copy.copy(self)
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
         one.shapes, one.view_names, one.representation_views = (self.shapes[index],), (self.view_names[index],), (0,)
-        one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATE
+        one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATED_FEATURES
         one.num_features = sum(one.representation_sizes)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
@@ -227,7 +245,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
         statistics of all of them.
         """
-        return self._apply_modules(
+        return self._apply_per_view(
             views, [partial(self.tower(view), pooled=pooled) for view in range(len(self.towers))]
         )
 
@@ -236,7 +254,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
         Features of sets of vectors, ``(b, t, F)``, have projections ``(b, t, projection)``.
         """
-        projections = self._apply_modules(features, [self.tower(view).projector for view in range(len(self.towers))])
+        projections = self._apply_per_view(features, [self.tower(view).projector for view in range(len(self.towers))])
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
     def to_representation(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -247,9 +265,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             for tower, each in zip(towers, features, strict=True)
         )
 
-    def _apply_modules(
+    def _apply_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
+        """Apply to each view its tower's module, or the only one to all views at once."""
         if len(modules) == 1:
             return _apply_batched(modules[0], inputs)
         check(len(inputs) == len(modules), f"views: must be {len(modules)}, one per tower, got {len(inputs)}.", "shape")
@@ -385,6 +404,7 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
 
 
 def _validate_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
+    """Return the shapes of the views as tuples of integers; raise `UsageError` for invalid ones."""
     message = f"shapes: must hold the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
     try:
         checked = tuple(tuple(int(side) for side in shape) for shape in shapes)
@@ -395,6 +415,7 @@ def _validate_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
 
 
 def _validate_view_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
+    """Return the view names, by default ``view0``, ``view1``, ...; raise `UsageError` for invalid ones."""
     if names is None:
         return tuple(f"view{view}" for view in range(views))
     good = len(names) == views == len(set(names)) and all(isinstance(name, str) and name for name in names)
@@ -416,6 +437,7 @@ def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequen
 
 
 def _check_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
+    """Return values of an option; raise `UsageError` unless there is one per tower."""
     if isinstance(values, type):
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
     check(isinstance(values, Sequence), f"{name}: must be one per tower, got {values!r}.")
@@ -445,7 +467,7 @@ def _find_or_download_folder(name: str, download: dict[str, Any]) -> Path:
         check((folder / CONFIG_FILE).exists(), message, "no_model")
         return folder
     message = f"model: must be an existing folder or user/name on the hub, got {name!r}."
-    check(_HUB_NAME.fullmatch(name) is not None, message, "not_found")
+    check(_HUB_NAME_PATTERN.fullmatch(name) is not None, message, "not_found")
     try:
         return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*", "encoder*/*"], **download))
     except Exception as error:  # no network, an unknown model and missing permission raise different errors

@@ -18,12 +18,18 @@ from contraport._utils.text_bytes import MAX_TEXT_BYTES, is_text_shape
 from contraport.errors import check, check_integer
 
 MLP_FEATURES = 256
-MLP_HIDDEN = 512
+"""Number of output features of the MLP."""
+MLP_HIDDEN_WIDTH = 512
+"""Width of the hidden layers of the MLP."""
 CNN_WIDTHS = (32, 64, 128, 256)
-CNN_LARGEST_SIDES = (16, 8, 4, 4)
+"""Number of channels of each stage of the small CNN."""
+CNN_MAX_UNSTRIDED_SIDES = (16, 8, 4, 4)
+"""Image side in pixels up to which each stage keeps the resolution instead of halving it."""
 CNN_FEATURES = CNN_WIDTHS[-1]
 GRADIENT_CELLS_PER_SIDE = 7
+"""The image is divided into this number of cells along each side, each with a histogram."""
 GRADIENT_DIRECTIONS = 9
+"""Number of bins of a histogram of gradient directions or hues."""
 BLOCK_NORM_EPSILON = 0.02
 """Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
 
@@ -31,9 +37,12 @@ HUE_WEIGHT = 0.5
 """Factor on the hue features relative to the edge features."""
 
 TCN_FEATURES = 128
+"""Number of channels of the temporal convolutional network."""
 TCN_DILATIONS = (1, 2, 4, 8)
+"""Dilation of each residual block."""
 
-_ALTERNATIVES = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
+_ENCODER_HINT = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
+"""End of an error message that names an encoder for each kind of item."""
 
 
 class Projector(nn.Sequential):
@@ -61,7 +70,7 @@ class Projector(nn.Sequential):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
         check_integer("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
-        hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense_block(inputs, outputs)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_dense_block(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -70,7 +79,7 @@ class Projector(nn.Sequential):
 
 
 class Decoder(nn.Sequential):
-    """Reconstructs a standardized view from an embedding: linear, batch norm, ReLU, linear.
+    """Decoder that reconstructs a standardized view from an embedding: linear, batch norm, ReLU, linear.
 
     Shape: ``(b, in_features)`` to ``(b, *shape)``.
 
@@ -81,7 +90,9 @@ class Decoder(nn.Sequential):
 
     def __init__(self, in_features: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            *dense_block(in_features, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, math.prod(shape)), nn.Unflatten(1, shape)
+            *build_dense_block(in_features, MLP_HIDDEN_WIDTH),
+            nn.Linear(MLP_HIDDEN_WIDTH, math.prod(shape)),
+            nn.Unflatten(1, shape),
         )
 
 
@@ -94,9 +105,11 @@ class MLP(nn.Module):
         super().__init__()
         check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
-            nn.Flatten(), *dense_block(math.prod(shape), MLP_HIDDEN), *dense_block(MLP_HIDDEN, MLP_HIDDEN),
-            nn.Linear(MLP_HIDDEN, MLP_FEATURES),
-        )  # fmt: skip
+            nn.Flatten(),
+            *build_dense_block(math.prod(shape), MLP_HIDDEN_WIDTH),
+            *build_dense_block(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
+            nn.Linear(MLP_HIDDEN_WIDTH, MLP_FEATURES),
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -114,9 +127,9 @@ class SmallCNN(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_image("small-cnn", shape)
+        _check_image_shape("small-cnn", shape)
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
-        for width, largest in zip(CNN_WIDTHS, CNN_LARGEST_SIDES, strict=True):
+        for width, largest in zip(CNN_WIDTHS, CNN_MAX_UNSTRIDED_SIDES, strict=True):
             stride = 1 if side <= largest else 2
             layers += [
                 nn.Conv2d(channels, width, 3, stride, 1, bias=False),
@@ -160,7 +173,7 @@ class GradientHistograms(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_image("gradients", shape)
+        _check_image_shape("gradients", shape)
         self.colored = shape[0] == 3
         of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
         self.num_features = of_edges + self.colored * GRADIENT_DIRECTIONS * GRADIENT_CELLS_PER_SIDE**2
@@ -172,6 +185,7 @@ class GradientHistograms(nn.Module):
 
 
 def _edge_features(images: Tensor) -> Tensor:
+    """Return block-normalized histograms of gradient directions, ``(b, 1296)``."""
     padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
     dx, dy = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2], padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
     squares = dx.square() + dy.square()  # not torch.hypot, which ONNX lacks
@@ -186,6 +200,7 @@ def _edge_features(images: Tensor) -> Tensor:
 
 
 def _hue_features(images: Tensor) -> Tensor:
+    """Return histograms of the hues of RGB images, ``(b, 441)``."""
     red, green, blue = images.split(1, dim=1)
     # Coordinates in the plane orthogonal to the gray axis.
     u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)
@@ -194,7 +209,7 @@ def _hue_features(images: Tensor) -> Tensor:
 
 
 def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
-    """Return histograms of 9 gradient directions, averaged over cells, with linear interpolation between directions.
+    """Return 9-bin histograms of angles in each cell, with linear interpolation between bins.
 
     Args:
         angles: ``(b, 1, H, W)``, in turns.
@@ -223,7 +238,7 @@ class SmallTCN(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        message = f"encoder: 'small-tcn' takes time series, got {describe_items_of_shape(shape)}; use {_ALTERNATIVES}."
+        message = f"encoder: 'small-tcn' takes time series, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
         check(len(shape) == 2, message, "shape")
         self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)
         self.blocks = nn.Sequential(*(_ResidualBlock(TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
@@ -239,6 +254,8 @@ class SmallTCN(nn.Module):
 
 
 class _ResidualBlock(nn.Module):
+    """Residual block of dilated convolutions."""
+
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -254,33 +271,37 @@ class _ResidualBlock(nn.Module):
         return steps + residual
 
 
-def dense_block(inputs: int, outputs: int) -> list[nn.Module]:
+def build_dense_block(inputs: int, outputs: int) -> list[nn.Module]:
     """Build a block of linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
 
-def _check_image(name: str, shape: tuple[int, ...]) -> None:
-    message = f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {_ALTERNATIVES}."
+def _check_image_shape(name: str, shape: tuple[int, ...]) -> None:
+    """Raise `UsageError` unless an item shape is that of an image."""
+    message = f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
     check(len(shape) == 3, message, "shape")
 
 
 EMBEDDING_WIDTH = 128
+"""Length of the vector of a hashed word or n-gram."""
 TEXT_FEATURES = 2 * EMBEDDING_WIDTH
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
 
-BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
+NUM_HASH_BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
+"""Number of rows of the tables of hashed words and n-grams."""
 DROPOUT = 0.1
+"""Probability that a word or n-gram is dropped in training."""
 LOG_WEIGHT_SCALE = 30.0
 """Factor on stored log-weights: Adam changes them by about the learning rate per step, which alone is too slow."""
 
 
 _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among the 64-bit integers
-_SPACE = 32
+_SPACE_BYTE = 32  # ASCII space
 
 
 class NgramHasher(nn.Module):
-    """Hashes the words and byte n-grams of texts to integers below `BUCKETS`.
+    """Module that hashes the words and byte n-grams of texts to integers below `NUM_HASH_BUCKETS`.
 
     ASCII letters are lowercased, white space becomes a blank, and one blank is added at both ends. N-grams of
     `sizes` bytes may span words, so that scripts without blanks have them too. The hash is polynomial in 64-bit
@@ -310,8 +331,8 @@ class NgramHasher(nn.Module):
         codes = torch.where(uppercase, codes + 32, codes)
         length = present.sum(1, keepdim=True)
         positions = torch.arange(codes.shape[1], device=codes.device)
-        blank = (present & (codes <= _SPACE)) | (positions == 0) | (positions == length + 1)
-        codes = torch.where(blank, _SPACE, codes)
+        blank = (present & (codes <= _SPACE_BYTE)) | (positions == 0) | (positions == length + 1)
+        codes = torch.where(blank, _SPACE_BYTE, codes)
         powers, inverses = self.powers[: codes.shape[1]], self.inverses[: codes.shape[1]]
         terms = codes * powers
         words, word_mask = self._hash_words(terms, present & ~blank, inverses)
@@ -321,19 +342,21 @@ class NgramHasher(nn.Module):
         for size in self.sizes:
             count = max(codes.shape[1] - size + 1, 0)
             windows = sums[:, size : size + count] - sums[:, :count]
-            ngrams.append(torch.remainder(windows * inverses[:count] + size, BUCKETS))
+            ngrams.append(torch.remainder(windows * inverses[:count] + size, NUM_HASH_BUCKETS))
             ngram_masks.append(positions[:count] + size <= length + 2)
         return words, word_mask, torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1)
 
     @staticmethod
     def _hash_words(terms: Tensor, inside: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the hash of each word and the mask of words, ``(b, W)``, from prefix terms of its bytes."""
         starts = inside & ~F.pad(inside[:, :-1], (1, 0))
         number = (starts.cumsum(1) - 1).clamp(min=0)  # index of the word that contains the byte
         words = torch.zeros_like(terms[:, : (terms.shape[1] + 1) // 2])
         hashes = words.scatter_add(1, number, torch.where(inside, terms, 0))
         offsets = words.scatter_add(1, number, torch.where(starts, inverses, 0))
         count = starts.sum(1, keepdim=True)
-        return torch.remainder(hashes * offsets, BUCKETS), torch.arange(words.shape[1], device=terms.device) < count
+        mask = torch.arange(words.shape[1], device=terms.device) < count
+        return torch.remainder(hashes * offsets, NUM_HASH_BUCKETS), mask
 
 
 def vectorize_texts(texts: Tensor, size: int) -> Tensor:
@@ -344,10 +367,12 @@ def vectorize_texts(texts: Tensor, size: int) -> Tensor:
     torch.Size([3, 4096])
     """
     words, word_mask, ngrams, ngram_mask = NgramHasher().to(texts.device)(texts)
-    return _sum_by_bucket(torch.cat([words, ngrams], dim=1), torch.cat([word_mask, ngram_mask], dim=1).float(), size)
+    return _sum_by_bucket_and_normalize(
+        torch.cat([words, ngrams], dim=1), torch.cat([word_mask, ngram_mask], dim=1).float(), size
+    )
 
 
-def _sum_by_bucket(hashes: Tensor, values: Tensor, size: int) -> Tensor:
+def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> Tensor:
     """Sum the values whose hashes are equal modulo `size`; return the sums ``(b, size)``, rows scaled to length 1."""
     # shape[0], not len: a traced network then takes any number of texts
     sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
@@ -361,7 +386,7 @@ def split_words(texts: Tensor) -> Tensor:
     >>> [tensor_to_texts(words) for words in split_words(texts_to_tensor(["a red bag", "bag"]))]
     [['a', 'red', 'bag'], ['bag', '', '']]
     """
-    inside = texts > _SPACE
+    inside = texts > _SPACE_BYTE
     starts = inside & ~F.pad(inside[:, :-1], (1, 0))
     rows, columns = inside.nonzero().unbind(1)
     word = (starts.cumsum(1) - 1)[rows, columns]
@@ -402,8 +427,10 @@ class SmallText(nn.Module):
             is_text_shape(shape), f"encoder: 'small-text' takes texts, got {describe_items_of_shape(shape)}.", "shape"
         )
         self.hasher = NgramHasher()
-        self.table = nn.Embedding(BUCKETS, EMBEDDING_WIDTH)
-        self.layers = nn.Sequential(*dense_block(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))
+        self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
+        self.layers = nn.Sequential(
+            *build_dense_block(TEXT_FEATURES, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, TEXT_FEATURES)
+        )
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -446,7 +473,7 @@ class WeightedNgrams(nn.Module):
         message = f"encoder: {self.name!r} takes texts, got {describe_items_of_shape(shape)}."
         check(is_text_shape(shape), message, "shape")
         self.hasher = NgramHasher(self.ngram_sizes)
-        self.log_weights = nn.Embedding(BUCKETS, 1)
+        self.log_weights = nn.Embedding(NUM_HASH_BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)
 
     def forward(self, texts: Tensor) -> Tensor:
@@ -458,7 +485,7 @@ class WeightedNgrams(nn.Module):
         log_weights = self.log_weights(hashes).squeeze(2).to(torch.promote_types(dtype, torch.float32))
         present = F.dropout(mask.to(log_weights.dtype), DROPOUT, self.training)
         values = present * torch.exp(LOG_WEIGHT_SCALE * log_weights)
-        return _sum_by_bucket(hashes, values, self.num_features).to(dtype)
+        return _sum_by_bucket_and_normalize(hashes, values, self.num_features).to(dtype)
 
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""

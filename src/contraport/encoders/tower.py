@@ -16,6 +16,7 @@ from contraport.errors import UsageError, check, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 
 KIND_BY_NUM_DIMENSIONS = {0: "text", 1: "vector", 2: "series", 3: "image"}
+"""Kind of an item by the number of dimensions of its shape."""
 
 
 def kind_from_shape(shape: Shape) -> str:
@@ -74,9 +75,9 @@ def mapping_to_view_list(
     return result
 
 
-CONCATENATE = "concatenate"
-PROJECTION = "projection"
-BOTH = "both"
+CONCATENATED_FEATURES = "concatenate"  # representation: the features of the views, concatenated
+PROJECTION = "projection"  # representation: the output of the projector
+FEATURES_AND_PROJECTION = "both"  # representation: both, each normalized
 
 
 @keep_deprecated_attributes(represent_features="to_representation")
@@ -123,11 +124,12 @@ class Tower(nn.Module):
             Projector(self.num_features, self.num_features, projection, layers) if projection > 0 else nn.Identity()
         )
         self.projection_width = projection or self.num_features
-        self._register_statistic("mean", mean, shape)
-        self._register_statistic("std", std, shape)
+        self._register_channel_statistic("mean", mean, shape)
+        self._register_channel_statistic("std", std, shape)
         check(bool((self.std > 0).all()), "std: must be positive.")
 
-    def _register_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
+    def _register_channel_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
+        """Register one number per channel or feature as a buffer that broadcasts over items."""
         numbers = torch.tensor([float(value) for value in values])
         good = len(numbers) == channel_count(shape) and bool(numbers.isfinite().all())
         message = (
@@ -147,14 +149,16 @@ class Tower(nn.Module):
     def representation_size(self, part: str) -> int:
         """Return the length of the output of `to_representation` for a given `part`."""
         projected = self.projection_width
-        return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
+        return {PROJECTION: projected, FEATURES_AND_PROJECTION: self.num_features + projected}.get(
+            part, self.num_features
+        )
 
     def to_representation(self, features: Tensor, part: str) -> Tensor:
         """Return the representation: the features, the projection, or both (each normalized, then concatenated)."""
         if part == PROJECTION:
             projected: Tensor = self.projector(features)
             return projected
-        if part == BOTH:
+        if part == FEATURES_AND_PROJECTION:
             return torch.cat([F.normalize(features, dim=-1), F.normalize(self.projector(features), dim=-1)], dim=-1)
         return features
 
@@ -164,10 +168,11 @@ class Tower(nn.Module):
         Vectors are tokens, patches or time steps; those of zeros are padding.
         """
         standardized = self.standardize(items)
-        features: Tensor = self.encoder(standardized) if pooled else self._encode_vectors(standardized)
+        features: Tensor = self.encoder(standardized) if pooled else self._encode_unpooled(standardized)
         return features
 
-    def _encode_vectors(self, items: Tensor) -> Tensor:
+    def _encode_unpooled(self, items: Tensor) -> Tensor:
+        """Return the vectors of the tokens, patches or time steps of items, ``(b, t, F)``."""
         function = getattr(self.encoder, "forward_vectors", None) or getattr(self.encoder, "forward_features", None)
         name = type(self.encoder).__name__
         if function is None:

@@ -20,23 +20,26 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS_NAME_FORMAT
 from contraport.errors import UsageError, check, check_name, import_optional, one_line_reason, unknown_name_error
 
-EXTRA = "text"
+PIP_EXTRA = "text"
+"""Optional dependencies of contraport that install transformers."""
 POOLINGS = ("mean", "first", "last")
+"""Ways to reduce the states of the tokens to one vector: their mean, the first or the last state."""
 DEFAULT_MAX_TOKENS = 512
 """Maximum number of tokens of a text, for models that do not state one."""
 
-TOKENS_PER_PASS = {"cpu": 1_024}
+MAX_TOKENS_PER_PASS = {"cpu": 1_024}
 """Maximum number of tokens, with padding, that pass through a network at a time, by type of device."""
 
-ACCELERATOR_TOKENS_PER_PASS = 16_384
+MAX_ACCELERATOR_TOKENS_PER_PASS = 16_384
 """Maximum number of tokens, with padding, per pass on other devices, whose kernels are only fast on many tokens."""
 
-_POOLING_FILE = "1_Pooling/config.json"
-_LENGTH_FILE = "sentence_bert_config.json"
+_POOLING_FILE = "1_Pooling/config.json"  # in a folder of sentence-transformers, like the two below
+_MAX_TOKENS_FILE = "sentence_bert_config.json"
 _MODULES_FILE = "modules.json"
-_POOLING = "pooling_mode"
-_POOLING_NAMES = {"mean": "mean", "cls": "first", "lasttoken": "last"}
-_OLD_POOLING_KEYS = {
+_POOLING_KEY = "pooling_mode"  # key of the pooling file
+_POOLING_BY_STORED_MODE = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+"""Pooling by the mode that sentence-transformers stores."""
+_MODE_BY_OLD_POOLING_KEY = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "lasttoken",
@@ -49,7 +52,7 @@ _OLD_POOLING_KEYS = {
 _WEIGHTLESS_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 """Modules of sentence-transformers that add no weights to those of the transformer."""
 
-_UNLIMITED = 10**6
+_MIN_UNLIMITED_TOKENS = 10**6
 """Token limit from which a tokenizer counts as unlimited: without a limit it states a huge number."""
 
 _log = logging.getLogger(__name__)
@@ -76,7 +79,7 @@ class TransformersTextEncoder(nn.Module):
         self.network = network
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.length = min(length or min(tokenizer.model_max_length, DEFAULT_MAX_TOKENS), _max_positions(network))
+        self.length = min(length or min(tokenizer.model_max_length, DEFAULT_MAX_TOKENS), _get_max_positions(network))
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, texts: Tensor) -> Tensor:
@@ -87,7 +90,7 @@ class TransformersTextEncoder(nn.Module):
         device = next(self.parameters()).device
         tokens, mask = self.tokenize(tensor_to_texts(texts))
         lengths = mask.sum(1)
-        groups = group_by_length(lengths, TOKENS_PER_PASS.get(device.type, ACCELERATOR_TOKENS_PER_PASS))
+        groups = group_by_length(lengths, MAX_TOKENS_PER_PASS.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS))
         pooled = []
         for rows in groups:
             width = max(1, int(lengths[rows].max()))
@@ -114,7 +117,7 @@ class TransformersTextEncoder(nn.Module):
 
     def extra_repr(self) -> str:
         """Return pooling, maximum length and tokenizer digest for the repr, by which cached features are identified."""
-        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_tokenizer_digest(self.tokenizer)}"
+        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest_tokenizer(self.tokenizer)}"
 
     def tokenize(self, texts: list[str]) -> tuple[Tensor, Tensor]:
         """Return token ids ``(b, T)`` and the attention mask, on the CPU."""
@@ -132,34 +135,34 @@ class TransformersTextEncoder(nn.Module):
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr,operator]
         self.tokenizer.save_pretrained(folder)
         (folder / _POOLING_FILE).parent.mkdir(exist_ok=True)
-        (mode,) = (mode for mode, pooling in _POOLING_NAMES.items() if pooling == self.pooling)
-        (folder / _POOLING_FILE).write_text(json.dumps({_POOLING: mode}), encoding="utf-8")
-        (folder / _LENGTH_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
+        (mode,) = (mode for mode, pooling in _POOLING_BY_STORED_MODE.items() if pooling == self.pooling)
+        (folder / _POOLING_FILE).write_text(json.dumps({_POOLING_KEY: mode}), encoding="utf-8")
+        (folder / _MAX_TOKENS_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
 
 
-def group_by_length(lengths: Tensor, budget: int) -> list[Tensor]:
-    """Split rows into groups of similar length; each group, padded to its longest row, has at most `budget` entries.
+def group_by_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
+    """Split rows into groups of similar length; a group has at most `max_entries` entries, padding included.
 
-    A row that is longer than the budget is a group by itself. Rows that fit into one group stay in their order.
+    A row that is longer than `max_entries` is a group by itself. Rows that fit into one group stay in their order.
 
     Args:
         lengths: number of entries of each row, ``(n,)``, at least one row.
-        budget: maximum number of entries of a group.
+        max_entries: maximum number of entries of a group.
 
-    >>> [group.tolist() for group in group_by_length(torch.tensor([9, 2, 8, 1]), budget=20)]
+    >>> [group.tolist() for group in group_by_length(torch.tensor([9, 2, 8, 1]), max_entries=20)]
     [[3, 1], [2, 0]]
     """
-    if len(lengths) * int(lengths.max()) <= budget:
+    if len(lengths) * int(lengths.max()) <= max_entries:
         return [torch.arange(len(lengths))]
     order = lengths.argsort(stable=True)
     starts = [0]
     for place, length in enumerate(lengths[order].tolist()):
-        if place > starts[-1] and (place - starts[-1] + 1) * length > budget:
+        if place > starts[-1] and (place - starts[-1] + 1) * length > max_entries:
             starts.append(place)
     return [order[start:stop] for start, stop in zip(starts, [*starts[1:], len(order)], strict=True)]
 
 
-def _tokenizer_digest(tokenizer: Any) -> str:
+def _digest_tokenizer(tokenizer: Any) -> str:
     """Return a short digest of the tokenizer's behavior."""
     own: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
     if tokenizer.is_fast:
@@ -195,25 +198,25 @@ def build_transformers_text_encoder(
     check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items_of_shape(shape)}.", "shape")
     where, pooling = _split_pooling_suffix(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
-        hint = f"Or {TRANSFORMERS_NAME_FORMAT}, with pip install 'contraport[{EXTRA}]'."
+        hint = f"Or {TRANSFORMERS_NAME_FORMAT}, with pip install 'contraport[{PIP_EXTRA}]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
-    transformers = import_optional("transformers", EXTRA, f"encoder: {name!r}")
+    transformers = import_optional("transformers", PIP_EXTRA, f"encoder: {name!r}")
     with _silence_transformers(transformers):
         config = _load_part("model", where, transformers.AutoConfig)
         good = hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False)
         message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
         check(good, message, "unsupported_model")
         tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
-        _check_vocabulary(tokenizer, where, transformers)
+        _check_tokenizer_files(tokenizer, where, transformers)
         modules = _find_model_file(where, _MODULES_FILE, transformers)
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
         has_settings = modules is not None or Path(where).is_dir()
         pooling = pooling or (_read_pooling(where, transformers) if has_settings else "mean")
         is_sentence_model = modules is not None
         length = _read_max_tokens(where, tokenizer, transformers, is_sentence_model) if has_settings else None
-        make_network = _load_network if pretrained else _build_random_network
+        make_network = _load_network if pretrained else _build_untrained_network
         encoder = TransformersTextEncoder(make_network(where, config, transformers), tokenizer, pooling, length)
-        _check_network(encoder, where)
+        _check_attention_mask_and_vocabulary(encoder, where)
         if pretrained:
             _warn_about_dropped_modules(where, modules)
     return encoder
@@ -236,14 +239,15 @@ def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
     try:
         return loader.from_pretrained(where, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
-        message = f"{_load_failure(part, where)}: {one_line_reason(error)}"
+        message = f"{_describe_load_failure(part, where)}: {one_line_reason(error)}"
         if not Path(where).is_dir():
             offline = f"a local folder as encoder, or {format_options(encoder='small-text')}, which starts untrained"
             message = f"{message.removesuffix('.')}. Without a network: {offline}."
         raise UsageError(message, kind="not_loaded") from error
 
 
-def _load_failure(part: str, where: str) -> str:
+def _describe_load_failure(part: str, where: str) -> str:
+    """Return the beginning of the error message for a part that cannot be loaded."""
     places = "in that folder" if Path(where).is_dir() else "on the Hugging Face hub and in the download cache"
     return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
 
@@ -259,21 +263,25 @@ def _find_model_file(where: str, name: str, transformers: Any) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _check_vocabulary(tokenizer: Any, where: str, transformers: Any) -> None:
+def _check_tokenizer_files(tokenizer: Any, where: str, transformers: Any) -> None:
     """Raise `UsageError` if a tokenizer has no vocabulary files or no token to pad with.
 
     Without the files transformers would silently use an empty vocabulary.
     """
     files = sorted(set(tokenizer.vocab_files_names.values()))
     exists = not files or any(_find_model_file(where, file, transformers) is not None for file in files)
-    check(exists, f"{_load_failure('tokenizer', where)}: it has none of the files {', '.join(files)}.", "not_loaded")
+    check(
+        exists,
+        f"{_describe_load_failure('tokenizer', where)}: it has none of the files {', '.join(files)}.",
+        "not_loaded",
+    )
     good = any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token))
     message = f"encoder: the tokenizer of {where!r} has no padding token; set pad_token in its tokenizer_config.json."
     check(good, message, "no_padding")
 
 
 # Both load in float32 whatever the stored type: updates of half-precision weights vanish; --amp casts where it is safe.
-def _build_random_network(where: str, config: Any, transformers: Any) -> nn.Module:
+def _build_untrained_network(where: str, config: Any, transformers: Any) -> nn.Module:
     """Build the transformers network with random weights."""
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
@@ -295,14 +303,14 @@ def _load_network(where: str, config: Any, transformers: Any) -> nn.Module:
         gradients = torch.autograd.grad(states.sum(), parameters, allow_unused=True)
         missing = [name for name, gradient in zip(missing, gradients, strict=True) if gradient is not None]
     message = (
-        f"{_load_failure('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, such as "
-        f"{next(iter(missing), None)}."
+        f"{_describe_load_failure('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, "
+        f"such as {next(iter(missing), None)}."
     )
     check(not missing, message, "missing_weights")
     return network  # type: ignore[no-any-return]
 
 
-def _check_network(encoder: TransformersTextEncoder, where: str) -> None:
+def _check_attention_mask_and_vocabulary(encoder: TransformersTextEncoder, where: str) -> None:
     """Raise `UsageError` if a network takes no attention mask or has fewer token embeddings than the tokenizer."""
     network: Any = encoder.network
     kind = network.config.model_type
@@ -318,7 +326,7 @@ def _check_network(encoder: TransformersTextEncoder, where: str) -> None:
     check(good, message, "tokenizer_mismatch")
 
 
-def _max_positions(network: nn.Module) -> int:
+def _get_max_positions(network: nn.Module) -> int:
     """Return the maximum number of token positions that a network supports."""
     stated = getattr(network.config, "max_position_embeddings", None) or 0
     counted = [
@@ -327,30 +335,32 @@ def _max_positions(network: nn.Module) -> int:
         for name, table in network.named_modules()
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
     ]
-    return min([stated if stated > 0 else _UNLIMITED, *counted])
+    return min([stated if stated > 0 else _MIN_UNLIMITED_TOKENS, *counted])
 
 
 def _read_pooling(where: str, transformers: Any) -> str:
     """Return the pooling that a sentence-transformers model specifies; default: mean."""
     config = _read_json_or_empty(file := _find_model_file(where, _POOLING_FILE, transformers), dict)
-    stated = config.get(_POOLING) or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)] or ["mean"]
+    old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
+    stated = config.get(_POOLING_KEY) or old_modes or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
-    poolings = [_POOLING_NAMES.get(str(mode)) for mode in modes]
+    poolings = [_POOLING_BY_STORED_MODE.get(str(mode)) for mode in modes]
     if len(poolings) == 1 and poolings[0] is not None:
         return poolings[0]
     raise UsageError(
-        f"encoder: {file} must pool by one of {', '.join(_POOLING_NAMES)}, got {' and '.join(map(str, modes))}. Name "
-        f"the pooling: {', '.join(f'{where}@{pooling}' for pooling in POOLINGS)}.",
+        f"encoder: {file} must pool by one of {', '.join(_POOLING_BY_STORED_MODE)}, "
+        f"got {' and '.join(map(str, modes))}. "
+        f"Name the pooling: {', '.join(f'{where}@{pooling}' for pooling in POOLINGS)}.",
         kind="unsupported_pooling",
     )
 
 
 def _read_max_tokens(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json_or_empty(_find_model_file(where, _LENGTH_FILE, transformers), dict).get("max_seq_length")
+    length = _read_json_or_empty(_find_model_file(where, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
-    return length if isinstance(length, int) and 0 < length < _UNLIMITED else None
+    return length if isinstance(length, int) and 0 < length < _MIN_UNLIMITED_TOKENS else None
 
 
 def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
