@@ -33,7 +33,7 @@ from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.formats import tables
 from contraport.data.split_record import fingerprint_dataset
 from contraport.data.streams import check_no_stream
-from contraport.encoders import check_custom_code_trusted, resolve_view
+from contraport.encoders import check_custom_code_trusted, resolve_view_index
 from contraport.encoders.model import encoder_to_view_list
 from contraport.errors import UsageError, check, hint_on_error, report_write_errors
 from contraport.options import merge_resumed_options
@@ -77,7 +77,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     options = AuditOptions(**(_merge_resumed_audit_options(values) if values.get("resume") else values))
     full = _load_dataset(options)
     chosen, names = options.given_views, full.view_names
-    views = tuple(resolve_view("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
+    views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
     check_paired_dataset(dataset, one_view_hint=_one_view_hint(options) if len(views) == 1 else "")

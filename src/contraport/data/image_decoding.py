@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ImageFiles(UndecodedItems):
-    """Encoded images in files, listed by path; paths are strings, which need the least memory per item."""
+    """Encoded images in files, listed by path."""
 
     files: tuple[str, ...]
 

@@ -314,7 +314,7 @@ _CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 """Corruption of float images ``(b, C, H, W)`` by kind, given the index of the severity from 0 to 4."""
 
 
-def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
+def apply_domain_shifts(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
     """Assign images to four domains at random, and rotate or restyle each image by its domain.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.
@@ -325,17 +325,17 @@ def apply_domain_shifts(dataset: Dataset, version: DomainShiftSpec) -> Dataset:
     check(dataset.domains is None, f"domains: {dataset.name!r} has domains of its own.", "conflict")
     message = f"images, and the items of {dataset.name!r} have shapes {dataset.shapes}."
     check(all(len(shape) == 3 for shape in dataset.shapes), f"domains: requires {message}", "not_images")
-    rotates = version.name == "rotate"
+    rotates = shift.name == "rotate"
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
     check(not rotates or square, f"domains: rotation requires square {message}", "not_square")
-    names = DOMAINS_BY_SHIFT[version.name]
+    names = DOMAINS_BY_SHIFT[shift.name]
     uniform = numpy_generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
     store = _DomainShiftStore(dataset.store, domains, rotates)
     whole = _with_perturbed_store(dataset, store).with_domains(domains, names)
-    if version.held_out is None:
+    if shift.held_out is None:
         return whole
-    is_left_out = domains == names.index(version.held_out)
+    is_left_out = domains == names.index(shift.held_out)
     chosen = is_left_out if dataset.split == "test" else ~is_left_out
     return whole.subset(chosen.nonzero()[:, 0])
 

@@ -84,7 +84,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedArrayStore(ArrayStore):
-    """Store of memory-mapped arrays computed from items; it has no digests of its own, as the dataset keeps them."""
+    """Store of memory-mapped arrays computed from items; without digests, which the dataset keeps."""
 
     digests = None
 

@@ -10,7 +10,8 @@ from contraport.encoders.factory import (
 from contraport.encoders.initial_weights import InitialWeights, load_pretrained, read_initial_weights
 from contraport.encoders.model import FeatureExtractor, Model
 from contraport.encoders.networks import Decoder, Projector
-from contraport.encoders.tower import Tower, kind_from_shape, resolve_view
+from contraport.encoders.tower import Tower, kind_from_shape, resolve_view_index
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "Decoder",
@@ -26,6 +27,8 @@ __all__ = [
     "kind_from_shape",
     "load_pretrained",
     "read_initial_weights",
-    "resolve_view",
+    "resolve_view_index",
     "serialize_encoder",
 ]
+
+__getattr__ = keep_deprecated_module_names(__name__, resolve_view="resolve_view_index")

@@ -33,7 +33,7 @@ from contraport.encoders.tower import (
     PROJECTION,
     Tower,
     mapping_to_view_list,
-    resolve_view,
+    resolve_view_index,
 )
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, one_line_reason, unreadable_error
@@ -142,7 +142,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         parts = (CONCATENATED_FEATURES, PROJECTION, FEATURES_AND_PROJECTION)
         self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
         if representation not in parts:
-            view = resolve_view("representation", representation, self.view_names, self.shapes, others=parts)
+            view = resolve_view_index("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
         self.representation_part = (
             representation if representation in (PROJECTION, FEATURES_AND_PROJECTION) else CONCATENATED_FEATURES
@@ -203,7 +203,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     def view_index(self, view: object, argument: str = "view") -> int:
         """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image"."""
-        return resolve_view(argument, view, self.view_names, self.shapes)
+        return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def select_view(self, view: object) -> Model:
         """Return a model of one view that shares the view's tower; it outputs projections if the tower has a projector.

@@ -311,14 +311,14 @@ class NgramHasher(nn.Module):
     a mask.
     """
 
-    powers: Tensor
-    inverses: Tensor
+    base_powers: Tensor
+    inverse_base_powers: Tensor
 
     def __init__(self, sizes: Sequence[int] = NGRAM_SIZES) -> None:
         super().__init__()
         self.sizes = sizes
         inverse = pow(_HASH_BASE % 2**64, -1, 2**64)
-        for name, base in (("powers", _HASH_BASE % 2**64), ("inverses", inverse)):
+        for name, base in (("base_powers", _HASH_BASE % 2**64), ("inverse_base_powers", inverse)):
             factors = torch.full((MAX_TEXT_BYTES + 2,), base - 2**64 if base >= 2**63 else base, dtype=torch.int64)
             factors[0] = 1
             self.register_buffer(name, factors.cumprod(0), persistent=False)
@@ -333,27 +333,30 @@ class NgramHasher(nn.Module):
         positions = torch.arange(codes.shape[1], device=codes.device)
         blank = (present & (codes <= _SPACE_BYTE)) | (positions == 0) | (positions == length + 1)
         codes = torch.where(blank, _SPACE_BYTE, codes)
-        powers, inverses = self.powers[: codes.shape[1]], self.inverses[: codes.shape[1]]
-        terms = codes * powers
-        words, word_mask = self._hash_words(terms, present & ~blank, inverses)
+        base_powers, inverse_base_powers = (
+            self.base_powers[: codes.shape[1]],
+            self.inverse_base_powers[: codes.shape[1]],
+        )
+        terms = codes * base_powers
+        words, word_mask = self._hash_words(terms, present & ~blank, inverse_base_powers)
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))
         ngrams, ngram_masks = [], []
         for size in self.sizes:
             count = max(codes.shape[1] - size + 1, 0)
             windows = sums[:, size : size + count] - sums[:, :count]
-            ngrams.append(torch.remainder(windows * inverses[:count] + size, NUM_HASH_BUCKETS))
+            ngrams.append(torch.remainder(windows * inverse_base_powers[:count] + size, NUM_HASH_BUCKETS))
             ngram_masks.append(positions[:count] + size <= length + 2)
         return words, word_mask, torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1)
 
     @staticmethod
-    def _hash_words(terms: Tensor, inside: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor]:
+    def _hash_words(terms: Tensor, inside: Tensor, inverse_base_powers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hash of each word and the mask of words, ``(b, W)``, from prefix terms of its bytes."""
         starts = inside & ~F.pad(inside[:, :-1], (1, 0))
         number = (starts.cumsum(1) - 1).clamp(min=0)  # index of the word that contains the byte
         words = torch.zeros_like(terms[:, : (terms.shape[1] + 1) // 2])
         hashes = words.scatter_add(1, number, torch.where(inside, terms, 0))
-        offsets = words.scatter_add(1, number, torch.where(starts, inverses, 0))
+        offsets = words.scatter_add(1, number, torch.where(starts, inverse_base_powers, 0))
         count = starts.sum(1, keepdim=True)
         mask = torch.arange(words.shape[1], device=terms.device) < count
         return torch.remainder(hashes * offsets, NUM_HASH_BUCKETS), mask

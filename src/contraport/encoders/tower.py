@@ -28,7 +28,7 @@ def kind_from_shape(shape: Shape) -> str:
     return KIND_BY_NUM_DIMENSIONS[len(shape)]
 
 
-def resolve_view(
+def resolve_view_index(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
     """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image".
@@ -39,7 +39,7 @@ def resolve_view(
         UsageError: no view matches, or several are of the kind.
 
     >>> names, shapes = ("photo", "audio"), ((3, 32, 32), (1, 8000))
-    >>> [resolve_view("view", value, names, shapes) for value in ("audio", "1", "image")]
+    >>> [resolve_view_index("view", value, names, shapes) for value in ("audio", "1", "image")]
     [1, 1, 0]
     """
     text, kinds = str(value), [kind_from_shape(shape) for shape in shapes]
@@ -68,7 +68,7 @@ def mapping_to_view_list(
     """
     result: list[Any] = [None] * len(names)
     for key, value in values.items():
-        number = resolve_view(argument, key, names, shapes)
+        number = resolve_view_index(argument, key, names, shapes)
         message = f"{argument}: names the view {names[number]!r} twice, in {list(values)}."
         check(result[number] is None, message, "duplicate")
         result[number] = value

@@ -17,7 +17,7 @@ from contraport.data import Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.sources.load import load, load_unsplit
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_inputs
-from contraport.encoders import resolve_view
+from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP, MapOptions
 from contraport.estimators.sne import SNE, TSNE
@@ -167,7 +167,7 @@ def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> tuple[
     split = options.split
     dataset = load_unsplit(options.source) if split is None else load(options.source, split)
     if options.view is not None:
-        dataset = dataset.select_views([resolve_view("view", options.view, dataset.view_names, dataset.shapes)])
+        dataset = dataset.select_views([resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)])
     dataset = dataset.subset(_choose_items(len(dataset), options))
     return _build_features(dataset, extract_raw_inputs(dataset, loader_config), None), dataset
 

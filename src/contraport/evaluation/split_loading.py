@@ -15,7 +15,7 @@ from contraport._utils.formatting import format_options
 from contraport.data import Dataset
 from contraport.data.split_record import SplitRecord
 from contraport.data.streams import check_no_stream
-from contraport.encoders import Model, kind_from_shape, resolve_view
+from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
 from contraport.options import has_object_placeholder
@@ -249,7 +249,7 @@ def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
         return names.index(model.view_names[number])
     if len(names) in (1, len(model.shapes)):
         return number if len(names) > 1 else 0
-    return resolve_view("view", kind_from_shape(model.shapes[number]), names, shapes)
+    return resolve_view_index("view", kind_from_shape(model.shapes[number]), names, shapes)
 
 
 def infer_model_image_size(model: Model) -> int | None:

@@ -19,7 +19,7 @@ from contraport.data import Dataset, from_arrays, load, load_unsplit
 from contraport.data.formats.tables import write_table
 from contraport.data.streams import check_no_stream
 from contraport.embedding import LoaderConfig
-from contraport.encoders import resolve_view
+from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_existing_file, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
@@ -57,7 +57,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     dataset = _load_dataset(options, whole=out.suffix != ".npy")
     views = len(dataset.shapes)
     anchor, positive = (
-        None if view is None else resolve_view(name, view, dataset.view_names, dataset.shapes)
+        None if view is None else resolve_view_index(name, view, dataset.view_names, dataset.shapes)
         for name, view in (("anchor", options.anchor), ("positive", options.positive))
     )
     anchor = anchor or 0

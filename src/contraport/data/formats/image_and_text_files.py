@@ -88,7 +88,7 @@ def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
     found = [by_name[name] for name in TEST_SPLIT_NAMES if name in by_name]
     if train != folder:
         others = [folder / name for name in below if name.lower() not in ("train", *TEST_SPLIT_NAMES)]
-        _check_other_folders(folder, train, has_test=bool(found), others=others)
+        _check_folders_beside_splits(folder, train, has_test=bool(found), others=others)
     name = found and found[0].name
     check(train != folder or not found, f"data: {folder} has {name}/ but no train/.", "no_train_split")
     if len(found) > 1:
@@ -97,7 +97,7 @@ def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
     return train, found[0] if found else None
 
 
-def _check_other_folders(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
+def _check_folders_beside_splits(folder: Path, train: Path, *, has_test: bool, others: list[Path]) -> None:
     """Warn of folders beside the split folders; raise `UsageError` if train/ may be a class rather than a split."""
     suffixes = IMAGE_SUFFIXES if list_files(train, IMAGE_SUFFIXES) else TEXT_SUFFIXES
     full = [path.name for path in others if not path.name.startswith(".") and list_files(path, suffixes)]

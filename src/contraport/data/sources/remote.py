@@ -35,19 +35,19 @@ def is_remote(data: str) -> bool:
 class _RemoteFile(NamedTuple):
     """File at a URL, and its copy in the cache."""
 
-    system: Any  # an fsspec file system
+    file_system: Any  # of fsspec
     path: str
-    local: Path
+    local_path: Path
     url: str
 
     def remote_state(self) -> dict[str, str]:
         """Return the path and a checksum or date of the remote file, which changes with its content."""
-        return {"file": self.path, "key": str(self.system.ukey(self.path))}
+        return {"file": self.path, "key": str(self.file_system.ukey(self.path))}
 
     def is_cached(self) -> bool:
         """Return whether the cache contains the current version of the file."""
-        record = _get_download_record_path(self.local)
-        if not (self.local.exists() and record.exists()):
+        record = _get_download_record_path(self.local_path)
+        if not (self.local_path.exists() and record.exists()):
             return False
         if read_json(record) == self.remote_state():
             return True
@@ -121,13 +121,13 @@ def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> No
 
 def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
     """Download one file into the cache, and record its remote state."""
-    state, local = file.remote_state(), file.local
+    state, local = file.remote_state(), file.local_path
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
-        size = file.system.size(file.path)
+        size = file.file_system.size(file.path)
         name = f"MB of {local.name}"
         with atomic_write(local) as temporary, bars.track_steps(size and size // BYTES_PER_MEGABYTE, name) as step:
-            file.system.get_file(file.path, str(temporary), callback=_progress_callback(step, name))
+            file.file_system.get_file(file.path, str(temporary), callback=_create_progress_callback(step, name))
         write_json(_get_download_record_path(local), state)
     except Exception as error:
         message = f"data: {file.url}: {file.path} cannot be downloaded to {local.parent}: {one_line_reason(error)}"
@@ -135,7 +135,7 @@ def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
     log.info("downloaded %s to %s: %.1f MB", file.path, local.parent, local.stat().st_size / 1e6)
 
 
-def _progress_callback(step: Callable[[str], None], name: str) -> Any:
+def _create_progress_callback(step: Callable[[str], None], name: str) -> Any:
     """Return a callback for fsspec that shows a progress bar in megabytes."""
     shown = 0
 

@@ -139,8 +139,8 @@ class Views(nn.Module):
             elif isinstance(views, str):
                 made = _plan_multi_crop_views(dataset, parsed, views)
             else:
-                made = _plan_repeated_views(dataset, parsed, views)
-        self._sources = [view.source for view in made]
+                made = _plan_augmented_views(dataset, parsed, views)
+        self._sources = [view.source_view for view in made]
         self._transforms = nn.ModuleList(view.transform for view in made)
         self.unaugmented_shapes: tuple[Shape, ...] = self._unaugmented.shapes
         self.unaugmented_names: tuple[str, ...] = self._unaugmented.view_names
@@ -221,7 +221,7 @@ class Views(nn.Module):
 class _PlannedView(NamedTuple):
     """Plan of one random view: index of the stored view, random transform, and resulting shape."""
 
-    source: int
+    source_view: int
     transform: nn.Module
     shape: Shape
 
@@ -268,10 +268,10 @@ def _plan_custom_views(dataset: Dataset, custom: CustomTransform, views: int | s
     check(not isinstance(views, str), message, "conflict")
     message = f"augment: {custom.name} requires all views of all items, and some lack one."
     check(dataset.present is None, message, "missing_views")
-    return _plan_repeated_views(dataset, AugmentSpec("none"), cast(int | None, views))
+    return _plan_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
 
 
-def _plan_repeated_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_PlannedView]:
+def _plan_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_PlannedView]:
     """Plan the random views: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
@@ -284,7 +284,7 @@ def _plan_repeated_views(dataset: Dataset, augment: AugmentSpec, views: int | No
     ]
     if stored > 1:
         return made
-    others = made[0]._replace(source=1) if dataset.has_mismatched_partners else made[0]
+    others = made[0]._replace(source_view=1) if dataset.has_mismatched_partners else made[0]
     return [made[0], *[others] * (number - 1)]
 
 

@@ -30,7 +30,7 @@ from contraport.data.splits import Positions, draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
 from contraport.data.views.views import COLOR_SPLIT_OPTION
-from contraport.encoders.tower import mapping_to_view_list, resolve_view
+from contraport.encoders.tower import mapping_to_view_list, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
@@ -178,7 +178,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
         dataset = make_imbalanced(dataset, parse_imbalance_ratio(settings.imbalance))
     if settings.given_views:
         names, shapes = dataset.view_names, dataset.shapes
-        views = [resolve_view("given_views", view, names, shapes) for view in settings.given_views]
+        views = [resolve_view_index("given_views", view, names, shapes) for view in settings.given_views]
         message = f"given_views: must name each view once, got {list(settings.given_views)}."
         check(len({*views}) == len(views), message, "duplicate")
         dataset = dataset.select_views(views, "given_views")
