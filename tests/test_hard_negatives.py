@@ -143,7 +143,7 @@ def test_suspected_mismatches_get_none_and_partners_are_no_negatives():
 def test_blocks_do_not_change_the_result(monkeypatch):
     _, _, anchors, candidates = data()
     whole = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
-    monkeypatch.setattr("contraport.hard_negatives.BLOCK_ENTRIES", 200)
+    monkeypatch.setattr("contraport.hard_negatives.MAX_BLOCK_SIMILARITIES", 200)
     parts = mine_hard_negatives(torch.from_numpy(anchors), torch.from_numpy(candidates), MiningRule())
     assert torch.equal(whole.positions, parts.positions)
 

@@ -16,7 +16,7 @@ from contraport.catalog.option_parsers import MiningRule
 from contraport.errors import check
 from contraport.seeding import torch_generator
 
-BLOCK_ENTRIES = 2**24
+MAX_BLOCK_SIMILARITIES = 2**24
 """Maximum number of similarities held in memory at a time."""
 
 
@@ -130,8 +130,8 @@ def _search_negatives(
     most_positives = int((excluded // total).bincount().max())
     last = rule.resolve_range_max(most_positives)
     positions, scores = [], []
-    for first in range(0, len(queries), max(1, BLOCK_ENTRIES // total)):
-        block = queries[first : first + max(1, BLOCK_ENTRIES // total)]
+    for first in range(0, len(queries), max(1, MAX_BLOCK_SIMILARITIES // total)):
+        block = queries[first : first + max(1, MAX_BLOCK_SIMILARITIES // total)]
         # More than the rule considers: positives are among the most similar, and are removed afterwards.
         nearest = (block @ columns.T).topk(min(last + most_positives, total), dim=1)
         similarity, column = (part.cpu() for part in nearest)

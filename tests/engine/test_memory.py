@@ -48,7 +48,7 @@ def largest(name, rows):
 
 def work(rank, report):
     contraport.engine.backends.tiled.TILE_SHAPE = TILE
-    contraport.engine.autograd.BLOCK_ENTRIES = TILE[0] * TILE[1]
+    contraport.engine.autograd.MAX_BLOCK_PAIRS = TILE[0] * TILE[1]
     share = ITEMS // PROCESSES
     for name in OBJECTIVES:
         entries, operation = largest(name, slice(rank * share, (rank + 1) * share))
@@ -63,7 +63,7 @@ def test_memory_of_a_process_is_linear_in_the_rows():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_memory_is_linear_in_the_rows(monkeypatch, name):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", TILE)
-    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", TILE[0] * TILE[1])
+    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", TILE[0] * TILE[1])
     entries, operation = largest(name, slice(None))
     assert entries <= ALLOWED, operation
 

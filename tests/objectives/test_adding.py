@@ -42,8 +42,8 @@ class Cauchy(Kernel):
     def __init__(self, temperature=1.0):
         super().__init__("sqeuclidean", temperature, learnable=False)
 
-    def log_kernel(self, scaled_cost, temperature):
-        return scaled_cost(temperature).with_link(PolynomialTail(1.0))
+    def log_kernel(self, scaled_negative_cost, temperature):
+        return scaled_negative_cost(temperature).with_link(PolynomialTail(1.0))
 
 
 @dataclass(frozen=True, repr=False)

@@ -487,7 +487,7 @@ def test_stripes_change_nothing(monkeypatch, divergence, target, kernel):
         return outcome(lambda *z: loss(*z, labels=LABELS, domains=DOMAINS), *views())
 
     whole = found()
-    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 45)  # three rows, and two in the end
+    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 45)  # three rows, and two in the end
     assert_same(found(), whole, 1e-12)
 
 

@@ -251,7 +251,7 @@ def test_permutations_and_the_mirror(seed, n, m, temperature):
 
 
 def test_what_can_be_done_with_a_plan(monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 20)  # several blocks of rows
+    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
     x, y, a, b = points()
     y.requires_grad_()
     plan = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b).plan
@@ -378,7 +378,7 @@ def test_memory_is_that_of_the_points():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_rounded_plan_meets_both_marginals_and_its_bounds(backend, iterations, monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 20)  # several blocks of rows
+    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
     x, y, a, b = points()
     with contraport.engine.backend(backend):
         result = transport(x, y, Gibbs("sqeuclidean", 0.3), Balanced(iterations), a=a, b=b)
@@ -411,7 +411,7 @@ def test_rounding_keeps_a_feasible_plan_and_rejects_unequal_totals():
 
 
 def test_sharpness_of_plans(monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.BLOCK_ENTRIES", 20)
+    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)
     x, y, a, b = points()
     sharpness = []
     for temperature in (1e6, 1.0, 0.1):

@@ -31,16 +31,18 @@ from contraport.errors import check
 
 T = TypeVar("T")
 
-ERROR_TIMEOUT = timedelta(days=1)
+ERROR_EXCHANGE_TIMEOUT = timedelta(days=1)
 """Timeout of `propagate_errors`: the default of minutes is too short if one process prepares data for all."""
 
 _error_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+"""Process group of `propagate_errors`, by default process group; at most one entry."""
 
-# Newer versions of torch have other names for these, and warn of the old ones.
+# Collectives between equal shares and one tensor. Newer versions of torch have other names for them, and warn of these.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-_is_local: ContextVar[bool] = ContextVar("contraport_local", default=False)
+_uses_local_batch: ContextVar[bool] = ContextVar("contraport_local", default=False)
+"""Whether `use_local_batch` is active."""
 
 
 @contextmanager
@@ -49,11 +51,11 @@ def use_local_batch() -> Iterator[None]:
 
     An operation that starts within the block stays local: its gradient may be taken outside.
     """
-    token = _is_local.set(True)
+    token = _uses_local_batch.set(True)
     try:
         yield
     finally:
-        _is_local.reset(token)
+        _uses_local_batch.reset(token)
 
 
 class Processes(NamedTuple):
@@ -130,6 +132,7 @@ class Processes(NamedTuple):
             maximum.copy_(overall)
 
     def _gather_row_counts(self, value: Tensor) -> tuple[int, ...]:
+        """Return the number of rows of each process."""
         return tuple(size for (size,) in self.gather_integers([len(value)], value.device))
 
     def gather_integers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
@@ -153,13 +156,14 @@ class Processes(NamedTuple):
 
 
 _SINGLE_PROCESS = Processes()
+"""One process, with nothing to exchange."""
 
-_HAS_DISTRIBUTED = dist.is_available()
+_IS_DISTRIBUTED_AVAILABLE = dist.is_available()  # read once: this is on the path of every small batch
 
 
 def current_processes() -> Processes:
     """Return the processes that currently share a batch: all, or one within `use_local_batch`."""
-    if not _HAS_DISTRIBUTED or not dist.is_initialized() or _is_local.get():
+    if not _IS_DISTRIBUTED_AVAILABLE or not dist.is_initialized() or _uses_local_batch.get():
         return _SINGLE_PROCESS
     return Processes(dist.get_rank(), dist.get_world_size())
 
@@ -321,7 +325,7 @@ def _get_error_group() -> dist.ProcessGroup:
     """Return the process group of `propagate_errors`, with a long timeout; all processes create it on first use."""
     if dist.group.WORLD not in _error_groups:
         _error_groups.clear()  # groups of a process group that was destroyed
-        group = dist.new_group(backend="gloo", timeout=ERROR_TIMEOUT)
+        group = dist.new_group(backend="gloo", timeout=ERROR_EXCHANGE_TIMEOUT)
         _error_groups[dist.group.WORLD] = cast(dist.ProcessGroup, group)
     return _error_groups[dist.group.WORLD]
 

@@ -16,8 +16,8 @@ from contraport.engine.backends import (
     choose_backend,
     current_exchange,
     exchange,
-    exchange_dtype,
     explain_backend,
+    gather_dtype,
     precision,
 )
 from contraport.engine.custom_op import HostLoop, run_host_loop
@@ -58,7 +58,7 @@ __all__ = [
     "MatrixLogKernel", "PolynomialTail", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquaredKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend", "cached",
     "check_not_in_torch_func", "choose_backend", "constant_vector", "create_scalar_parameter", "current_exchange",
-    "disable_autocast_in_backward", "exchange", "exchange_dtype", "explain_backend", "is_in_torch_func", "log_of_size",
+    "disable_autocast_in_backward", "exchange", "explain_backend", "gather_dtype", "is_in_torch_func", "log_of_size",
     "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter", "row_transport_costs",
     "run_half_steps", "run_host_loop", "solve_fixed_point",
 ]  # fmt: skip
@@ -67,5 +67,5 @@ __getattr__ = keep_deprecated_module_names(
     __name__, explain="explain_backend", scale="run_half_steps", transport_cost="row_transport_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTail", LogFunction="LogOfFunction",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion",
-    parameter_value="read_scalar_parameter", scalar_parameter="create_scalar_parameter",
+    exchange_dtype="gather_dtype", parameter_value="read_scalar_parameter", scalar_parameter="create_scalar_parameter",
 )  # fmt: skip

@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from contraport.errors import check
 
-_NO_CONTEXT = nullcontext()
+_NULL_CONTEXT = nullcontext()  # one object for all calls: it has no state
 
-BLOCK_ENTRIES = 1 << 20
-"""Number of pairs that `map_row_blocks` holds at a time."""
+MAX_BLOCK_PAIRS = 1 << 20
+"""Maximum number of pairs in a block of `map_row_blocks`, unless one row has more."""
 
 
 def is_in_torch_func() -> bool:
@@ -29,14 +29,14 @@ def is_in_torch_func() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def check_not_in_torch_func(refused: str, expected: str) -> None:
+def check_not_in_torch_func(limitation: str, alternative: str) -> None:
     """Raise `UsageError` within a `torch.func` transform.
 
     Args:
-        refused: the name of the argument, and what is not possible.
-        expected: the alternative.
+        limitation: the name of the argument, and what is not possible.
+        alternative: what to use instead.
     """
-    check(not is_in_torch_func(), f"{refused} within torch.func; use {expected}.", "torch_func")
+    check(not is_in_torch_func(), f"{limitation} within torch.func; use {alternative}.", "torch_func")
 
 
 def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
@@ -71,7 +71,11 @@ def differentiable_gradient(
     views = [None if v is None else v.view_as(v) for v in inputs]
     with torch.enable_grad():
         outputs = function(*views)
-    seeded = [(output, seed) for output, seed in zip(outputs, grad_outputs, strict=True) if seed is not None]
+    seeded = [
+        (output, grad_output)
+        for output, grad_output in zip(outputs, grad_outputs, strict=True)
+        if grad_output is not None
+    ]
     variables = [v for v, needed in zip(views, needs_grad, strict=True) if needed and v is not None]
     if not (seeded and variables):
         return [None] * len(inputs)
@@ -85,7 +89,7 @@ def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
     kind = like.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
-    return _NO_CONTEXT
+    return _NULL_CONTEXT
 
 
 def disable_autocast_in_backward(value: Tensor) -> Tensor:
@@ -95,7 +99,7 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
     compiled graph have no hooks: see `pairwise_inner_products`.
     """
     if not torch.compiler.is_compiling() and value.grad_fn is not None:
-        value.grad_fn.register_prehook(partial(_disable_autocast_hook, value.device.type))
+        value.grad_fn.register_prehook(partial(_disable_autocast_prehook, value.device.type))
     return value
 
 
@@ -116,14 +120,14 @@ class _PairwiseInnerProducts(torch.autograd.Function):
         return torch.addmm(bias, x, (x if y is None else y).T)
 
     @staticmethod
-    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, y = ctx.saved_tensors
         needs_bias, needs_x, needs_y = ctx.needs_input_grad
-        with torch.autocast(seed.device.type, enabled=False):
-            d_bias = seed.sum(0) if needs_bias else None
-            if y is None:
-                return d_bias, (seed + seed.T) @ x, None
-            return d_bias, seed @ y if needs_x else None, seed.T @ x if needs_y else None
+        with torch.autocast(grad_output.device.type, enabled=False):
+            d_bias = grad_output.sum(0) if needs_bias else None
+            if y is None:  # x stands on both sides: G x + G^T x as one product
+                return d_bias, (grad_output + grad_output.T) @ x, None
+            return d_bias, grad_output @ y if needs_x else None, grad_output.T @ x if needs_y else None
 
 
 def normalize(z: Tensor, length: float = 1.0) -> Tensor:
@@ -133,14 +137,14 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return _normalize_rows(z, z.detach(), length)[0]
+        return _normalize_rows_with_divisors(z, z.detach(), length)[0]
     rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def _normalize_rows(z: Tensor, constant: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scaled rows, (n, d), largest and scale, (n, 1): z = rows * largest * scale; `constant` is z detached."""
-    largest = constant.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
+def _normalize_rows_with_divisors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scaled rows, (n, d), and the two factors, (n, 1) each, whose product is what z was divided by."""
+    largest = detached.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
     units = z / largest
     # The largest entry of a row is now 1 in size, and so the length at least 1, but for rows of zeros.
@@ -153,28 +157,30 @@ class _NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, largest, scale = _normalize_rows(z, z, length)
+        rows, largest, scale = _normalize_rows_with_divisors(z, z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
 
     @staticmethod
-    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, None]:
         z, rows, largest, scale = ctx.saved_tensors
         if torch.is_grad_enabled():
 
             def scaled(z: Tensor) -> tuple[Tensor, ...]:
-                return _normalize_rows(z, z.detach(), ctx.length)[:1]
+                return _normalize_rows_with_divisors(z, z.detach(), ctx.length)[:1]
 
-            return differentiable_gradient(scaled, [z], [seed], [True])[0], None
-        along = (rows * seed).sum(1, keepdim=True)
-        across = torch.addcmul(seed, rows, along, value=-(ctx.length**-2))
+            return differentiable_gradient(scaled, [z], [grad_output], [True])[0], None
+        # A row keeps its length, so the part of its gradient along itself is projected out.
+        along = (rows * grad_output).sum(1, keepdim=True)
+        across = torch.addcmul(grad_output, rows, along, value=-(ctx.length**-2))
         return across / scale / largest, None  # not by their product, which may overflow
 
 
-def _disable_autocast_hook(kind: str, seeds: tuple[Tensor, ...]) -> None:
-    if torch.amp.is_autocast_available(kind):
-        torch.set_autocast_enabled(kind, False)
+def _disable_autocast_prehook(device_type: str, grad_outputs: tuple[Tensor, ...]) -> None:
+    """Turn autocast off for the autograd node about to run: a prehook, called with its output gradients."""
+    if torch.amp.is_autocast_available(device_type):
+        torch.set_autocast_enabled(device_type, False)
 
 
 def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
@@ -188,12 +194,12 @@ def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) 
         shape: (N, M), the number of rows and of columns.
 
     >>> import torch
-    >>> torch.cat(map_row_blocks(lambda rows: torch.arange(5)[rows], (5, BLOCK_ENTRIES // 2))).tolist()
+    >>> torch.cat(map_row_blocks(lambda rows: torch.arange(5)[rows], (5, MAX_BLOCK_PAIRS // 2))).tolist()
     [0, 1, 2, 3, 4]
     """
     n, m = shape
-    height = max(1, BLOCK_ENTRIES // m)
+    height = max(1, MAX_BLOCK_PAIRS // m)
     blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
-    if len(blocks) == 1 or is_in_torch_func():
+    if len(blocks) == 1 or is_in_torch_func():  # one block: a checkpoint would only compute it twice
         return [function(rows) for rows in blocks]
     return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]

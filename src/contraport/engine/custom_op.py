@@ -47,6 +47,7 @@ class BackendConfig(NamedTuple):
     operand_precision: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
+        """Create the passes over the pairs of a geometry; `saved` are tensors of an earlier pass to reuse."""
         return self.passes_class(geometry, self.processes, saved, self.operand_precision)
 
 
@@ -80,7 +81,7 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def output_counts(self) -> tuple[int, int]:
+    def output_and_differentiable_counts(self) -> tuple[int, int]:
         """Number of outputs, and number of differentiable outputs, which come first."""
 
     @abstractmethod
@@ -111,21 +112,21 @@ class OperationWithDenseForm(Operation):
     """Base class of operations with a plain PyTorch definition on the whole matrix, used by the backend ``"dense"``."""
 
     @abstractmethod
-    def dense_outputs(self) -> list[Tensor]:
+    def compute_outputs_densely(self) -> list[Tensor]:
         """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
-    def outputs(self) -> list[Tensor]:
+    def compute_outputs(self) -> list[Tensor]:
         """Return the differentiable outputs, computed by the backend of the operation."""
-        if self.backend_config.passes_class.by_autograd:
-            return self.dense_outputs()
-        return apply_operation(self)[: self.output_counts[1]]
+        if self.backend_config.passes_class.uses_plain_autograd:
+            return self.compute_outputs_densely()
+        return apply_operation(self)[: self.output_and_differentiable_counts[1]]
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         def outputs(*views: Tensor) -> list[Tensor]:
             operation: OperationWithDenseForm = unflatten(structure, views)
-            return operation.dense_outputs()
+            return operation.compute_outputs_densely()
 
         return differentiable_gradient(outputs, tensors, args.grad_outputs, args.needs_grad)
 
@@ -134,10 +135,10 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     """Run an operation and return its outputs, the differentiable ones first."""
     tensors: list[Tensor] = []
     # Without the temperature, which is in the embeddings already: fewer inputs, and none without a gradient.
-    operation = replace(operation, geometry=operation.geometry.reduce_to_pass_inputs())
+    operation = replace(operation, geometry=operation.geometry.with_pass_inputs_only())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
-        outputs: list[Tensor] = _apply_op(_register_structure(structure), tensors)
+        outputs: list[Tensor] = _forward_op(_register_structure(structure), tensors)
         return outputs
     return list(_EagerOperation.apply(operation, structure, *tensors))
 
@@ -152,7 +153,7 @@ def _run_forward(operation: Operation) -> list[Tensor]:
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
     """Return the gradient of an operation with respect to each tensor that needs one."""
     operation: Operation = unflatten(structure, tensors)
-    count, _ = operation.output_counts
+    count, _ = operation.output_and_differentiable_counts
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
@@ -174,7 +175,7 @@ class _EagerOperation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = _run_forward(operation)
-        _, differentiable = operation.output_counts
+        _, differentiable = operation.output_and_differentiable_counts
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
         ctx.mark_non_differentiable(*outputs[differentiable:])
@@ -198,7 +199,7 @@ class HostLoop(ABC):
     """Base class of loops without gradient whose number of steps depends on values read on the host.
 
     Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are those that
-    `Geometry.reduce_to_pass_inputs` returns.
+    `Geometry.with_pass_inputs_only` returns.
     """
 
     @abstractmethod
@@ -224,15 +225,18 @@ def run_host_loop(loop: HostLoop) -> list[Tensor]:
     return outputs
 
 
-# A custom operator takes tensors and numbers only, so a compiled graph holds the index of a structure in this table.
 _structures: list[TreeStructure] = []
+"""Table of structures: a custom operator takes tensors and numbers only, so compiled graphs hold an index into it."""
+
 _structure_indices: dict[TreeStructure, int] = {}
-_lock = threading.Lock()
+"""Index of each structure in `_structures`."""
+
+_structures_lock = threading.Lock()  # graphs may be compiled by several threads
 
 
 def _register_structure(structure: TreeStructure) -> int:
     """Return the index of a structure in the table of structures, by which compiled graphs refer to it."""
-    with _lock:
+    with _structures_lock:
         if structure not in _structure_indices:
             _structure_indices[structure] = len(_structures)
             _structures.append(structure)
@@ -244,15 +248,18 @@ _register_structure._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
-def _apply_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    """Custom operator of the forward pass: outputs and saved tensors, see `_run_forward`."""
     return _run_forward(unflatten(_structures[structure], tensors))
 
 
-@_apply_op.register_fake
-def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+@_forward_op.register_fake
+def _forward_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    """Allocate the outputs of `_forward_op` without computing them, for tracing."""
     operation: Operation = unflatten(_structures[structure], tensors)
     config = operation.backend_config
-    return [*operation.allocate_outputs(), *config.passes_class.allocate_saved(operation.geometry, config.processes)]
+    saved = config.passes_class.allocate_saved_tensors(operation.geometry, config.processes)
+    return [*operation.allocate_outputs(), *saved]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
@@ -260,15 +267,15 @@ def _gradient_op(
     structure: int,
     tensors: list[Tensor],
     outputs: list[Tensor],
-    seeds: list[Tensor],
-    seeded: list[int],
+    present_grads: list[Tensor],
+    present_indices: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Return the needed gradients of an operation in a compiled graph, from the gradients `seeds` of some outputs."""
+    """Return the needed gradients of an operation from those of its outputs at `present_indices`; others are 0."""
     operation: Operation = unflatten(_structures[structure], tensors)
-    grad_outputs: list[Tensor | None] = [None] * operation.output_counts[1]
-    for position, seed in zip(seeded, seeds, strict=True):
-        grad_outputs[position] = seed
+    grad_outputs: list[Tensor | None] = [None] * operation.output_and_differentiable_counts[1]
+    for position, grad_output in zip(present_indices, present_grads, strict=True):
+        grad_outputs[position] = grad_output
     gradients = _run_backward(_structures[structure], tensors, BackwardArgs(outputs, grad_outputs, needs_grad))
     # Copies: an operator must not return its inputs, nor one tensor twice, and its result has the layout of the input.
     return [
@@ -279,24 +286,28 @@ def _gradient_op(
 
 
 @_gradient_op.register_fake
-def _(structure: int, tensors: list[Tensor], *others: Any) -> list[Tensor]:
+def _gradient_op_fake(structure: int, tensors: list[Tensor], *others: Any) -> list[Tensor]:
+    """Allocate the outputs of `_gradient_op` without computing them, for tracing."""
     return [torch.empty_like(tensor) for tensor, needed in zip(tensors, others[-1], strict=True) if needed]
 
 
 @torch.library.custom_op("contraport::run_host_loop", mutates_args=())
 def _run_host_loop_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    """Custom operator that runs a host loop, see `run_host_loop`."""
     loop: HostLoop = unflatten(_structures[structure], tensors)
     with torch.no_grad():
         return loop.run()
 
 
 @_run_host_loop_op.register_fake
-def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+def _run_host_loop_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    """Allocate the outputs of `_run_host_loop_op` without computing them, for tracing."""
     loop: HostLoop = unflatten(_structures[structure], tensors)
     return loop.allocate_outputs()
 
 
-def _save_for_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:
+def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:
+    """Save inputs and outputs of `_forward_op` for `_compiled_backward`."""
     ctx.structure, tensors = inputs
     ctx.tensors = len(tensors)
     ctx.save_for_backward(*tensors, *output)
@@ -304,14 +315,16 @@ def _save_for_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[
 
 
 def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
+    """Return the gradients of the inputs of `_forward_op`, by `_gradient_op`."""
     saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
     # An operator takes no list with None in it: absent gradients are left out, and positions of the others are passed.
-    seeded = [position for position in range(operation.output_counts[1]) if grads[position] is not None]
-    seeds = [seed for position in seeded if (seed := grads[position]) is not None]
-    gradients = iter(_gradient_op(ctx.structure, tensors, outputs, seeds, seeded, list(needs_grad)))
+    _, differentiable = operation.output_and_differentiable_counts
+    present_indices = [position for position in range(differentiable) if grads[position] is not None]
+    present_grads = [grad_output for position in present_indices if (grad_output := grads[position]) is not None]
+    gradients = iter(_gradient_op(ctx.structure, tensors, outputs, present_grads, present_indices, list(needs_grad)))
     return None, [next(gradients) if needed else None for needed in needs_grad]
 
 
-_apply_op.register_autograd(_compiled_backward, setup_context=_save_for_backward)
+_forward_op.register_autograd(_compiled_backward, setup_context=_save_for_compiled_backward)

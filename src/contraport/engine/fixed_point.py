@@ -38,6 +38,7 @@ MAX_CG_STEPS = 500
 """Maximum number of conjugate gradient steps; the gradient is then returned as it is, with a warning."""
 
 _AXES: tuple[Axis, Axis] = ("rows", "columns")
+"""Axes in the order in which marginals, potentials and slopes are stored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class FixedPointOperation(Operation):
     iterations: int
 
     @property
-    def output_counts(self) -> tuple[int, int]:
+    def output_and_differentiable_counts(self) -> tuple[int, int]:
         return 5, 2
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -95,13 +96,15 @@ class FixedPointOperation(Operation):
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        return _implicit_gradient(passes, self._fixed_point(args), self._cotangents(args), args.needs_grad)
+        return _implicit_gradient(passes, self._read_fixed_point(args), self._read_cotangents(args), args.needs_grad)
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
-        u, v, f, g = _solve_adjoint_dense(operation.geometry, operation._fixed_point(args), operation._cotangents(args))
+        u, v, f, g = _solve_adjoint_dense(
+            operation.geometry, operation._read_fixed_point(args), operation._read_cotangents(args)
+        )
 
         def equations(*views: Tensor) -> list[Tensor]:
             at: FixedPointOperation = unflatten(structure, views)
@@ -111,11 +114,12 @@ class FixedPointOperation(Operation):
 
         return differentiable_gradient(equations, tensors, [u, v], args.needs_grad)
 
-    def _fixed_point(self, args: BackwardArgs) -> _FixedPoint:
+    def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
+        """Return the fixed point that the outputs of the forward computation hold."""
         f, g, row_sums, column_sums, *_ = args.outputs
         return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
-    def _cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
+    def _read_cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
         """Return the gradients of the loss with respect to the potentials f and g, zeros in place of None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
@@ -139,6 +143,7 @@ class _FixedPoint(NamedTuple):
 def _implicit_gradient(
     passes: PairPasses, point: _FixedPoint, cotangents: tuple[Tensor, Tensor], needs_grad: Sequence[bool]
 ) -> list[Tensor | None]:
+    """Return the gradients of log-marginals, relaxation and log-kernel inputs, by solving the adjoint system."""
     (f, g), (row_sums, column_sums), log_marginals, relaxation = point
     f_bar, g_bar = cotangents
 
@@ -161,11 +166,11 @@ def _implicit_gradient(
         return y - scaling * weighted_sum(from_columns(t * weighted_sum(from_rows(inverse_scaling * y))))
 
     right = scaling * (f_bar - weighted_sum(from_columns(t * g_bar)))
-    if _is_balanced(s, t):
+    if _has_exact_marginals(s, t):
         null_vector = root_mass / root_mass.norm()
         right = right - (null_vector @ right) * null_vector
     magnitude = (f_bar * scaling).norm() + (g_bar / ((g + column_sums) / 2).exp()).norm()
-    u = inverse_scaling * _conjugate_gradients(schur_complement, right, magnitude)
+    u = inverse_scaling * _solve_by_conjugate_gradients(schur_complement, right, magnitude)
     v = g_bar - weighted_sum(from_rows(u))
     outer: list[Tensor | None] = [
         torch.zeros_like(value) if needed and value is not None else None
@@ -173,8 +178,8 @@ def _implicit_gradient(
     ]
     # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
     before = u if relaxation == Relaxation() else f_bar - weighted_sum(from_columns(t * v))
-    relaxation.adjoint(0, "rows", log_marginals, row_sums, before, outer)
-    v = relaxation.adjoint(1, "columns", log_marginals, column_sums, v, outer)
+    relaxation.backpropagate(0, "rows", log_marginals, row_sums, before, outer)
+    v = relaxation.backpropagate(1, "columns", log_marginals, column_sums, v, outer)
     needs_inputs = needs_grad[len(outer) :]
     gradients: list[Tensor | None] = [None for _ in needs_inputs]
     if any(needs_inputs):
@@ -195,7 +200,7 @@ def _solve_adjoint_dense(
     by_row = plan / torch.where(rows > 0, rows, 1)[:, None]
     row_slope, column_slope = point.slopes()
     system = torch.eye(len(f), dtype=f.dtype, device=f.device) - (by_column * column_slope) @ (by_row.T * row_slope)
-    if _is_balanced(row_slope, column_slope):
+    if _has_exact_marginals(row_slope, column_slope):
         # The system is singular along the constant; adding this outer product makes it invertible and changes the
         # solution along the constant alone.
         system = system + rows[:, None] / rows.sum()
@@ -204,23 +209,25 @@ def _solve_adjoint_dense(
     return u, v, f, g
 
 
-def _is_balanced(s: Tensor, t: Tensor) -> bool:
-    """Return whether both marginals are enforced exactly: all slopes s and t of the half-steps are 1."""
-    return bool((s == 1).all() and (t == 1).all())
+def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
+    """Return whether both marginals are enforced exactly: all slopes of the half-steps are 1."""
+    return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 
-def _conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, magnitude: Tensor) -> Tensor:
+def _solve_by_conjugate_gradients(
+    multiply: Callable[[Tensor], Tensor], right: Tensor, subtracted_norm: Tensor
+) -> Tensor:
     """Solve a symmetric positive semidefinite linear system by conjugate gradients, up to rounding error.
 
-    The stopping rule is relative to the magnitude of what was subtracted to get `right`, not to `right` itself: where
+    The stopping rule is relative to the norm of what was subtracted to get `right`, not of `right` itself: where
     the difference cancels to rounding noise (a target with the marginals of the plan), no step is made.
     """
-    tolerance = (64 * torch.finfo(right.dtype).eps * magnitude) ** 2
+    tolerance = (64 * torch.finfo(right.dtype).eps * subtracted_norm) ** 2
     solution, residual = torch.zeros_like(right), right.clone()
     direction, square = residual.clone(), residual @ residual
     steps = 0
     while square > tolerance and steps < MAX_CG_STEPS:
-        image = apply(direction)
+        image = multiply(direction)
         length = square / (direction @ image)
         solution += length * direction
         residual -= length * image

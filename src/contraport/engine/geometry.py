@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.engine.links import Link
 from contraport.engine.log_kernels import Indices, LogKernel
 
-MAX_CACHED_PAIRS = 1 << 16
+MAX_CACHED_MASK_PAIRS = 1 << 16
 """Largest number of pairs for which a mask caches its dense matrix: 256 by 256, 64 KiB."""
 
 
@@ -101,11 +101,12 @@ class LabelExclusion(PairExclusion):
 
     @cached_property
     def _cached_dense(self) -> Tensor:
+        """Mask of all pairs, (N, M); cached, as a mask serves many batches."""
         with torch.inference_mode(False):  # an inference tensor could not be saved for a later backward
             return super().dense()
 
     def dense(self) -> Tensor:
-        small = len(self.labels[0]) * len(self.labels[1]) <= MAX_CACHED_PAIRS
+        small = len(self.labels[0]) * len(self.labels[1]) <= MAX_CACHED_MASK_PAIRS
         return self._cached_dense if small and not torch.compiler.is_compiling() else super().dense()
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
@@ -181,8 +182,8 @@ class Geometry:
     has_no_empty_rows: bool = False
 
     @property
-    def has_positive_sums(self) -> bool:
-        """True if every row and every column has positive weight; then no log-sum is minus infinity."""
+    def has_finite_log_sums(self) -> bool:
+        """True if no log-sum is minus infinity, as every row and every column has positive weight; False if unknown."""
         return self.has_no_empty_rows and self.log_kernel.is_finite
 
     @property
@@ -193,9 +194,9 @@ class Geometry:
     def T(self) -> Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_rows)
 
-    def reduce_to_pass_inputs(self) -> Geometry:
-        """Return the geometry without inputs that the passes do not read, such as the temperature."""
-        return Geometry(self.log_kernel.reduce_to_pass_inputs(), self.masks, self.has_no_empty_rows)
+    def with_pass_inputs_only(self) -> Geometry:
+        """Return the geometry with only the inputs that the passes over all pairs read; the temperature is not one."""
+        return Geometry(self.log_kernel.with_pass_inputs_only(), self.masks, self.has_no_empty_rows)
 
     def take_rows(self, rows: slice) -> Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))

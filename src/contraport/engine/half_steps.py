@@ -29,8 +29,10 @@ from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.engine.tensor_cache import constant_vector
 
 Axis: TypeAlias = Literal["rows", "columns"]
+"""Axis of the matrix of pairs: rows or columns."""
 
 OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
+"""Columns for rows, and rows for columns."""
 
 
 class HalfStep(NamedTuple):
@@ -75,9 +77,9 @@ class Relaxation(NamedTuple):
         slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
         if self.max_shifts is None:
             return slope
-        return slope.masked_fill(self._is_clamped(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
+        return slope.masked_fill(self._clamped_mask(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
 
-    def adjoint(
+    def backpropagate(
         self,
         k: int,
         axis: Axis,
@@ -98,7 +100,7 @@ class Relaxation(NamedTuple):
         if self.max_shifts is not None or d_dampings is not None:
             step = self._unrelaxed_step(axis, log_marginals[side], log_sum)
             if self.max_shifts is not None:
-                clamped = self._is_clamped(k, step)
+                clamped = self._clamped_mask(k, step)
                 if d_bounds is not None:
                     d_bounds[k] = (cotangent * step.sign() * clamped).sum()
                 cotangent = cotangent.masked_fill(clamped, 0)
@@ -117,8 +119,8 @@ class Relaxation(NamedTuple):
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
-    def _is_clamped(self, k: int, step: Tensor) -> Tensor:
-        """Return a mask of the potentials that half-step k clamps to its bound, whose gradient is zero."""
+    def _clamped_mask(self, k: int, step: Tensor) -> Tensor:
+        """Return a mask of the potentials, per row or column, that half-step k clamps to its bound."""
         assert self.max_shifts is not None
         return (step if self.dampings is None else self.dampings[k] * step).abs() > self.max_shifts[k]
 
@@ -128,7 +130,10 @@ class Relaxation(NamedTuple):
 
 
 UNRELAXED = Relaxation()
+"""No relaxation: half-steps enforce the marginals exactly."""
+
 LOG2E = math.log2(math.e)
+"""log2(e), by which exponents are multiplied so that exp2 replaces exp."""
 
 MAX_DIRECT_EXPONENT = {torch.float32: 36.0, torch.float64: 300.0}
 """Largest exponent whose exponential is taken directly, without a running maximum.
@@ -164,7 +169,7 @@ def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor 
     return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty_value)
 
 
-def _run_in_log_domain(
+def _run_half_steps_in_log_domain(
     steps: tuple[HalfStep, ...],
     s: Tensor,
     log_marginals: tuple[Tensor, Tensor],
@@ -187,7 +192,7 @@ def _run_in_log_domain(
     return potentials[len(initial) :]
 
 
-class _ScalingHalfSteps(torch.autograd.Function):
+class _HalfStepsByScaling(torch.autograd.Function):
     """Autograd function of half-steps by scaling vectors: products of K = e^S, (N, M), with vectors; no relaxation.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
@@ -214,7 +219,7 @@ class _ScalingHalfSteps(torch.autograd.Function):
         with autocast_disabled(s):
             if torch.is_grad_enabled():
                 return None, *differentiable_gradient(
-                    lambda s, *log_marginals: _run_in_log_domain(steps, s, log_marginals),
+                    lambda s, *log_marginals: _run_half_steps_in_log_domain(steps, s, log_marginals),
                     [s, log_a, log_b],
                     grad_outputs,
                     ctx.needs_input_grad[1:],
@@ -253,17 +258,19 @@ class HalfStepsOperation(OperationWithDenseForm):
     initial: tuple[Tensor, ...]
     empty_value: float
 
-    def dense_outputs(self) -> list[Tensor]:
+    def compute_outputs_densely(self) -> list[Tensor]:
         s = self.geometry.dense()
         if self.steps[-1].source_index is not None and self._can_use_scalings(s.dtype):
-            potentials: tuple[Tensor, ...] = _ScalingHalfSteps.apply(self.steps, s, *self.log_marginals)
+            potentials: tuple[Tensor, ...] = _HalfStepsByScaling.apply(self.steps, s, *self.log_marginals)
             return list(potentials)
         # One exponential serves all steps that read no potential. MAX_DIRECT_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
         moderate = self.geometry.log_kernel.absolute_bound <= 2 * MAX_DIRECT_EXPONENT.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source_index is None else None
-        empty_value = None if self.geometry.has_positive_sums else self.empty_value
-        return _run_in_log_domain(self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel)
+        empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
+        return _run_half_steps_in_log_domain(
+            self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel
+        )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
         """Return whether products of e^S and exponentials of potentials can neither overflow nor vanish.
@@ -274,7 +281,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
         limit, bound = MAX_DIRECT_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.absolute_bound
-        strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_positive_sums
+        strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_finite_log_sums
         if not strict:
             return False
         if not self.geometry.masks:
@@ -282,11 +289,11 @@ class HalfStepsOperation(OperationWithDenseForm):
         return len(self.steps) * (bound + math.log(max(self.geometry.shape)) / 2) <= 2 * limit
 
     @property
-    def output_counts(self) -> tuple[int, int]:
+    def output_and_differentiable_counts(self) -> tuple[int, int]:
         """Number of outputs, the potentials and then the log-sums of all steps, and number of potentials."""
         return 2 * len(self.steps), len(self.steps)
 
-    def _step_batches(self) -> Iterator[list[int]]:
+    def _iter_steps_by_pass(self) -> Iterator[list[int]]:
         """Yield batches of one or two step indices; the two steps of a batch share a pass over the pairs.
 
         Two consecutive steps share a pass if they are on different axes and the second does not read the first.
@@ -300,7 +307,7 @@ class HalfStepsOperation(OperationWithDenseForm):
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []
-        for batch in self._step_batches():
+        for batch in self._iter_steps_by_pass():
             read = {self.steps[k].axis: self._input_potential(potentials, self.steps[k]) for k in batch}
             sums = passes.log_sum_exp(read.get("rows"), read.get("columns"))
             for k in batch:
@@ -309,7 +316,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                 log_sum = sums[side]
                 assert log_sum is not None
                 filled = log_sum
-                if not self.geometry.has_positive_sums:
+                if not self.geometry.has_finite_log_sums:
                     # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
                     # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
@@ -337,13 +344,15 @@ class HalfStepsOperation(OperationWithDenseForm):
         needs_initial = args.needs_grad[len(outer) : len(outer) + num_initial]
         needs_inputs = args.needs_grad[len(outer) + num_initial :]
         terms: list[WeightTerm] = []
-        for batch in reversed(list(self._step_batches())):
+        for batch in reversed(list(self._iter_steps_by_pass())):
             sources: list[tuple[int, WeightTerm]] = []
             for k in batch:
                 step, cotangent = steps[k], cotangents[num_initial + k]
                 if cotangent is None:
                     continue
-                cotangent = self.relaxation.adjoint(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
+                cotangent = self.relaxation.backpropagate(
+                    k, step.axis, self.log_marginals, log_sums[k], cotangent, outer
+                )
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
                 exponents = -log_sums[k], self._input_potential(potentials, step)

@@ -38,7 +38,7 @@ from contraport.errors import (
 MIN_LEARNED_TEMPERATURE = 0.01
 """Lower bound of a learned temperature; its inverse is the logit scale of 100 of CLIP."""
 
-INITIAL_TEMPERATURE = 0.5
+INITIAL_LEARNED_TEMPERATURE = 0.5
 """Initial value of a learned temperature given as ``"learn"``."""
 
 
@@ -49,7 +49,7 @@ class InitialTemperature(float):
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """Temperature argument of a kernel: a number, a tensor that the caller owns, or ``"learn"``."""
 
-ScaledCost: TypeAlias = Callable[[float | Tensor], LogKernel]
+ScaledNegativeCost: TypeAlias = Callable[[float | Tensor], LogKernel]
 """Function from a scale to T = -cost / scale, as a log-kernel without a link function."""
 
 
@@ -80,8 +80,8 @@ class Kernel(nn.Module, ABC):
         if isinstance(temperature, str):
             temperature = InitialTemperature(_parse_temperature(temperature))
         check_boolean("learnable", learnable)
-        if isinstance(cost, str) and cost not in _COSTS:
-            raise unknown_name_error("cost", cost, _COSTS)
+        if isinstance(cost, str) and cost not in _SCALING_FUNCTIONS:
+            raise unknown_name_error("cost", cost, _SCALING_FUNCTIONS)
         if not isinstance(cost, str) and (not callable(cost) or isinstance(cost, type | Kernel)):  # a kernel is no cost
             raise UsageError(f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
@@ -187,7 +187,8 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            return self.log_kernel(partial(self._scaled_cost, *sides, temperature=tau, processes=processes), tau)
+            scaled = partial(self._scaled_negative_cost, *sides, temperature=tau, processes=processes)
+            return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return the log-kernel of similarities that are given as a matrix, (N, M), instead of embeddings.
@@ -199,35 +200,35 @@ class Kernel(nn.Module, ABC):
         Raises:
             UsageError: the cost is not a function of the similarity alone.
         """
-        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_COSTS:
+        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_FACTORS_AND_OFFSETS:
             raise UsageError(
                 f"similarities: the cost {self.cost!r} is not a function of the similarity; pass embeddings, or "
-                f"one of {', '.join(_SIMILARITY_COSTS)}.",
+                f"one of {', '.join(_SIMILARITY_FACTORS_AND_OFFSETS)}.",
                 kind="conflict",
             )
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
         tau = self._resolve_temperature(similarities.dtype, temperature)
-        return self.log_kernel(partial(self._scaled_cost_of_similarities, similarities, temperature=tau), tau)
+        return self.log_kernel(partial(self._scaled_negative_cost_of_similarities, similarities, temperature=tau), tau)
 
-    def _scaled_cost_of_similarities(
+    def _scaled_negative_cost_of_similarities(
         self, similarities: Tensor, cost_scale: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
         """Return T = -cost / cost_scale, given a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
-        factor, offset = _SIMILARITY_COSTS[self.cost]
+        factor, offset = _SIMILARITY_FACTORS_AND_OFFSETS[self.cost]
         matrix = (factor * similarities - offset) / cost_scale
         return MatrixLogKernel(matrix, temperature=temperature, cost_scale=cost_scale)
 
     @abstractmethod
-    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that scales the cost.
+    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
+        """Build the log-kernel from a function that returns minus the cost, divided by a scale.
 
         Args:
-            scaled_cost: maps a scale to minus the cost divided by it.
+            scaled_negative_cost: maps a scale to minus the cost divided by it.
             temperature: of the call.
         """
 
-    def _scaled_cost(
+    def _scaled_negative_cost(
         self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         """Return T = -cost / cost_scale between embeddings, as a log-kernel without a link function."""
@@ -240,8 +241,8 @@ class Kernel(nn.Module, ABC):
             processes.all_reduce_(center)  # any point that all processes share would do
             center /= processes.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
-        rows = _COSTS[self.cost](x, cost_scale)
-        columns = rows if x is y else _COSTS[self.cost](y, cost_scale)
+        rows = _SCALING_FUNCTIONS[self.cost](x, cost_scale)
+        columns = rows if x is y else _SCALING_FUNCTIONS[self.cost](y, cost_scale)
         row_bias = rows.biases()
         column_bias = row_bias if x is y else columns.biases()
         return InnerProductLogKernel(
@@ -253,14 +254,16 @@ class Kernel(nn.Module, ABC):
             cost_scale,
             constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
             max_product=rows.common_squared_norm,
-            cost_is_distance=self.cost in _DISTANCES,
+            cost_is_distance=self.cost in _DISTANCE_COSTS,
         )
 
     def _temperature_repr(self) -> str:
+        """Return the temperature for `repr`: as given, or with six digits if it is a tensor or learned."""
         is_number = self.log_temperature is None and self._external is None
         return repr(self._value if is_number else float(f"{self.temperature:.6g}"))
 
     def _learnable_repr(self) -> str:
+        """Return the argument `learnable` for `repr`; empty if the temperature is not learned."""
         return ", learnable=True" if self.learns_temperature else ""
 
 
@@ -281,6 +284,7 @@ def read_scalar_parameter(parameter: Tensor) -> float:
 
 
 def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Reshape scalars in a state dict from () to (1,), as earlier versions saved them: a load hook."""
     for name, parameter in owner.named_parameters(recurse=False):
         value = state.get(prefix + name)
         if parameter.shape == (1,) and isinstance(value, Tensor) and value.ndim == 0:
@@ -292,7 +296,7 @@ def _parse_temperature(temperature: TemperatureLike) -> float:
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
-        return INITIAL_TEMPERATURE
+        return INITIAL_LEARNED_TEMPERATURE
     if isinstance(temperature, Tensor):
         valid = temperature.numel() == 1 and temperature.is_floating_point() and not temperature.is_meta
         got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
@@ -303,6 +307,7 @@ def _parse_temperature(temperature: TemperatureLike) -> float:
 
 
 def _check_learned_temperature(temperature: float) -> None:
+    """Raise `UsageError` if the initial value of a learned temperature is below its lower bound."""
     valid, bound = temperature >= MIN_LEARNED_TEMPERATURE, MIN_LEARNED_TEMPERATURE
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
 
@@ -355,13 +360,13 @@ class Gibbs(Kernel):
         super().__init__(cost, temperature, learnable=learnable)
         check_positive("power", power)
         message = (
-            f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {', '.join(_DISTANCES)}."
+            f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {', '.join(_DISTANCE_COSTS)}."
         )
-        check(power == 1 or cost in _DISTANCES, message, "conflict")
+        check(power == 1 or cost in _DISTANCE_COSTS, message, "conflict")
         self.power = power
 
-    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        kernel = scaled_cost(temperature ** (1 / self.power))  # C^p / temperature = (C / temperature^(1/p))^p
+    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
+        kernel = scaled_negative_cost(temperature ** (1 / self.power))  # C^p / temperature = (C / temperature^(1/p))^p
         return kernel if self.power == 1 else kernel.with_link(PoweredCost(self.power))
 
     def __repr__(self) -> str:
@@ -398,13 +403,13 @@ class RationalQuadratic(Kernel):
         power: float = 1.0,
         learnable: bool = False,
     ) -> None:
-        check_name("cost", cost, _DISTANCES)
+        check_name("cost", cost, _DISTANCE_COSTS)
         super().__init__(cost, temperature, learnable=learnable)
         check_nonnegative("power", power)
         self.power = power
 
-    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_cost(temperature).with_link(PolynomialTail(self.power))
+    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
+        return scaled_negative_cost(temperature).with_link(PolynomialTail(self.power))
 
     def __repr__(self) -> str:
         numbers = f"{self._temperature_repr()}, power={self.power!r}"
@@ -439,8 +444,8 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_cost(temperature * self.df).with_link(PolynomialTail((self.df + 1) / 2))
+    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
+        return scaled_negative_cost(temperature * self.df).with_link(PolynomialTail((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"
@@ -487,45 +492,52 @@ class _ScaledEmbeddings(NamedTuple):
     common_squared_norm: float = math.inf
 
     def biases(self) -> Tensor:
+        """Return the bias of each embedding as a vector, (n,)."""
         size = self.z.shape[0]
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant_vector(size, self.bias, self.z)
 
 
-# Each side is divided by the root of the scale: n d divisions instead of n m, and the temperature gets its gradient by
-# plain autograd.
-def _dot(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+# Each function divides its side by the root of the scale: n d divisions instead of n m, and the temperature gets its
+# gradient by plain autograd.
+def _scale_for_dot(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    """Scale embeddings for the cost -<x, y>."""
     return _ScaledEmbeddings(z / cost_scale**0.5, 0.0)
 
 
-def _negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+def _scale_for_negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    """Scale embeddings for the cost -cos(x, y)."""
     if isinstance(cost_scale, Tensor):
         return _ScaledEmbeddings(normalize(z) * cost_scale**-0.5, 0.0)
     return _ScaledEmbeddings(normalize(z, cost_scale**-0.5), 0.0, 1 / cost_scale)
 
 
-def _cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    units, _, common_squared_norm = _negative_cosine(z, cost_scale)
+def _scale_for_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    """Scale embeddings for the cost 1 - cos(x, y)."""
+    units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_scale)
     return _ScaledEmbeddings(units, -0.5 / cost_scale, common_squared_norm)  # half of -1 / cost_scale per side
 
 
-def _chordal(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    return _cosine(z, cost_scale / 2)  # 2 - 2 cos = 2 (1 - cos)
+def _scale_for_chordal(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    """Scale embeddings for the cost 2 - 2 cos(x, y)."""
+    return _scale_for_cosine(z, cost_scale / 2)  # 2 - 2 cos = 2 (1 - cos)
 
 
-def _sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+def _scale_for_sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+    """Scale embeddings for the cost ||x - y||^2."""
     z = z * (2 / cost_scale) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
 
-_COSTS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
-    "cosine": _cosine,
-    "negative-cosine": _negative_cosine,
-    "chordal": _chordal,
-    "dot": _dot,
-    "sqeuclidean": _sqeuclidean,
+_SCALING_FUNCTIONS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
+    "cosine": _scale_for_cosine,
+    "negative-cosine": _scale_for_negative_cosine,
+    "chordal": _scale_for_chordal,
+    "dot": _scale_for_dot,
+    "sqeuclidean": _scale_for_sqeuclidean,
 }
+"""Functions that scale the embeddings of one side for a cost, by the name of the cost."""
 
-_SIMILARITY_COSTS: dict[str, tuple[float, float]] = {
+_SIMILARITY_FACTORS_AND_OFFSETS: dict[str, tuple[float, float]] = {
     "cosine": (1.0, 1.0),
     "chordal": (2.0, 2.0),
     "negative-cosine": (1.0, 0.0),
@@ -533,4 +545,5 @@ _SIMILARITY_COSTS: dict[str, tuple[float, float]] = {
 }
 """Costs that are functions of the similarity s, as (factor, offset) with -cost = factor s - offset."""
 
-_DISTANCES = ("cosine", "chordal", "sqeuclidean")
+_DISTANCE_COSTS = ("cosine", "chordal", "sqeuclidean")
+"""Names of costs that are distances: nonnegative, so that a power of them is defined."""

@@ -30,26 +30,27 @@ from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import (
-    _normalize_rows,
+    _normalize_rows_with_divisors,
     autocast_disabled,
     differentiable_gradient,
     is_in_torch_func,
     normalize,
 )
-from contraport.engine.kernels import Kernel, ScaledCost, TemperatureLike
+from contraport.engine.kernels import Kernel, ScaledNegativeCost, TemperatureLike
 from contraport.engine.log_kernels import LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
 MAX_ROW_VECTORS, MAX_COLUMN_VECTORS = 256, 2048
 """Maximum number of row and of column vectors in a tile: 2 MiB of cosines in single precision fit a CPU cache."""
 
-MIN_TWO_SIDED_TEMPERATURE = 0.05
+MIN_TRANSPORT_TOKEN_TEMPERATURE = 0.05
 """Lowest temperature of half-steps on rows and columns: products of two e^(2 / 0.05) = e^40 fit single precision."""
 
-MAX_SORTED_ENTRIES = 1 << 16
+MAX_SORTED_MAXIMA = 1 << 16
 """Number of maxima whose positions are sorted at a time in the gradient of MaxSim: 512 KiB of integers."""
 
-MATCHINGS = ("max", "soft", "transport")
+MATCHING_NAMES = ("max", "soft", "transport")
+"""Ways to match the vectors of two sets, see `LateInteraction`."""
 
 
 class LateInteraction(Kernel):
@@ -104,7 +105,7 @@ class LateInteraction(Kernel):
         reduction: str = "mean",
         learnable: bool = False,
     ) -> None:
-        check_name("matching", matching, MATCHINGS)
+        check_name("matching", matching, MATCHING_NAMES)
         check_name("reduction", reduction, ("mean", "sum"))
         super().__init__("cosine" if reduction == "mean" else "negative-cosine", temperature, learnable=learnable)
         check_positive("token_temperature", token_temperature)
@@ -125,13 +126,13 @@ class LateInteraction(Kernel):
         if matching != "transport":
             prices = (math.inf, 0.0)
         elif prices[1] > 0:
-            steps, bound = iterations, MIN_TWO_SIDED_TEMPERATURE
+            steps, bound = iterations, MIN_TRANSPORT_TOKEN_TEMPERATURE
             check(tau >= bound, f"token_temperature: must be >= {bound} for transport, got {tau!r}.", "below_minimum")
         row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
         self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
 
-    def log_kernel(self, scaled_cost: ScaledCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_cost(temperature)
+    def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
+        return scaled_negative_cost(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the similarities, (N, M), of sets x, (N, t, d), and y, (M, s, d)."""
@@ -143,11 +144,11 @@ class LateInteraction(Kernel):
         own = match_sets(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
-    def _scaled_cost(
+    def _scaled_negative_cost(
         self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
-        return self._scaled_cost_of_similarities(self.similarities(*sets), cost_scale, temperature)
+        return self._scaled_negative_cost_of_similarities(self.similarities(*sets), cost_scale, temperature)
 
     def __repr__(self) -> str:
         token = "" if self.matching == "max" else f", token_temperature={self.token_temperature!r}"
@@ -203,17 +204,17 @@ def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
     x, y = (z if z.shape[1] else F.pad(z, (0, 0, 0, 1)) for z in (x, y))
     if is_in_torch_func():
         return _match_densely(x, y, matching)
-    scores: Tensor = _match_sets(x, y, *matching)[0]
+    scores: Tensor = _match_sets_op(x, y, *matching)[0]
     return scores
 
 
 @torch.library.custom_op("contraport::match_sets", mutates_args=())
-def _match_sets(
+def _match_sets_op(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
     """Return the similarities, (n, m), and for MaxSim the argmax positions in y, (n, t, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
-    scores, positions = _allocate_outputs(x, y, temperature)
+    scores, positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):
         row_blocks = list(_iter_set_blocks(x, MAX_ROW_VECTORS))
         for columns in _iter_set_blocks(y, MAX_COLUMN_VECTORS):
@@ -229,12 +230,14 @@ def _match_sets(
     return [scores, positions]
 
 
-@_match_sets.register_fake
-def _(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    return _allocate_outputs(x, y, temperature)
+@_match_sets_op.register_fake
+def _match_sets_op_fake(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
+    """Allocate the outputs of `_match_sets_op` without computing them, for tracing."""
+    return _allocate_scores_and_positions(x, y, temperature)
 
 
-def _allocate_outputs(x: Tensor, y: Tensor, temperature: float) -> list[Tensor]:
+def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float) -> list[Tensor]:
+    """Allocate the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m), else none."""
     (n, t, _), (m, s, _) = x.shape, y.shape
     integers = torch.int16 if s < 1 << 15 else torch.int32
     # Zeros: padding of a row has no maximum, and its position is read with weight 0.
@@ -242,31 +245,32 @@ def _allocate_outputs(x: Tensor, y: Tensor, temperature: float) -> list[Tensor]:
 
 
 @torch.library.custom_op("contraport::match_sets_gradient", mutates_args=())
-def _match_sets_gradient(
+def _match_sets_gradient_op(
     x: Tensor,
     y: Tensor,
     positions: Tensor,
-    seed: Tensor,
+    grad_output: Tensor,
     temperature: float,
     row_damping: float,
     column_damping: float,
     iterations: int,
     is_mean: bool,
 ) -> list[Tensor]:
+    """Return the gradients of x and y from the gradient of the similarities, (n, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):
         if temperature == 0:
-            _add_max_sim_gradient(x, y, positions, seed, is_mean, d_x, d_y)
+            _add_max_sim_gradient(x, y, positions, grad_output, is_mean, d_x, d_y)
             return [d_x, d_y]
         row_blocks = list(_iter_set_blocks(x, MAX_ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
         for columns in _iter_set_blocks(y, MAX_COLUMN_VECTORS):
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
-                own_seed = seed[rows.set_indices[:, None], columns.set_indices]
+                block_grad_output = grad_output[rows.set_indices[:, None], columns.set_indices]
                 tile = _CosineTile(rows, columns, matching).run_half_steps()
-                weights = tile.cosine_gradient(own_seed).flatten(2).flatten(0, 1)
+                weights = tile.cosine_gradient(block_grad_output).flatten(2).flatten(0, 1)
                 row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
                 column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
             columns.write_gradient(column_gradient, d_y)
@@ -275,12 +279,14 @@ def _match_sets_gradient(
     return [d_x, d_y]
 
 
-@_match_sets_gradient.register_fake
-def _(x: Tensor, y: Tensor, *others: Any) -> list[Tensor]:
+@_match_sets_gradient_op.register_fake
+def _match_sets_gradient_op_fake(x: Tensor, y: Tensor, *others: Any) -> list[Tensor]:
+    """Allocate the outputs of `_match_sets_gradient_op` without computing them, for tracing."""
     return [torch.empty_like(x), torch.empty_like(y)]
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    """Save both sets, the argmax positions and the settings of `_match_sets_op` for its gradient."""
     x, y, *matching = inputs
     ctx.save_for_backward(x, y, output[1])
     ctx.matching = SetMatching(*matching)
@@ -288,8 +294,9 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
 
 
 def _match_sets_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    (x, y, positions), seed, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
-    if seed is None:
+    """Return the gradients of the inputs of `_match_sets_op`; by plain autograd for a second derivative."""
+    (x, y, positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
+    if grad_output is None:
         return None, None, *rest
     if torch.is_grad_enabled():
         with autocast_disabled(x):
@@ -297,12 +304,12 @@ def _match_sets_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor |
             def scores(x: Tensor, y: Tensor) -> list[Tensor]:
                 return [_match_densely(x, y, ctx.matching)]
 
-            return *differentiable_gradient(scores, [x, y], [seed], ctx.needs_input_grad[:2]), *rest
-    gradients = _match_sets_gradient(x, y, positions, seed, *ctx.matching)
+            return *differentiable_gradient(scores, [x, y], [grad_output], ctx.needs_input_grad[:2]), *rest
+    gradients = _match_sets_gradient_op(x, y, positions, grad_output, *ctx.matching)
     return *gradients, *rest
 
 
-_match_sets.register_autograd(_match_sets_backward, setup_context=_save_for_backward)
+_match_sets_op.register_autograd(_match_sets_backward, setup_context=_save_for_backward)
 
 
 class _SetBlock(NamedTuple):
@@ -343,8 +350,8 @@ def _nonpadding_mask(z: Tensor) -> Tensor:
     return mask | (first & ~mask.any(1, keepdim=True))
 
 
-def _iter_set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
-    """Split sets, (n, t, d), into blocks of at most `vectors` vectors, unless one set has more.
+def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
+    """Split sets, (n, t, d), into blocks of at most `max_vectors` vectors, unless one set has more.
 
     Sets are taken in the order of their size, so that a block needs little padding.
     """
@@ -353,11 +360,12 @@ def _iter_set_blocks(z: Tensor, vectors: int) -> Iterator[_SetBlock]:
     widths, start = sizes.tolist(), 0
     while start < len(widths):
         width = widths[start]
-        block = slice(start, start + max(1, vectors // width))
+        block = slice(start, start + max(1, max_vectors // width))
         sets, count = order[block], sizes[block]
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
-        units, *divisors = (part.view(*rows.shape[:2], -1) for part in _normalize_rows(*(rows.flatten(0, 1),) * 2, 1.0))
+        parts = _normalize_rows_with_divisors(*(rows.flatten(0, 1),) * 2, 1.0)
+        units, *divisors = (part.view(*rows.shape[:2], -1) for part in parts)
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
         yield _SetBlock(sets, positions, units, (divisors[0], divisors[1]), masses, count)
@@ -423,18 +431,19 @@ class _CosineTile:
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
 
-    def cosine_gradient(self, seed: Tensor) -> Tensor:
-        """Return the gradient in the cosines, (b, t, c, s), from `seed`, the gradient in the similarities, (b, c).
+    def cosine_gradient(self, grad_output: Tensor) -> Tensor:
+        """Return the gradient in the cosines, (b, t, c, s), from that in the similarities, (b, c).
 
         The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
         factor per column vector to the gradient in the kernel.
         """
         matching, (row_ratio, column_ratio) = self.matching, self.matching.temperature_to_price_ratios
-        seed = (seed * self.scale)[:, None]  # minus tau from the value, and 1 / tau from the kernel, cancel
-        d_f = seed * self.a * torch.exp(-row_ratio * self.row_potentials[-1]) / matching.row_damping
+        # Minus tau from the value, and 1 / tau from the kernel, cancel.
+        scaled = (grad_output * self.scale)[:, None]
+        d_f = scaled * self.a * torch.exp(-row_ratio * self.row_potentials[-1]) / matching.row_damping
         d_g = None
         if self.column_sums:
-            d_g = seed[:, 0, :, None] * self.b * self.scalings[-1] ** -column_ratio
+            d_g = scaled[:, 0, :, None] * self.b * self.scalings[-1] ** -column_ratio
         weights = torch.zeros_like(self.kernel)
         for k in reversed(range(matching.iterations + 1)):
             d_sum = d_f * matching.row_damping / self.row_sums[k]
@@ -452,25 +461,25 @@ class _CosineTile:
 
 
 def _add_max_sim_gradient(
-    x: Tensor, y: Tensor, positions: Tensor, seed: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
+    x: Tensor, y: Tensor, positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
     """Add the gradient of MaxSim to d_x and d_y: each maximum is one vector of x times one of y.
 
     A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
-    units, *divisors = _normalize_rows(x.reshape(-1, d), x.reshape(-1, d), 1.0)
-    masses = _nonpadding_mask(x).to(seed.dtype)
+    units, *divisors = _normalize_rows_with_divisors(x.reshape(-1, d), x.reshape(-1, d), 1.0)
+    masses = _nonpadding_mask(x).to(grad_output.dtype)
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
     rows = torch.arange(n * t, device=x.device)[:, None]
-    width = max(1, MAX_SORTED_ENTRIES // (n * t))
+    width = max(1, MAX_SORTED_MAXIMA // (n * t))
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left
-        column_units, *column_divisors = _normalize_rows(*(y[block].reshape(-1, d),) * 2, 1.0)
+        column_units, *column_divisors = _normalize_rows_with_divisors(*(y[block].reshape(-1, d),) * 2, 1.0)
         entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
-        weights = (seed[:, None, block] * masses[..., None]).reshape(-1, c)
+        weights = (grad_output[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)
         ordered, order = entries.flatten().sort(stable=True)
         starts = torch.searchsorted(ordered, torch.arange(c * s, device=x.device))

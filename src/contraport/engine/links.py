@@ -94,11 +94,11 @@ class LogSoftplus(Link):
 
     def value(self, t: Tensor) -> Tensor:
         # Far below zero log(1 + e^T) equals e^T to the last digit and would underflow: its logarithm is T itself.
-        linear = t < _LINEAR_BELOW
-        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_LINEAR_BELOW).log())
+        linear = t < _SOFTPLUS_LINEAR_BELOW
+        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_SOFTPLUS_LINEAR_BELOW).log())
 
 
-_LINEAR_BELOW = -37.0
+_SOFTPLUS_LINEAR_BELOW = -37.0
 """Below this T, log(1 + e^T) is e^T in double precision: e^-37 = 8.5e-17 is less than half an ulp of 1, 1.1e-16."""
 
 

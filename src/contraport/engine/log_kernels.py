@@ -29,6 +29,7 @@ from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError, describe_value
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Function of x, (n, d), and y, (m, d), that returns the cost of all pairs, (n, m)."""
 
 Indices: TypeAlias = Tensor | slice
 """Selection of rows or columns: a tensor of indices, or a slice."""
@@ -153,7 +154,7 @@ class LogKernel(ABC):
         """True if the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
         return False
 
-    def reduce_to_pass_inputs(self) -> LogKernel:
+    def with_pass_inputs_only(self) -> LogKernel:
         """Return the kernel with only the inputs that the passes over all pairs read.
 
         The temperature is left out, as the scaled embeddings contain it.
@@ -183,6 +184,7 @@ class LogKernel(ABC):
         """Add the gradient of sum(weight * T) over a tile to `gradients`, one tensor per input; None is skipped."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
+        """Return h(T), or T itself if there is no link."""
         return t if self.link is None else self.link.value(t)
 
 
@@ -222,7 +224,7 @@ class InnerProductLogKernel(LogKernel):
         y, column_bias = values
         return replace(self, y=y, column_bias=column_bias)
 
-    def reduce_to_pass_inputs(self) -> InnerProductLogKernel:
+    def with_pass_inputs_only(self) -> InnerProductLogKernel:
         return InnerProductLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
 
     @property
@@ -281,16 +283,17 @@ class InnerProductLogKernel(LogKernel):
         return inner + weight.row_mass().to(inner.dtype) * self.row_bias + weight.apply(self.column_bias)
 
     @cached_property
-    def _operands(self) -> tuple[Tensor, Tensor]:
+    def _rounded_embeddings(self) -> tuple[Tensor, Tensor]:
         """Embeddings of the rows and of the columns, rounded to the precision of products."""
         return self._round_operand(self.x.detach()), self._round_operand(self.y.detach())
 
     @cached_property
-    def _x_base2(self) -> Tensor:
+    def _x_times_log2e(self) -> Tensor:
         """Row embeddings divided by log 2, so that `exp2` can replace `exp`, which is several times slower on a CPU."""
         return self._round_operand(self.x.detach() * math.log2(math.e))
 
     def _round_operand(self, value: Tensor) -> Tensor:
+        """Round a factor of a matrix product to the precision of products."""
         return value if self.operand_precision is None else value.to(self.operand_precision)
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
@@ -304,7 +307,7 @@ class InnerProductLogKernel(LogKernel):
         return replace(self, operand_precision=dtype)
 
     def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        return self._multiply(self._x_base2[rows], self._operands[1][columns].T, out).exp2_()
+        return self._multiply(self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out).exp2_()
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
@@ -333,7 +336,7 @@ class InnerProductLogKernel(LogKernel):
         return self.x is self.y and self.row_bias is self.column_bias
 
     def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        (x, y), row_bias, column_bias = self._operands, self.row_bias.detach(), self.column_bias.detach()
+        (x, y), row_bias, column_bias = self._rounded_embeddings, self.row_bias.detach(), self.column_bias.detach()
         t = self._multiply(x[rows], y[columns].T, out)
         if self.link is None:
             return t, t
@@ -342,7 +345,7 @@ class InnerProductLogKernel(LogKernel):
 
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
-        own, other = self._operands
+        own, other = self._rounded_embeddings
         rounded = self._round_operand(weight)
         for gradient, part, w, z in ((x, rows, rounded, other[columns]), (y, columns, rounded.T, own[rows])):
             if gradient is None:
@@ -388,16 +391,18 @@ class CallableLogKernel(LogKernel):
     def with_columns(self, values: Sequence[Tensor]) -> Self:
         return replace(self, y=values[0])
 
-    def reduce_to_pass_inputs(self) -> CallableLogKernel:
+    def with_pass_inputs_only(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
         names, values = zip(*self.cost.named_parameters(), strict=True) if self._cost_parameters() else ((), ())
         return replace(self, cost=_FunctionalCost(self.cost, names, values))
 
     def _global_inputs(self) -> tuple[Tensor, ...]:
+        """Return the inputs of no row or column: temperature and scale if tensors, and parameters of the cost."""
         return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._cost_parameters())
 
     def _cost_parameters(self) -> tuple[Tensor, ...]:
+        """Return the parameters of the cost, none if it is a plain function."""
         if isinstance(self.cost, _FunctionalCost):
             return self.cost.values
         return tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
@@ -423,6 +428,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
     def _scaled_negative_cost(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return -scale cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another shape."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:
@@ -506,7 +512,7 @@ class MatrixLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.matrix,)
 
-    def reduce_to_pass_inputs(self) -> MatrixLogKernel:
+    def with_pass_inputs_only(self) -> MatrixLogKernel:
         return MatrixLogKernel(self.matrix, self.link)
 
     @property

@@ -62,7 +62,7 @@ def run_half_steps(
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
-        return operation.outputs()
+        return operation.compute_outputs()
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
@@ -97,16 +97,16 @@ class TransportCostOperation(OperationWithDenseForm):
     f: Tensor
     g: Tensor
 
-    def dense_outputs(self) -> list[Tensor]:
+    def compute_outputs_densely(self) -> list[Tensor]:
         plan = torch.exp(self.geometry.dense() + self.f[:, None] + self.g).detach()
         return [(plan * self.geometry.log_kernel.with_link(None).dense()).sum(1)]
 
     @property
-    def output_counts(self) -> tuple[int, int]:
+    def output_and_differentiable_counts(self) -> tuple[int, int]:
         return 1, 1
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        return [passes.transport_sums(self.f, self.g)]
+        return [passes.plan_weighted_similarity_sums(self.f, self.g)]
 
     def allocate_outputs(self) -> list[Tensor]:
         return [self.f.new_empty(self.f.shape)]
@@ -133,7 +133,7 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     """
     with autocast_disabled(f):
         operation = TransportCostOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
-        return -geometry.log_kernel.cost_scale * operation.outputs()[0]  # C = -cost_scale T
+        return -geometry.log_kernel.cost_scale * operation.compute_outputs()[0]  # C = -cost_scale T
 
 
 def solve_fixed_point(

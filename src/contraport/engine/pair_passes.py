@@ -6,7 +6,7 @@ Each pass works on a geometry, S = log K with its masks:
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``gradient``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
-4. ``transport_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
+4. ``plan_weighted_similarity_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry
 
-ALL = slice(None)
+FULL_SLICE = slice(None)
+"""Slice of all rows or of all columns, for a tile that is the whole matrix."""
 
 RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 """Sums of the rows, (N,), and sums of the columns, (M,); None where they were not requested."""
@@ -56,11 +57,11 @@ class PairPasses(ABC):
 
     Attributes:
         description: Description of the backend in one line, for `explain_backend`.
-        by_autograd: Whether the backend runs operations as plain autograd on the whole matrix.
+        uses_plain_autograd: Whether the backend runs operations as plain autograd on the whole matrix.
     """
 
     description: ClassVar[str]
-    by_autograd: ClassVar[bool] = False
+    uses_plain_autograd: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -84,17 +85,17 @@ class PairPasses(ABC):
         return []
 
     @staticmethod
-    def allocate_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
+    def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
         """Return uninitialized tensors of the shapes of `tensors_to_save`, for tracing; sizes may be symbolic."""
         return []
 
     @abstractmethod
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
+    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         """Return the log-sums of the rows, log sum_j exp(S_ij + q_j), (N,), and of the columns, (M,), in one pass.
 
         Args:
-            q: (M,), or None to skip the sums over columns.
-            p: (N,), or None to skip the sums over rows.
+            column_potential: q, (M,), or None to skip the sums over columns.
+            row_potential: p, (N,), or None to skip the sums over rows.
         """
 
     @abstractmethod
@@ -117,10 +118,10 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
         """Return sum_j P_ij T_ij of each row, (N,), of the plan P_ij = exp(S_ij + f_i + g_j), in one pass."""
 
-    def _scale_own_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+    def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
         """Scale this process's part of the gradient so that the mean over processes is the whole gradient.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
@@ -145,14 +146,14 @@ class DensePairPasses(PairPasses):
     """
 
     description: ClassVar[str] = "one (N, M) matrix and plain autograd: the reference, fastest for small batches"
-    by_autograd: ClassVar[bool] = True
+    uses_plain_autograd: ClassVar[bool] = True
 
     def precompute(self) -> None:
         self.s = self.geometry.dense()
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
-        by_row = None if q is None else (self.s + q).logsumexp(1)
-        by_column = None if p is None else (self.s + p[:, None]).logsumexp(0)
+    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+        by_row = None if column_potential is None else (self.s + column_potential).logsumexp(1)
+        by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -164,15 +165,16 @@ class DensePairPasses(PairPasses):
         log_kernel = self.log_kernel
         weight = torch.stack([self._dense_weight(term) for term in terms]).sum(0)
         if log_kernel.link is not None and not without_link:
-            weight = weight * log_kernel.link.derivative(log_kernel.tile(ALL, ALL)[1])
+            weight = weight * log_kernel.link.derivative(log_kernel.tile(FULL_SLICE, FULL_SLICE)[1])
         gradients = [torch.zeros_like(v) if n else None for v, n in zip(log_kernel.inputs, needs_grad, strict=True)]
-        log_kernel.accumulate_gradient(ALL, ALL, weight, gradients)
+        log_kernel.accumulate_gradient(FULL_SLICE, FULL_SLICE, weight, gradients)
         return gradients
 
-    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
         plan = torch.exp(self.s + f[:, None] + g)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
     def _dense_weight(self, term: WeightTerm) -> Tensor:
+        """Return the weights of a term as an (N, M) matrix: exp(S_ij + A_i + B_j) times its factor."""
         factor = term.factor[:, None] if term.axis == "rows" else term.factor
         return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

@@ -33,7 +33,8 @@ from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTe
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
 
-_ONE_PROCESS = Processes()
+_SINGLE_PROCESS = Processes()
+"""Passes of a visit run on this process alone; the ring combines their results."""
 
 
 class Shards(NamedTuple):
@@ -77,7 +78,7 @@ class Shards(NamedTuple):
         return part if self.order is None else self.order[part]
 
 
-class Visit(NamedTuple):
+class RingVisit(NamedTuple):
     """Rectangle of pairs between the own rows and the block of columns now held by this process.
 
     Attributes:
@@ -162,8 +163,8 @@ class RingLogKernel(LogKernel):
     def is_symmetric(self) -> bool:
         return self.own.is_symmetric
 
-    def reduce_to_pass_inputs(self) -> RingLogKernel:
-        return replace(self, own=self.own.reduce_to_pass_inputs())
+    def with_pass_inputs_only(self) -> RingLogKernel:
+        return replace(self, own=self.own.with_pass_inputs_only())
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         if row_bias is not None:
@@ -194,7 +195,7 @@ class RingLogKernel(LogKernel):
 
     def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
-        structure = flatten(self.reduce_to_pass_inputs(), tensors)
+        structure = flatten(self.with_pass_inputs_only(), tensors)
         own: Tensor = _WeightedRowSums.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
@@ -213,6 +214,7 @@ class RingLogKernel(LogKernel):
         self._raise_unsupported()
 
     def _raise_unsupported(self) -> NoReturn:
+        """Raise `UsageError`: the ring does not hold whole rows of the matrix of pairs."""
         raise UsageError(
             "exchange: 'ring' does not hold whole rows of the matrix of pairs; this objective, a second derivative or "
             "an inspected plan requires them. Use contraport.engine.exchange('gather').",
@@ -229,8 +231,8 @@ class RingLogKernel(LogKernel):
         hops = size // 2 if half_ring else size - 1
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
-    def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[Visit]:
-        """Yield the `Visit` of each block of columns; with `half_ring`, only those that a symmetric problem needs."""
+    def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
+        """Yield a visit for each block of columns; with `half_ring`, only those that a symmetric problem needs."""
         rank, size = self.processes
         top = self.row_shards.offset(rank)
         for owner, block in exchange.blocks():
@@ -248,7 +250,7 @@ class RingLogKernel(LogKernel):
             kernel = self.own
             if owner != rank:
                 kernel = kernel.with_columns([v[columns] for v in self._unpack_block(block, owner)]).take_rows(rows)
-            yield Visit(
+            yield RingVisit(
                 owner,
                 kernel,
                 slice(top + rows.start, top + rows.stop),
@@ -258,7 +260,9 @@ class RingLogKernel(LogKernel):
                 half_ring and owner != rank,
             )
 
-    def add_column_gradients(self, exchange: RingExchange, visit: Visit, gradients: Sequence[Tensor | None]) -> None:
+    def add_column_gradients(
+        self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
+    ) -> None:
         """Add the gradients of a visit's column inputs to the gradient that travels with their block."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.gradient, visit.owner)
@@ -285,48 +289,53 @@ class RingPairPasses(PairPasses):
     """Passes over all pairs as a sum over visits, each with the passes of another backend.
 
     Attributes:
-        visit_passes: Backend of a visit.
+        visit_passes_class: Backend of a visit.
     """
 
     description: ClassVar[str] = "embeddings travel around a ring of processes: O(N d / W) memory on W"
-    visit_passes: ClassVar[type[PairPasses]]
+    visit_passes_class: ClassVar[type[PairPasses]]
 
     def precompute(self) -> None:
         assert isinstance(self.log_kernel, RingLogKernel)
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
-        q = None if q is None else self.columns.to_owner_order(q)
-        p = None if p is None else self.rows.to_owner_order(p)
+    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+        column_potential = None if column_potential is None else self.columns.to_owner_order(column_potential)
+        row_potential = None if row_potential is None else self.rows.to_owner_order(row_potential)
         n, m = self.ring.shape
-        by_row = None if q is None else q.new_full((n,), -torch.inf)
-        by_column = None if p is None else p.new_full((m,), -torch.inf)
-        for visit, passes in self._iter_visits(self._start_exchange()):
+        by_row = None if column_potential is None else column_potential.new_full((n,), -torch.inf)
+        by_column = None if row_potential is None else row_potential.new_full((m,), -torch.inf)
+        for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             rows, columns = visit.rows, visit.columns
             if not visit.is_mirrored:
-                sums = passes.log_sum_exp(None if q is None else q[columns], None if p is None else p[rows])
-                _add_log_sums(by_row, rows, sums[0])
-                _add_log_sums(by_column, columns, sums[1])
+                sums = passes.log_sum_exp(
+                    None if column_potential is None else column_potential[columns],
+                    None if row_potential is None else row_potential[rows],
+                )
+                _add_log_sums_in_place(by_row, rows, sums[0])
+                _add_log_sums_in_place(by_column, columns, sums[1])
                 continue
-            for potential, total in ((q, by_row), (p, by_column)):  # S is symmetric: the sums over rows are both
+            # S is symmetric: the log-sums of rows, taken on both sides, are those of rows and of columns.
+            for potential, total in ((column_potential, by_row), (row_potential, by_column)):
                 if potential is not None:
                     sums = passes.log_sum_exp(potential[columns], potential[rows])
-                    _add_log_sums(total, rows, sums[0])
-                    _add_log_sums(total, columns, sums[1])
+                    _add_log_sums_in_place(total, rows, sums[0])
+                    _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
-        for visit, passes in self._iter_visits(self._start_exchange()):
+        for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                for term, total, part in zip(terms, sums, passes.weighted_sum(_take_terms(terms, visit)), strict=True):
+                own_sums = passes.weighted_sum(_restrict_terms_to_visit(terms, visit))
+                for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
-                both = _take_terms([term, _transpose_term(term)], visit)
+                both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
                 for side, part in zip(both, passes.weighted_sum(both), strict=True):
                     total[parts[side.axis]] += part
         self.processes.all_reduce_(*sums)
@@ -342,9 +351,9 @@ class RingPairPasses(PairPasses):
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
         ]
         exchange = self._start_exchange(with_gradient=any(needs_grad[k] for k in columns))
-        for visit, passes in self._iter_visits(exchange):
+        for visit, passes in self._iter_visits_with_passes(exchange):
             both = [*terms, *map(_transpose_term, terms)] if visit.is_mirrored else terms
-            parts = passes.gradient(_take_terms(both, visit), needs_grad, without_link=without_link)
+            parts = passes.gradient(_restrict_terms_to_visit(both, visit), needs_grad, without_link=without_link)
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
                 if total is not None and part is not None:
@@ -358,32 +367,36 @@ class RingPairPasses(PairPasses):
                     rest += total
                 elif needs_grad[k]:
                     gradients[k] = total
-        return self._scale_own_gradients(gradients)
+        return self._scale_gradients_for_averaging(gradients)
 
-    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
         f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
         sums = torch.zeros_like(f)
-        for visit, passes in self._iter_visits(self._start_exchange()):
-            sums[visit.rows] += passes.transport_sums(f[visit.rows], g[visit.columns])
+        for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
+            sums[visit.rows] += passes.plan_weighted_similarity_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
-                mirrored = self.visit_passes(passes.geometry.T, _ONE_PROCESS, (), self.operand_precision)
-                sums[visit.columns] += mirrored.transport_sums(f[visit.columns], g[visit.rows])
+                mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_precision)
+                sums[visit.columns] += mirrored.plan_weighted_similarity_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
 
     def _start_exchange(self, *, with_gradient: bool = False) -> RingExchange:
+        """Start an exchange of the columns, around half of the ring if the problem is symmetric."""
         return self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
 
-    def _iter_visits(self, exchange: RingExchange) -> Iterator[tuple[Visit, PairPasses]]:
+    def _iter_visits_with_passes(self, exchange: RingExchange) -> Iterator[tuple[RingVisit, PairPasses]]:
+        """Yield each visit with the passes over its pairs, which include its part of the masks."""
         for visit in self.ring.visits(exchange, half_ring=self.is_symmetric):
             rows = self.rows.owner_range_to_rows(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
             columns = self.columns.owner_range_to_rows(visit.columns) if columns is None else columns
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
-            yield visit, self.visit_passes(Geometry(visit.log_kernel, masks), _ONE_PROCESS, (), self.operand_precision)
+            geometry = Geometry(visit.log_kernel, masks)
+            yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+        """Return weight terms whose vectors are permuted from block order to owner order."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
@@ -399,7 +412,8 @@ class RingPairPasses(PairPasses):
         return shards.to_row_order(partial + total.log())
 
 
-def _add_log_sums(total: Tensor | None, part: slice, values: Tensor | None) -> None:
+def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:
+    """Add log-sums to a range of total log-sums in place, by logaddexp; None is skipped."""
     if total is not None and values is not None:
         total[part] = torch.logaddexp(total[part], values)
 
@@ -410,7 +424,8 @@ def _transpose_term(term: WeightTerm) -> WeightTerm:
     return WeightTerm(term.column_exponents, term.row_exponents, axis, term.factor)
 
 
-def _take_terms(terms: Sequence[WeightTerm], visit: Visit) -> list[WeightTerm]:
+def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
+    """Return weight terms with the parts of their vectors that belong to a visit."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])
@@ -429,11 +444,11 @@ class _WeightedRowSums(torch.autograd.Function):
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
         for visit in ring.visits(exchange):
-            sums += visit.log_kernel.weighted_row_sums(_take_weights(weight, ring, visit))
+            sums += visit.log_kernel.weighted_row_sums(_restrict_weights_to_visit(weight, ring, visit))
         return sums
 
     @staticmethod
-    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         ring: RingLogKernel = unflatten(ctx.structure, tensors)
         if torch.is_grad_enabled():
@@ -448,8 +463,8 @@ class _WeightedRowSums(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
-                values = kernel.weighted_row_sums(_take_weights(ctx.weight, ring, visit))
-            input_gradients = torch.autograd.grad(values, kernel.inputs, seed, allow_unused=True)
+                values = kernel.weighted_row_sums(_restrict_weights_to_visit(ctx.weight, ring, visit))
+            input_gradients = torch.autograd.grad(values, kernel.inputs, grad_output, allow_unused=True)
             parts: list[Tensor | None] = [None] * len(input_gradients)
             for k, (source, value) in enumerate(zip(ring.inputs, input_gradients, strict=True)):
                 repeated = any(kernel.inputs[k] is other for other in kernel.inputs[:k])
@@ -467,7 +482,8 @@ class _WeightedRowSums(torch.autograd.Function):
         return None, None, *[gradients.get(id(v)) for v in tensors]
 
 
-def _take_weights(weight: LinearOperator, ring: RingLogKernel, visit: Visit) -> LinearOperator:
+def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
+    """Return the weights of the pairs of a visit."""
     rows, columns = (
         ring.row_shards.owner_range_to_rows(visit.rows),
         ring.column_shards.owner_range_to_rows(visit.columns),

@@ -19,26 +19,26 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-MAX_ENTRIES = 64
+MAX_ENTRIES_PER_FUNCTION = 64
 """Number of values that are cached per function; the oldest is dropped first."""
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
-_version = attrgetter("_version")
+_get_version_counter = attrgetter("_version")  # torch counts the writes in place to a tensor there
 
 
-class CacheEntry(Generic[Value]):
+class CacheEntry(Generic[T]):
     """Cached value with the version counters of its tensors, which reveal writes in place."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: T) -> None:
         self.value = value
         self.tensors = [tensor for tensor in _iter_tensors(value) if not tensor.is_inference()]  # no counter
-        self.versions = list(map(_version, self.tensors))
+        self.versions = list(map(_get_version_counter, self.tensors))
 
     @property
     def is_unmodified(self) -> bool:
         """True if no cached tensor was modified in place."""
-        return list(map(_version, self.tensors)) == self.versions
+        return list(map(_get_version_counter, self.tensors)) == self.versions
 
 
 def _iter_tensors(value: object) -> Iterator[Tensor]:
@@ -53,28 +53,28 @@ def _iter_tensors(value: object) -> Iterator[Tensor]:
             yield from _iter_tensors(getattr(value, field.name))
 
 
-def cached(make: Callable[..., Value]) -> Callable[..., Value]:
+def cached(make: Callable[..., T]) -> Callable[..., T]:
     """Decorator: cache the results of a function, like `functools.lru_cache`, but detect writes to cached tensors.
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or a fake tensor of a trace.
     """
-    entries: dict[Hashable, CacheEntry[Value]] = {}
+    entries: dict[Hashable, CacheEntry[T]] = {}
     lock = threading.Lock()
 
     @wraps(make)
-    def get(*key: Hashable) -> Value:
+    def get(*key: Hashable) -> T:
         if torch.compiler.is_compiling():
             return make(*key)
         entry = entries.get(key)
         # `is_unmodified` written out: this line is on the path of every small batch, where a call counts.
-        if entry is not None and list(map(_version, entry.tensors)) == entry.versions:
+        if entry is not None and list(map(_get_version_counter, entry.tensors)) == entry.versions:
             return entry.value
         with torch.inference_mode(False), torch.no_grad():
             value = make(*key)
             is_fake = type(torch.empty(0)) is not Tensor
         if not is_fake:
             with lock:
-                if len(entries) >= MAX_ENTRIES:
+                if len(entries) >= MAX_ENTRIES_PER_FUNCTION:
                     del entries[next(iter(entries))]
                 entries[key] = CacheEntry(value)
         return value
@@ -84,6 +84,7 @@ def cached(make: Callable[..., Value]) -> Callable[..., Value]:
 
 @cached
 def _cached_full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Create a vector of a repeated number, (size,); cached."""
     return torch.full((size,), value, dtype=dtype, device=device)
 
 

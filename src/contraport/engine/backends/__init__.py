@@ -24,8 +24,13 @@ from contraport.engine.ring import RingLogKernel, RingPairPasses
 from contraport.errors import check, check_integer, check_name, check_type
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
+"""Name of a backend, a key of `BACKENDS`."""
+
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+"""Name of a precision of matrix products, a key of `PRECISIONS`."""
+
 Exchange: TypeAlias = Literal["gather", "ring"]
+"""Way in which processes exchange embeddings, one of `EXCHANGES`."""
 
 BACKENDS: dict[BackendName, type[PairPasses]] = {
     "dense": DensePairPasses,
@@ -36,6 +41,7 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 """Backends for batches whose embeddings are all on every process, by name."""
 
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Dtypes to which embeddings can be rounded before matrix products, by name."""
 
 EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
 """Ways in which processes exchange embeddings: gathered once, or passed around a ring in each pass."""
@@ -44,13 +50,13 @@ EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
 class StreamedRingPasses(RingPairPasses):
     """Ring backend on any device: each block that arrives is processed tile by tile."""
 
-    visit_passes = StreamedPairPasses
+    visit_passes_class = StreamedPairPasses
 
 
 class CudaRingPasses(RingPairPasses):
     """Ring backend on CUDA devices: each block that arrives is processed by Triton kernels."""
 
-    visit_passes = CudaPairPasses
+    visit_passes_class = CudaPairPasses
 
 
 RING_BACKENDS: dict[BackendName, type[PairPasses]] = {"streamed": StreamedRingPasses, "cuda": CudaRingPasses}
@@ -66,16 +72,17 @@ kernels beat fewer operations there.
 MAX_DENSE_PAIR_STEPS = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Largest number of pairs times half-steps for ``"dense"``, by device: autograd stores all pairs of each half-step."""
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 # Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
-_forced: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
+_forced_backend: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
 _exchange: ContextVar[Exchange] = ContextVar("contraport_exchange", default="gather")
 
 
 @contextmanager
-def _override_variable(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+def _override_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Context manager: set a context variable within the block, and restore its value on exit."""
     token = variable.set(value)
     try:
         yield
@@ -103,7 +110,7 @@ def backend(name: BackendName) -> Iterator[None]:
     ...     value = contraport.nt_xent(temperature=0.5)(z0, z1)
     """
     check_name("backend", name, BACKENDS)
-    with _override_variable(_forced, name):
+    with _override_variable(_forced_backend, name):
         yield
 
 
@@ -173,7 +180,7 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
         return _choose_ring_backend(geometry.log_kernel, geometry)
     if is_in_torch_func():
         return "dense"
-    forced = _forced.get()
+    forced = _forced_backend.get()
     if forced is not None and (forced != "cuda" or unsupported_reason(geometry) is None):
         return forced
     n, m = geometry.shape
@@ -187,7 +194,8 @@ def choose_backend(geometry: Geometry, half_steps: int = 1) -> BackendName:
 
 
 def _choose_ring_backend(ring: RingLogKernel, geometry: Geometry) -> BackendName:
-    forced, visit = _forced.get(), replace(geometry, log_kernel=ring.own)
+    """Return the name of the backend for a geometry whose embeddings travel around a ring."""
+    forced, visit = _forced_backend.get(), replace(geometry, log_kernel=ring.own)
     supported = unsupported_reason(visit) is None
     message = f"backend: {forced!r} stores a matrix of pairs; with exchange 'ring' use {' or '.join(RING_BACKENDS)}."
     check(forced is None or forced in RING_BACKENDS, message, "exchange")
@@ -215,7 +223,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     n, m = geometry.shape
     multiplied = f" Embeddings are multiplied in {_precision.get()}."
     ring = isinstance(geometry.log_kernel, RingLogKernel)
-    name, forced, like = choose_backend(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
+    name, forced, like = choose_backend(geometry, half_steps), _forced_backend.get(), geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
     reason = ", as requested" if forced == name else ""
     text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].description})."
@@ -230,7 +238,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     return text
 
 
-def exchange_dtype(like: Tensor) -> torch.dtype:
+def gather_dtype(like: Tensor) -> torch.dtype:
     """Return the dtype for gathering embeddings and gradients: bfloat16 if it is used for products, else their own."""
     precision = PRECISIONS[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16

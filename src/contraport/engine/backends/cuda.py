@@ -41,13 +41,13 @@ HAS_TRITON: bool = importlib.util.find_spec("triton") is not None
 MAX_WORKSPACE_BYTES = 64 << 20
 """Largest size of the workspace that holds some rows of the pair weights W in the gradient."""
 
-VECTOR_BLOCK = 1024
+VECTOR_BLOCK_ENTRIES = 1024
 """Number of entries that a Triton program processes at a time in kernels over vectors."""
 
-RESERVED_SHARED_MEMORY = 8 << 10
+RESERVED_SHARED_MEMORY_BYTES = 8 << 10
 """Bytes of shared memory reserved for reductions; blocks of embeddings use the rest."""
 
-COLUMN_SPLIT_COST = 0.02
+RELATIVE_COST_PER_COLUMN_SPLIT = 0.02
 """Relative cost of one more split of the columns, whose partial results are written and then added up."""
 
 
@@ -66,7 +66,7 @@ class CudaPairPasses(PairPasses):
         log_kernel = self.geometry.log_kernel
         assert isinstance(log_kernel, InnerProductLogKernel)
         check(
-            log_kernel.x.is_cuda or _import_kernels().IS_INTERPRETED,
+            log_kernel.x.is_cuda or _import_triton_kernels().IS_INTERPRETED,
             f"backend: 'cuda' requires embeddings on a CUDA device, got {log_kernel.x.device}. On a CPU its kernels "
             "only run in Triton's interpreter, very slowly: set TRITON_INTERPRET=1 before Python starts.",
             "device",
@@ -77,18 +77,23 @@ class CudaPairPasses(PairPasses):
         # Without a link the biases are added to the potentials here, which saves the kernels two loads per tile.
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelExclusion)]
-        row_labels, column_labels = (_stack_labels(masks, side, v) for side, v in enumerate(zeros))
-        exception_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
-        code = _link_code(log_kernel.link)
-        assert code is not None
-        link_name, factor, power = code
+        row_labels, column_labels = (_stack_mask_labels(masks, side, v) for side, v in enumerate(zeros))
+        exception_mask_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
+        link_arguments = _link_kernel_arguments(log_kernel.link)
+        assert link_arguments is not None
+        link_name, factor, power = link_arguments
         x, y = x.to(self.operand_precision), y.to(self.operand_precision)
-        self.inputs = _KernelInputs(x, y, *inner, row_labels, column_labels, exception_bits, link_name, factor, power)
+        self.inputs = _KernelInputs(
+            x, y, *inner, row_labels, column_labels, exception_mask_bits, link_name, factor, power
+        )
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
+    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         row_bias, column_bias = self.outer
-        by_row = None if q is None else self._sum_rows(self.inputs, q + column_bias) + row_bias
-        by_column = None if p is None else self._sum_rows(self.inputs.T, p + row_bias) + column_bias
+        by_row = by_column = None
+        if column_potential is not None:
+            by_row = self._all_row_sums(self.inputs, column_potential + column_bias) + row_bias
+        if row_potential is not None:
+            by_column = self._all_row_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -97,7 +102,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._sum_rows(inputs, b, a, term.factor))
+            sums.append(self._all_row_sums(inputs, b, a, term.factor))
         return sums
 
     def gradient(
@@ -115,47 +120,57 @@ class CudaPairPasses(PairPasses):
             )
             u, v = torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
-        n, own = len(self.outer[0]), self._own_rows(self.outer[0])
+        n, own = len(self.outer[0]), self._own_row_range(self.outer[0])
         weights = _FactoredWeights(row_exponents, column_exponents, u, v).take_rows(own)
-        x, y, row_mass, column_mass = _weighted_products(self.inputs.take_rows(own), weights, needs_grad, without_link)
-        gradients = _pad_rows(x, own, n), y, _pad_rows(row_mass, own, n), column_mass
-        return self._scale_own_gradients(
+        x, y, row_mass, column_mass = _input_gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
+        gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
+        return self._scale_gradients_for_averaging(
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
-    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
-        own, (row_bias, column_bias) = self._own_rows(f), self.biases
+        own, (row_bias, column_bias) = self._own_row_range(f), self.biases
         a, b = f + self.outer[0], g + self.outer[1]
         weights = _FactoredWeights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
         inputs = self.inputs.take_rows(own)
-        py, _, mass, _ = _weighted_products(inputs, weights, [True, False, True, False], True)
-        sums = (py * inputs.x).sum(1) + mass * row_bias[own] + _row_sums(inputs, b, a[own], column_bias)
-        return self._combine_rows(sums, own, len(f))
+        py, _, mass, _ = _input_gradients(inputs, weights, [True, False, True, False], True)
+        bias_sums = _row_log_sums_or_weighted_sums(inputs, b, a[own], column_bias)
+        sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
+        return self._gather_rows(sums, own, len(f))
 
-    def _sum_rows(self, inputs: _KernelInputs, b: Tensor, a: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-        own = self._own_rows(inputs.x)
-        return self._combine_rows(
-            _row_sums(inputs.take_rows(own), b, None if a is None else a[own], v), own, len(inputs.x)
-        )
+    def _all_row_sums(
+        self,
+        inputs: _KernelInputs,
+        column_exponents: Tensor,
+        row_exponents: Tensor | None = None,
+        column_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return `_row_log_sums_or_weighted_sums` of all rows, (N,); each process computes its own range."""
+        own = self._own_row_range(inputs.x)
+        own_exponents = None if row_exponents is None else row_exponents[own]
+        part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
+        return self._gather_rows(part, own, len(inputs.x))
 
-    def _own_rows(self, like: Tensor) -> slice:
+    def _own_row_range(self, like: Tensor) -> slice:
+        """Return the range of rows that this process computes: equal shares by rank."""
         rank, processes = self.processes
         return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
 
-    def _combine_rows(self, part: Tensor, own: slice, size: int) -> Tensor:
-        whole = _pad_rows(part, own, size)
+    def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
+        """Return the rows of all processes: zeros for those of others, added up by an all-reduce."""
+        whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
 
 
-def _pad_rows(part: Tensor, own: slice, size: int) -> Tensor:
+def _place_in_zeros(own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
     """Place this process's rows into a tensor of all rows, which is zero elsewhere."""
-    if len(part) == size:
-        return part
-    whole = part.new_zeros(size, *part.shape[1:])
-    whole[own] = part
+    if len(own_part) == total_rows:
+        return own_part
+    whole = own_part.new_zeros(total_rows, *own_part.shape[1:])
+    whole[own_rows] = own_part
     return whole
 
 
@@ -166,7 +181,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
         return "its kernels support inner products only"
     if not all(isinstance(mask, LabelExclusion) for mask in geometry.masks):
         return "its kernels support label masks only"
-    if _link_code(log_kernel.link) is None:
+    if _link_kernel_arguments(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
     if log_kernel.x.dtype != torch.float32:
         return f"its kernels sum in single precision, and the embeddings are {str(log_kernel.x.dtype).split('.')[-1]}"
@@ -177,7 +192,7 @@ class _KernelInputs(NamedTuple):
     """Arguments common to all Triton kernels: rows of this process, all columns, masks and the link function.
 
     Attributes:
-        exception_bits: Bit field; bit k is set if mask k has exception labels.
+        exception_mask_bits: Bit field; bit k is set if mask k has exception labels.
         link_name: Name of the link function in the Triton kernels.
     """
 
@@ -187,13 +202,14 @@ class _KernelInputs(NamedTuple):
     column_bias: Tensor
     row_labels: Tensor
     column_labels: Tensor
-    exception_bits: int
+    exception_mask_bits: int
     link_name: str
     factor: float
     power: float
 
     @property
     def T(self) -> _KernelInputs:
+        """Inputs of the same kernel with rows and columns exchanged, for sums over rows."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
             row_labels=self.column_labels, column_labels=self.row_labels,
@@ -237,21 +253,25 @@ class _WeightVariants(NamedTuple):
     Which one applies is known only on the device, and reading it would make the host wait.
 
     Attributes:
-        separate: Weights with one exponential per term; always exact.
-        shared: Weights in which all terms share the exponential of the first term.
-        can_share: Flag of each term, (terms,): 1 if it can share the exponential of the first term, else 0.
+        with_own_exponentials: Weights with one exponential per term; always exact.
+        with_shared_exponential: Weights in which all terms share the exponential of the first term.
+        can_share: Flag of each term, (terms,): 1 if it can use the exponential of the first term, else 0.
     """
 
-    separate: _FactoredWeights
-    shared: _FactoredWeights
+    with_own_exponentials: _FactoredWeights
+    with_shared_exponential: _FactoredWeights
     can_share: Tensor
 
     @property
     def T(self) -> _WeightVariants:
-        return _WeightVariants(self.separate.T, self.shared.T, self.can_share)
+        return _WeightVariants(self.with_own_exponentials.T, self.with_shared_exponential.T, self.can_share)
 
     def take_rows(self, rows: slice) -> _WeightVariants:
-        return _WeightVariants(self.separate.take_rows(rows), self.shared.take_rows(rows), self.can_share)
+        return _WeightVariants(
+            self.with_own_exponentials.take_rows(rows),
+            self.with_shared_exponential.take_rows(rows),
+            self.can_share,
+        )
 
     def iter_launch_args(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the arguments of each kernel launch: the weights as tensors, and compile-time constants.
@@ -259,9 +279,9 @@ class _WeightVariants(NamedTuple):
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
         """
         terms = len(self.can_share)
-        yield (*self.separate, self.can_share), {"GROUPS": terms, "RANK": 1}
+        yield (*self.with_own_exponentials, self.can_share), {"GROUPS": terms, "RANK": 1}
         if terms > 1:
-            yield (*self.shared, self.can_share), {"GROUPS": 1, "RANK": terms}
+            yield (*self.with_shared_exponential, self.can_share), {"GROUPS": 1, "RANK": terms}
 
 
 def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
@@ -271,63 +291,70 @@ def _build_weight_variants(weights: _FactoredWeights) -> _WeightVariants:
     """
     (terms, n), m = weights.row_factors.shape, weights.column_factors.shape[1]
     factors = torch.empty_like(weights.row_factors), torch.empty_like(weights.column_factors)
-    near = weights.row_factors.new_empty(terms, dtype=torch.int32)
+    can_share = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:
-        with _device_context(near):
-            kernel = _import_kernels().rescale_factors_kernel[terms,]
-            kernel(*weights, *factors, near, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK)
-    return _WeightVariants(weights, _FactoredWeights(weights.row_exponents, weights.column_exponents, *factors), near)
+        with _device_context(can_share):
+            kernel = _import_triton_kernels().rescale_factors_kernel[terms,]
+            kernel(*weights, *factors, can_share, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
+    return _WeightVariants(
+        weights, _FactoredWeights(weights.row_exponents, weights.column_exponents, *factors), can_share
+    )
 
 
-def _row_sums(
-    inputs: _KernelInputs, column_exponents: Tensor, row_exponents: Tensor | None = None, weight: Tensor | None = None
+def _row_log_sums_or_weighted_sums(
+    inputs: _KernelInputs,
+    column_exponents: Tensor,
+    row_exponents: Tensor | None = None,
+    column_weights: Tensor | None = None,
 ) -> Tensor:
     """Return log sum_j exp(S_ij + B_j) of each row, (N,), or sum_j exp(S_ij + A_i + B_j) v_j if A and v are given."""
-    n, blocks, logarithm = len(inputs.x), _launch_shape("row_sums_kernel", inputs.x), weight is None
+    n, blocks, logarithm = len(inputs.x), _device_launch_shape("row_sums_kernel", inputs.x), column_weights is None
     splits = _count_column_splits(inputs, blocks)
     out = column_exponents.new_empty(splits, n)
-    tensors = row_exponents, column_exponents, weight, out
-    _launch("row_sums_kernel", splits, inputs, tensors, blocks, LOGARITHM=logarithm)
+    tensors = row_exponents, column_exponents, column_weights, out
+    _launch_kernel("row_sums_kernel", splits, inputs, tensors, blocks, LOGARITHM=logarithm)
     if splits == 1 or n == 0:
         return out[0]
     joined = out.new_empty(n)
     with _device_context(out):
-        grid = (_ceil_div(n, VECTOR_BLOCK),)
-        _import_kernels().sum_splits_kernel[grid](out, joined, n, splits, LOGARITHM=logarithm, BLOCK=VECTOR_BLOCK)
+        grid = (_ceil_div(n, VECTOR_BLOCK_ENTRIES),)
+        _import_triton_kernels().sum_splits_kernel[grid](
+            out, joined, n, splits, LOGARITHM=logarithm, BLOCK=VECTOR_BLOCK_ENTRIES
+        )
     return joined
 
 
-def _weighted_products(
+def _input_gradients(
     inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of W; results that are not needed are uninitialized."""
+    """Return W y, W^T x and the row and column sums of W: the gradients of x, y and the biases."""
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
-        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradient(z)] for z in (x, y))
+        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradients(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
     forms = _build_weight_variants(weights)
-    if _launch_shape("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
-        return _products_by_workspace(inputs, forms, needs_grad, without_link)
+    if _device_launch_shape("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
+        return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
-    dx, row_mass = _fused_products(inputs, forms, without_link) if needs_rows else _allocate_gradient(x)
-    dy, column_mass = _fused_products(inputs.T, forms.T, without_link) if needs_columns else _allocate_gradient(y)
+    dx, row_mass = _row_gradients_fused(inputs, forms, without_link) if needs_rows else _allocate_gradients(x)
+    dy, column_mass = _row_gradients_fused(inputs.T, forms.T, without_link) if needs_columns else _allocate_gradients(y)
     return dx, dy, row_mass, column_mass
 
 
-def _fused_products(inputs: _KernelInputs, weights: _WeightVariants, without_link: bool) -> tuple[Tensor, Tensor]:
+def _row_gradients_fused(inputs: _KernelInputs, weights: _WeightVariants, without_link: bool) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of W in one kernel, which never writes W to memory."""
-    blocks = _launch_shape("weighted_products_kernel", inputs.x)
+    blocks = _device_launch_shape("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
-    (n, d), like = inputs.x.shape, weights.separate.row_factors
+    (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
     for tensors, form in weights.iter_launch_args():
-        _launch(
+        _launch_kernel(
             "weighted_products_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link
         )
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
-def _products_by_workspace(
+def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return W y, W^T x and the row and column sums of W, computed in a workspace of some rows of W at a time."""
@@ -335,18 +362,18 @@ def _products_by_workspace(
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
-    blocks = _launch_shape("pair_weights_kernel", x)
+    blocks = _device_launch_shape("pair_weights_kernel", x)
     height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
-    dx, row_mass = (v.zero_() for v in _allocate_gradient(x))
-    dy, column_mass = (v.zero_() for v in _allocate_gradient(y))
+    dx, row_mass = (v.zero_() for v in _allocate_gradients(x))
+    dy, column_mass = (v.zero_() for v in _allocate_gradients(y))
     for top in range(0, n, height):
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
         part = inputs.take_rows(rows)
         for tensors, form in weights.take_rows(rows).iter_launch_args():
-            _launch("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
+            _launch_kernel("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_float32(w, right)
         if needs_grad[1]:
@@ -359,30 +386,32 @@ def _products_by_workspace(
 
 
 def _matmul_float32(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply two matrices, in half or single precision, with sums and result in single precision."""
     if left.dtype == torch.float32 or not left.is_cuda:
         return left.float() @ right.float()
     return torch.mm(left, right, out_dtype=torch.float32)
 
 
-def _launch(
+def _launch_kernel(
     name: str,
-    programs: int,
+    column_programs: int,
     inputs: _KernelInputs,
     tensors: Sequence[Tensor | None],
     blocks: dict[str, int],
     **constants: Any,
 ) -> None:
-    """Launch a Triton kernel on a grid of row blocks times programs along the columns."""
+    """Launch a Triton kernel on a grid: row blocks, times `column_programs` that share the columns."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _device_context(inputs.x):
-        getattr(_import_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), programs](
+        getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks["BLOCK_M"]), column_programs](
             *inputs[:6], inputs.factor, inputs.power, n, m, *tensors,
-            D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_bits,
-            PRECISION=_product_precision(inputs.x), **constants, **blocks,
+            D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_mask_bits,
+            PRECISION=_triton_input_precision(inputs.x), **constants, **blocks,
         )  # fmt: skip
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[None]:
+    """Return a context that makes the device of a tensor the current one, as Triton launches there."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -395,9 +424,6 @@ class _LaunchShape(NamedTuple):
     num_stages: int
 
 
-# By the most bytes of an embedding that is held whole; 0 means in pieces. Each list has the fastest shape first, as
-# measured on an H100 among blocks of 64 to 256 with 4 or 8 warps and 2 to 4 stages, and then one for devices with less
-# shared memory. A table and not autotuning: timings would choose other shapes, and other bits, from run to run.
 _LAUNCH_SHAPES: dict[str, dict[int, list[_LaunchShape]]] = {
     "row_sums_kernel": {
         256: [_LaunchShape(128, 128, 8, 2)],
@@ -411,6 +437,12 @@ _LAUNCH_SHAPES: dict[str, dict[int, list[_LaunchShape]]] = {
     },
     "pair_weights_kernel": {0: [_LaunchShape(128, 64, 8, 3)]},
 }
+"""Launch shapes by kernel and by the most bytes of an embedding that is held whole; 0 means in pieces.
+
+Each list has the fastest shape first, as measured on an H100 among blocks of 64 to 256 with 4 or 8 warps and 2 to 4
+stages, and then one for devices with less shared memory. A table and not autotuning: timings would choose other shapes,
+and other bits, from run to run.
+"""
 
 
 def find_launch_shape(
@@ -430,19 +462,21 @@ def find_launch_shape(
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.
             rows = blocks.BLOCK_M if largest else blocks.BLOCK_M * blocks.num_stages
             needed = depth * itemsize * (rows + blocks.BLOCK_N * blocks.num_stages)
-            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - RESERVED_SHARED_MEMORY:
+            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - RESERVED_SHARED_MEMORY_BYTES:
                 return blocks._asdict() | {"BLOCK_D": depth}
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 
 
-def _launch_shape(kernel: str, x: Tensor) -> dict[str, int]:
+def _device_launch_shape(kernel: str, x: Tensor) -> dict[str, int]:
+    """Return `find_launch_shape` for embeddings on their device; small blocks in the interpreter."""
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
-    return find_launch_shape(kernel, x.shape[1], x.itemsize, _product_precision(x), shared_memory)
+    return find_launch_shape(kernel, x.shape[1], x.itemsize, _triton_input_precision(x), shared_memory)
 
 
-def _product_precision(x: Tensor) -> str:
+def _triton_input_precision(x: Tensor) -> str:
+    """Return the `input_precision` of `tl.dot`: "ieee", or "tf32", which half precision ignores."""
     single = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "ieee" if single else "tf32"
 
@@ -467,24 +501,24 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
     """
 
     def duration(splits: int) -> float:
-        return _ceil_div(row_blocks * splits, processors) / splits * (1 + COLUMN_SPLIT_COST * splits)
+        return _ceil_div(row_blocks * splits, processors) / splits * (1 + RELATIVE_COST_PER_COLUMN_SPLIT * splits)
 
     return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
 
 
-def _allocate_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+def _allocate_gradients(z: Tensor) -> tuple[Tensor, Tensor]:
     """Allocate the gradient of row or column embeddings, (n, d), and the row or column sums of W, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
-def _stack_labels(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
+def _stack_mask_labels(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
     """Stack the labels and exception labels of all masks, of rows (side 0) or columns (side 1), (2 masks, n), int64."""
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
 
-def _link_code(link: Link | None) -> tuple[str, float, float] | None:
+def _link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
     """Return a link function in the form of the Triton kernels, (name, factor, power), or None if unsupported."""
     match link:
         case None:
@@ -494,16 +528,17 @@ def _link_code(link: Link | None) -> tuple[str, float, float] | None:
         case PoweredCost(power):
             return "power-decay", 1.0, power
         case SquaredKernelLink(inner):
-            code = _link_code(inner)
-            return None if code is None else (code[0], 2 * code[1], code[2])
+            arguments = _link_kernel_arguments(inner)
+            return None if arguments is None else (arguments[0], 2 * arguments[1], arguments[2])
     return None
 
 
 def _ceil_div(length: int, block: int) -> int:
+    """Return length / block, rounded up."""
     return -(-length // block)
 
 
-def _import_kernels() -> ModuleType:
+def _import_triton_kernels() -> ModuleType:
     """Import the module of Triton kernels, which imports Triton."""
     check(HAS_TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch for CUDA includes.", "missing")
     from contraport.engine.backends import triton_kernels

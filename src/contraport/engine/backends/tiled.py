@@ -41,8 +41,8 @@ MAX_EXPONENT_GAP = 16.0
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
-MAX_OUTER_RANK = 6
-"""Rank up to which a sum of outer products is faster by additions than as a matrix product."""
+MAX_ADDED_OUTER_PRODUCTS = 6
+"""Maximum number of outer products that are added one by one; more are faster as a matrix product."""
 
 
 class Tile(NamedTuple):
@@ -81,23 +81,30 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
+        """True if |S| without biases is small enough for a plain `exp`, without a running maximum."""
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
-    def _label_ranges(self) -> list[_LabelRanges | None]:
-        return [_LabelRanges(mask.labels) if isinstance(mask, LabelExclusion) else None for mask in self.geometry.masks]
+    def _label_ranges_by_mask(self) -> list[_TileLabelRanges | None]:
+        """Label ranges of each label mask, computed once for all passes; None for other masks."""
+        return [
+            _TileLabelRanges(mask.labels) if isinstance(mask, LabelExclusion) else None for mask in self.geometry.masks
+        ]
 
-    def log_sum_exp(self, q: Tensor | None, p: Tensor | None) -> RowAndColumnSums:
+    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
         # to 1 as they can, and added to the logarithm again.
-        exponents = None if q is None else self.column_bias + q, None if p is None else self.row_bias + p
-        ranges = [(0.0, 0.0) if v is None else _middle_and_radius(v) for v in exponents]
+        exponents = (
+            None if column_potential is None else self.column_bias + column_potential,
+            None if row_potential is None else self.row_bias + row_potential,
+        )
+        ranges = [(0.0, 0.0) if v is None else _midpoint_and_half_range(v) for v in exponents]
         centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
         if self.has_bounded_exponents and max(radius for _, radius in ranges) <= self.limit:
-            products = self._multiply_exponentials(*(None if v is None else v.exp() for v in centered))
+            products = self._multiply_by_exp_kernel(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
-            sums = self._running_log_sums(*centered)
+            sums = self._log_sums_by_running_maximum(*centered)
         by_row, by_column = (
             None if v is None else (v + bias).add_(middle)
             for v, (middle, _), bias in zip(sums, ranges, (self.row_bias, self.column_bias), strict=True)
@@ -109,7 +116,7 @@ class StreamedPairPasses(PairPasses):
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.axis: k for k, term in enumerate(terms)}
-            by_row, by_column = self._multiply_exponentials(
+            by_row, by_column = self._multiply_by_exp_kernel(
                 group.column_factors[index["columns"]] if "columns" in index else None,
                 group.row_factors[index["rows"]] if "rows" in index else None,
             )
@@ -121,9 +128,9 @@ class StreamedPairPasses(PairPasses):
                 sums.append(total * factors[index[axis]])
             return sums
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
-        for tile in self._iter_tiles(exponential=False):
+        for tile in self._iter_own_tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
-                for rows, columns, kernel in _with_transpose(tile):
+                for rows, columns, kernel in _iter_tile_and_transpose(tile):
                     e = self._exponential_on_tile(
                         kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
                     )
@@ -143,21 +150,21 @@ class StreamedPairPasses(PairPasses):
         if self.is_symmetric:  # both sides are one tensor and share their gradient
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
-        for tile, weight in self._tiles_with_weights(terms):
+        for tile, weight in self._iter_tiles_with_weights(terms):
             if link is not None and tile.link_input is not None:
                 weight.mul_(link.derivative(tile.link_input))
             # A square on the diagonal is its own mirror image: its rows receive the whole gradient.
             self.log_kernel.accumulate_gradient(
                 tile.rows, tile.columns, weight, gradients if tile.stands_for_transpose else row_slots
             )
-        return self._scale_own_gradients(gradients)
+        return self._scale_gradients_for_averaging(gradients)
 
-    def transport_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
-        for tile in self._iter_tiles(exponential=False, with_t=True):
+        for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None
             for (rows, columns, kernel), t in zip(
-                _with_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
+                _iter_tile_and_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
             ):
                 e = self._exponential_on_tile(kernel, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
@@ -165,33 +172,36 @@ class StreamedPairPasses(PairPasses):
         self.processes.all_reduce_(sums)
         return sums
 
-    def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        buffer = self._buffer(0, rows, columns)
+    def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
+        """Compute a tile of log K, or of K if `exponential`, with masked pairs filled in."""
+        buffer = self._buffer_view(0, rows, columns)
         if exponential:
             kernel, t = self.log_kernel.exp_tile(rows, columns, buffer), None
         else:
             kernel, t = self.log_kernel.tile(rows, columns, buffer)
-            if kernel is t and with_t:
+            if kernel is t and with_link_input:
                 kernel = kernel.clone()
-        for mask, ranges in zip(self.geometry.masks, self._label_ranges, strict=True):
+        for mask, ranges in zip(self.geometry.masks, self._label_ranges_by_mask, strict=True):
             # Most masks exclude one pair per row: tiles whose ranges of labels do not overlap are skipped.
             if ranges is None or ranges.may_overlap(rows, columns):
                 kernel.masked_fill_(mask.tile(rows, columns), 0 if exponential else -torch.inf)
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
-    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        return self._buffers[number, : rows.stop - rows.start, : columns.stop - columns.start]
+    def _buffer_view(self, buffer_index: int, rows: slice, columns: slice) -> Tensor:
+        """Return the part of a buffer that a tile fills: buffer 0 for the kernel, 1 for the weights."""
+        return self._buffers[buffer_index, : rows.stop - rows.start, : columns.stop - columns.start]
 
-    def _iter_tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
-        for rows, columns in self._own_tile_ranges():
-            yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
+    def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
+        """Yield the tiles of this process; a tile is valid until the next one, which overwrites it."""
+        for rows, columns in self._iter_own_tile_ranges():
+            yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
-    def _own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
+    def _iter_own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
         """Yield the row and column ranges of this process's tiles: every R-th tile of all, so that loads are equal."""
         rank, processes = self.processes
-        return islice(self._tile_ranges(), rank, None, processes)
+        return islice(self._iter_tile_ranges(), rank, None, processes)
 
-    def _tile_ranges(self) -> Iterator[tuple[slice, slice]]:
+    def _iter_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
         """Yield the row and column ranges of all tiles; in a symmetric problem, of tiles on and above the diagonal."""
         n, m = self.geometry.shape
         for rows in _split_range(0, n, TILE_SHAPE[0]):
@@ -200,12 +210,12 @@ class StreamedPairPasses(PairPasses):
             for columns in _split_range(rows.stop if self.is_symmetric else 0, m, TILE_SHAPE[1]):
                 yield rows, columns
 
-    def _multiply_exponentials(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
+    def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
         """Multiply E = e^S, without biases, by a vector on the right, (M,), and on the left, (N,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
-        for tile in self._iter_tiles(exponential=True):
-            for rows, columns, e in _with_transpose(tile):
+        for tile in self._iter_own_tiles(exponential=True):
+            for rows, columns, e in _iter_tile_and_transpose(tile):
                 if by_row is not None and right is not None:
                     by_row[rows].addmv_(e, right[columns])
                 if by_column is not None and left is not None:
@@ -213,36 +223,39 @@ class StreamedPairPasses(PairPasses):
         self.processes.all_reduce_(by_row, by_column)
         return by_row, by_column
 
-    def _running_log_sums(self, q: Tensor | None, p: Tensor | None) -> list[Tensor | None]:
+    def _log_sums_by_running_maximum(
+        self, column_potential: Tensor | None, row_potential: Tensor | None
+    ) -> list[Tensor | None]:
+        """Return the log-sums of rows and columns, without biases, at any size of the exponents."""
         n, m = self.geometry.shape
-        by_row = None if q is None else _RunningLogSum(q.new_full((n,), -torch.inf))
-        by_column = None if p is None else _RunningLogSum(p.new_full((m,), -torch.inf))
-        for tile in self._iter_tiles(exponential=False):
-            for rows, columns, kernel in _with_transpose(tile):
-                if by_row is not None and q is not None:
-                    by_row.add(rows, kernel + q[columns])
-                if by_column is not None and p is not None:
-                    by_column.add(columns, kernel.T + p[rows])
+        by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
+        by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))
+        for tile in self._iter_own_tiles(exponential=False):
+            for rows, columns, kernel in _iter_tile_and_transpose(tile):
+                if by_row is not None and column_potential is not None:
+                    by_row.add(rows, kernel + column_potential[columns])
+                if by_column is not None and row_potential is not None:
+                    by_column.add(columns, kernel.T + row_potential[rows])
         for sums in (by_row, by_column):
             if sums is not None:
                 self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
-    def _tiles_with_weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
+    def _iter_tiles_with_weights(self, terms: Sequence[WeightTerm]) -> Iterator[tuple[Tile, Tensor]]:
         """Yield each tile with its pair weights; in a symmetric problem, plus the weights of the transposed tile."""
         groups = self._group_terms(terms)
-        for tile in self._iter_tiles(exponential=groups[0].shared_exponents is None):
-            parts = [self._group_weight(group, tile) for group in groups]
+        for tile in self._iter_own_tiles(exponential=groups[0].shared_exponents is None):
+            parts = [self._group_weights_on_tile(group, tile) for group in groups]
             weight = parts[0]
             for part in parts[1:]:
                 weight += part
             yield tile, weight
 
-    def _group_weight(self, group: _TermGroup, tile: Tile) -> Tensor:
+    def _group_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
         """Return the pair weights of a group on a tile; in a symmetric problem, plus those of the transposed tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
-        out = self._buffer(1, rows, columns)
+        out = self._buffer_view(1, rows, columns)
         if group.shared_exponents is None:
             # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
             left = torch.cat([u[:, rows], v[:, rows]]) if self.is_symmetric else u[:, rows]
@@ -269,7 +282,7 @@ class StreamedPairPasses(PairPasses):
         if self.has_bounded_exponents:
             row_exponents = torch.stack([t.row_exponents for t in terms]).add_(self.row_bias)
             column_exponents = torch.stack([t.column_exponents for t in terms]).add_(self.column_bias)
-            ranges = _middle_and_radius(row_exponents), _middle_and_radius(column_exponents)
+            ranges = _midpoint_and_half_range(row_exponents), _midpoint_and_half_range(column_exponents)
             if all(abs(middle) + radius <= self.limit for middle, radius in ranges):
                 return [_build_term_group(terms, None, row_exponents, column_exponents)]
         groups: list[list[WeightTerm]] = []
@@ -304,11 +317,11 @@ class StoredPairPasses(StreamedPairPasses):
         super().precompute()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
-        for rows, columns in self._own_tile_ranges():
+        for rows, columns in self._iter_own_tile_ranges():
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
-        size = _max_stored_entries(self.geometry, self.processes)
+        size = _max_stored_tile_entries(self.geometry, self.processes)
         self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
@@ -325,33 +338,36 @@ class StoredPairPasses(StreamedPairPasses):
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
-    def allocate_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
+    def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_max_stored_entries(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_max_stored_tile_entries(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
-    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
+    def _buffer_view(self, buffer_index: int, rows: slice, columns: slice) -> Tensor:
+        """Return the stored tile itself as buffer 0, so that a tile is computed in place."""
         # A tile is computed in place: T where the kernel has a link, else the kernel.
-        if number > 0:
-            return super()._buffer(number, rows, columns)
-        return self._stored_view(rows, columns, t=self._has_link)
+        if buffer_index > 0:
+            return super()._buffer_view(buffer_index, rows, columns)
+        return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
-    def _stored_view(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
+    def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
+        """Return the part of the storage that holds a tile of the kernel, or of T with `link_input`."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
-        start = self._starts[rows.start, columns.start] + (self._entries if t else 0)
+        start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
 
-    def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        kernel, key = self._stored_view(rows, columns), (rows.start, columns.start)
-        t = self._stored_view(rows, columns, t=True) if self._has_link else None
+    def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
+        """Return a stored tile, which is computed on first use."""
+        kernel, key = self._stored_tile_view(rows, columns), (rows.start, columns.start)
+        t = self._stored_tile_view(rows, columns, link_input=True) if self._has_link else None
         if key not in self._filled:
-            tile = super()._tile(rows, columns, exponential=self.has_bounded_exponents)
+            tile = super()._get_tile(rows, columns, exponential=self.has_bounded_exponents)
             for stored, value in ((kernel, tile.values), (t, tile.link_input)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
             self._filled.add(key)
         if self.has_bounded_exponents and not exponential:
             kernel = kernel.log()
-        if with_t and t is None:
+        if with_link_input and t is None:
             t = kernel.masked_fill(kernel == -torch.inf, 0)  # without a link T is log K; masked pairs have weight 0
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
@@ -369,7 +385,7 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     return any(check() for check in checks if check is not None)
 
 
-def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
+def _max_stored_tile_entries(geometry: Geometry, processes: Processes) -> int:
     """Return an upper bound on the number of entries that this process stores for its tiles; sizes may be symbolic."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
@@ -382,7 +398,7 @@ def _max_stored_entries(geometry: Geometry, processes: Processes) -> int:
     return size if geometry.log_kernel.link is None else 2 * size
 
 
-class _LabelRanges:
+class _TileLabelRanges:
     """Smallest and largest label of each tile's rows and columns, by which tiles without masked pairs are skipped."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
@@ -390,6 +406,7 @@ class _LabelRanges:
         self.rows, self.columns = ([(int(part.amin()), int(part.amax())) for part in side] for side in blocks)
 
     def may_overlap(self, rows: slice, columns: slice) -> bool:
+        """Return whether a label may occur both in the rows and in the columns of a tile."""
         low, high = self.rows[rows.start // TILE_SHAPE[0]]
         ranges = self.columns[columns.start // TILE_SHAPE[0] : -(-columns.stop // TILE_SHAPE[0])]
         return any(low <= column_high and column_low <= high for column_low, column_high in ranges)
@@ -411,6 +428,7 @@ class _RunningLogSum:
         self.maximum[rows] = new
 
     def value(self) -> Tensor:
+        """Return the log-sum-exp of the entries added so far, per row."""
         return self.maximum + self.total.log()
 
 
@@ -441,7 +459,7 @@ def _build_term_group(
 
 def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
     """Return the sum of k outer products of vectors, (k, n) and (k, m) to (n, m)."""
-    if len(left) > MAX_OUTER_RANK:
+    if len(left) > MAX_ADDED_OUTER_PRODUCTS:
         return torch.mm(left.T, right, out=out)
     total = torch.mul(left[0, :, None], right[0], out=out)
     for row, column in zip(left[1:], right[1:], strict=True):
@@ -450,17 +468,18 @@ def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tens
 
 
 def _split_range(start: int, stop: int, length: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most `length` from start to stop."""
     for first in range(start, stop, length):
         yield slice(first, min(first + length, stop))
 
 
-def _middle_and_radius(values: Tensor) -> tuple[float, float]:
+def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
     """Return the midpoint of the range of values, and half the width of that range."""
     low, high = (float(v) for v in values.aminmax())
     return (high + low) / 2, (high - low) / 2
 
 
-def _with_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
+def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the rows, columns and values of a tile, then of its transpose if the tile stands for both."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:

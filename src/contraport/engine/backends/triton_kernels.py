@@ -22,9 +22,9 @@ from triton import knobs
 IS_INTERPRETED: bool = knobs.runtime.interpret
 """True if Triton runs the kernels in Python, on tensors of the CPU: TRITON_INTERPRET=1 in the environment."""
 
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-TINY = tl.constexpr(1.1754943508222875e-38)
+LOG2E = tl.constexpr(1.4426950408889634)  # log2(e): exp(x) = exp2(LOG2E * x)
+LN2 = tl.constexpr(0.6931471805599453)  # log(2)
+TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal number of single precision
 INFINITY = tl.constexpr(float("inf"))
 
 
@@ -75,14 +75,14 @@ def row_sums_kernel(
 @triton.jit
 def weighted_products_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    row_exponents, column_exponents, row_factors, column_factors, near, out, mass,
+    row_exponents, column_exponents, row_factors, column_factors, can_share, out, weight_sums,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Triton kernel that computes W y, (splits, n, D), and the row sums of W, (splits, n), for D <= BLOCK_D."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _all_exponents_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _can_all_share_exponential(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -104,21 +104,21 @@ def weighted_products_kernel(
         else:
             product = tl.dot(w.to(y_block.dtype), y_block, product, input_precision=PRECISION)
     offsets = tl.program_id(1).to(tl.int64) * n + rows  # 64 bits: splits * n * D may exceed 2^31
-    tl.store(mass + offsets, total, mask=rows < n)
+    tl.store(weight_sums + offsets, total, mask=rows < n)
     tl.store(out + offsets[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
 
 
 @triton.jit
 def pair_weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    row_exponents, column_exponents, row_factors, column_factors, near, out,
+    row_exponents, column_exponents, row_factors, column_factors, can_share, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Triton kernel that computes the weights W of all pairs for the gradient, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _all_exponents_near(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _can_all_share_exponential(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -154,8 +154,8 @@ def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.
 
 @triton.jit
 def rescale_factors_kernel(
-    row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, near, n, m, max_gap,
-    BLOCK: tl.constexpr,
+    row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
+    n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Triton kernel that rescales the factors of a term to the exponents of the first term, if they are close enough.
 
@@ -167,7 +167,7 @@ def rescale_factors_kernel(
     high = tl.full([BLOCK], -INFINITY, tl.float32)
     for start in range(0, n, BLOCK):
         positions = start + tl.arange(0, BLOCK)
-        excess = _exponent_excess(row_exponents, term, positions, n)
+        excess = _exponents_minus_first_term(row_exponents, term, positions, n)
         low = tl.minimum(low, tl.where(positions < n, excess, INFINITY))
         high = tl.maximum(high, tl.where(positions < n, excess, -INFINITY))
     low_end, high_end = tl.min(low, 0), tl.max(high, 0)
@@ -176,19 +176,19 @@ def rescale_factors_kernel(
     for start in range(0, n, BLOCK):
         positions = start + tl.arange(0, BLOCK)
         u = tl.load(row_weights + term * n + positions, mask=positions < n, other=0.0)
-        factor = u * tl.exp(_exponent_excess(row_exponents, term, positions, n) - shift)
+        factor = u * tl.exp(_exponents_minus_first_term(row_exponents, term, positions, n) - shift)
         tl.store(row_factors + term * n + positions, factor, mask=positions < n)
     for start in range(0, m, BLOCK):
         positions = start + tl.arange(0, BLOCK)
-        excess = tl.where(positions < m, _exponent_excess(column_exponents, term, positions, m) + shift, 0.0)
+        excess = tl.where(positions < m, _exponents_minus_first_term(column_exponents, term, positions, m) + shift, 0.0)
         farthest = tl.maximum(farthest, tl.abs(excess))
         v = tl.load(column_weights + term * m + positions, mask=positions < m, other=0.0)
         tl.store(column_factors + term * m + positions, v * tl.exp(excess), mask=positions < m)
-    tl.store(near + term, (tl.max(farthest, 0) <= max_gap).to(tl.int32))
+    tl.store(can_share + term, (tl.max(farthest, 0) <= max_gap).to(tl.int32))
 
 
 @triton.jit
-def _exponent_excess(exponents, term, positions, n):
+def _exponents_minus_first_term(exponents, term, positions, n):
     """Return the exponents of a term minus those of the first term; infinity where both are infinite."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
@@ -196,11 +196,11 @@ def _exponent_excess(exponents, term, positions, n):
 
 
 @triton.jit
-def _all_exponents_near(near, TERMS: tl.constexpr):
-    """Return 1 if the exponents of all terms are within `max_gap` of the first term's, by the `near` flags, else 0."""
-    gathered = tl.load(near)
+def _can_all_share_exponential(can_share, TERMS: tl.constexpr):
+    """Return 1 if all terms can use the exponential of the first term, by the flags of the terms, else 0."""
+    gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
-        gathered = gathered & tl.load(near + k)
+        gathered = gathered & tl.load(can_share + k)
     return gathered
 
 

@@ -205,7 +205,7 @@ def _build_plan(
         log_mass if final == "rows" else None,
         log_mass if final == "columns" else None,
         final if last_relaxation == NO_RELAXATION else None,
-        last_relaxation == NO_RELAXATION and geometry.has_positive_sums,
+        last_relaxation == NO_RELAXATION and geometry.has_finite_log_sums,
         marginals,
         len(axes) // 2 or None,
     )

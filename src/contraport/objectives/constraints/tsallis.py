@@ -211,7 +211,7 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_order_range(self.order, count, like.dtype)
-        potential, empty = run_host_loop(_TsallisNewtonLoop(self, logits.reduce_to_pass_inputs(), power_function))
+        potential, empty = run_host_loop(_TsallisNewtonLoop(self, logits.with_pass_inputs_only(), power_function))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
