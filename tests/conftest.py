@@ -1,7 +1,9 @@
 """What holds for every test."""
 
 import os
+import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,24 @@ os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
 settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", deadline=None)
 settings.load_profile("fixed")
+
+
+def seed_global_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seed the fixtures of modules and folders, which come before `seeded`."""
+    seed_global_generators(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Let no draw of a test depend on which tests ran before it: two workers share them anew in each run."""
+    seed_global_generators(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
