@@ -25,7 +25,7 @@ test: $(READY) ## Run the fast tests and the examples in the documentation.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO)
 
 slow: $(READY) ## Run the tests that take longer.
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO) -m slow
 
 portable: $(READY) ## Run the fast tests as other machines would.
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest

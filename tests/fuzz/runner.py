@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import TIMEOUT
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
-START_SECONDS = 180.0
 CASES_PER_WORKER = 400
 STATUSES = {0: "done", 2: "refused", 1: "stopped", 130: "stopped"}
 
@@ -42,8 +43,8 @@ class Result:
         return f"{again}  # {self.row}\n  {self.argv}\n  " + "\n  ".join(self.wrong)
 
 
-def run_cases(cases: Sequence[tuple[str, int]], seed: int = 0) -> Iterator[Result]:
-    """Run cases and yield their results; a worker that hangs or crashes is replaced."""
+def run_cases(cases: Sequence[tuple[str, int]], seed: int = 0, seconds: float = SECONDS) -> Iterator[Result]:
+    """Run cases and yield their results; a worker that crashes, or takes too long for a case, is replaced."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         worker: _Worker | None = None
         try:
@@ -52,7 +53,7 @@ def run_cases(cases: Sequence[tuple[str, int]], seed: int = 0) -> Iterator[Resul
                     if worker is not None:
                         worker.stop()
                     worker = _Worker(folder)
-                result = worker.run_case(kind, number, seed)
+                result = worker.run_case(kind, number, seed, seconds)
                 yield result
                 if worker.lost:
                     worker.stop()
@@ -98,30 +99,30 @@ class _Worker:
         )
         os.close(write_end)
         self.lost = False
-        if self._read_line(START_SECONDS) != ["ready"]:
+        if self._read_line(TIMEOUT) != ["ready"]:
             self.stop()
             raise RuntimeError("the worker did not start")
 
-    def run_case(self, kind: str, number: int, seed: int) -> Result:
+    def run_case(self, kind: str, number: int, seed: int, seconds: float) -> Result:
         """Run one case and return its result; sets `lost` if the worker hangs or crashes."""
         result = Result(kind, number)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([kind, number, seed]) + "\n")
         self._process.stdin.flush()
-        started = self._read_line(SECONDS)
+        started = self._read_line(seconds)
         if started is None:
             result.wrong = [f"the case could not be prepared: {self._error_output()}"]
             self.lost = True
             return result
         _, result.argv, result.row = started
         start = time.monotonic()
-        report_line = self._read_line(SECONDS)
+        report_line = self._read_line(seconds)
         result.seconds = time.monotonic() - start
         if report_line is None:
             self.lost = True
             died = self._process.poll()
             result.wrong = [
-                f"hung for {SECONDS:.0f} s" if died is None else f"crashed ({died}): {self._error_output()}"
+                f"hung for {seconds:.0f} s" if died is None else f"crashed ({died}): {self._error_output()}"
             ]
         else:
             judge(result, report_line[1])

@@ -14,10 +14,8 @@ import multiprocessing
 import os
 import resource
 import shutil
-import signal
 import stat
 import sys
-import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
@@ -28,8 +26,6 @@ from tests.disk import largest_file
 
 MEMORY = 6 * 2**30
 TRACEBACK_CHARS = 2_000
-WAIT_SECONDS = 30.0
-"""Seconds to wait for a concurrent command after the first has ended."""
 
 Fingerprints = dict[str, str]
 
@@ -122,15 +118,9 @@ def _start(argv: list[str], output_file: Path) -> int:
 
 
 def _wait(child: int, output_file: Path) -> tuple[int | str, str]:
-    """Wait for a child process, and return its status and standard error."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return "did not end", output_file.read_text(errors="replace")
-        time.sleep(0.01)
-    return os.waitstatus_to_exitcode(ended[1]), output_file.read_text(errors="replace")
+    """Wait for a child process, which the runner kills if it hangs, and return its status and standard error."""
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), output_file.read_text(errors="replace")
 
 
 def _remove(folder: Path) -> None:
