@@ -70,7 +70,7 @@ from contraport.objectives import Balanced as Balanced
 from contraport.objectives import ClosedFormQuadratic as ClosedFormQuadratic
 from contraport.objectives import Columns as Columns
 from contraport.objectives import ContrastiveEnergy as ContrastiveEnergy
-from contraport.objectives import Coordinates as Coordinates
+from contraport.objectives import CoordinatePairs as CoordinatePairs
 from contraport.objectives import CoreViewPairs as CoreViewPairs
 from contraport.objectives import Cross as Cross
 from contraport.objectives import DataBalanced as DataBalanced

@@ -258,8 +258,8 @@ def test_the_averages_of_sog_clr_over_batches(momentum):
             "features.conflict",
             "",
         ),
-        (lambda: build("vic-reg")(*views(), weights=WEIGHTS), "weights.conflict", "Coordinates"),
-        (lambda: build("barlow-twins")(*views(), ids=IDS), "ids.conflict", "Coordinates"),
+        (lambda: build("vic-reg")(*views(), weights=WEIGHTS), "weights.conflict", "CoordinatePairs"),
+        (lambda: build("barlow-twins")(*views(), ids=IDS), "ids.conflict", "CoordinatePairs"),
         (lambda: build("barlow-twins")(*views(), negatives=views()[0]), "negatives.conflict", "Cost"),
     ],
 )

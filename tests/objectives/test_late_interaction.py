@@ -174,7 +174,7 @@ def test_rejects_invalid_calls():
         contraport.info_nce()(z0, z1)
     parts = LateInteraction(), contraport.Rows(), contraport.Pairs(), contraport.KL()
     with raises_usage_error("kernel.conflict"):
-        contraport.Objective(contraport.Coordinates(contraport.Cross()), *parts)(z0, z1)
+        contraport.Objective(contraport.CoordinatePairs(contraport.Cross()), *parts)(z0, z1)
     with raises_usage_error("negatives.shape"):
         loss(z0, z1, negatives=z0[0, :, :3])
 

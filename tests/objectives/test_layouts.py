@@ -6,7 +6,18 @@ from tests.errors import raises_usage_error
 from tests.objectives.comparing import views
 
 import contraport
-from contraport import KL, Coordinates, Cross, Free, Gibbs, GuidedNegatives, LeadingCoordinates, Objective, Pairs, Rows
+from contraport import (
+    KL,
+    CoordinatePairs,
+    Cross,
+    Free,
+    Gibbs,
+    GuidedNegatives,
+    LeadingCoordinates,
+    Objective,
+    Pairs,
+    Rows,
+)
 from contraport.objectives import LogMeanKernel, WithinView
 
 FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
@@ -56,6 +67,6 @@ def test_one_view_is_enough_where_each_is_compared_with_itself():
 
 def test_coordinates_accept_the_deprecated_keyword_with_one_warning():
     with pytest.warns(FutureWarning, match="centered") as caught:
-        layout = Coordinates(Cross(symmetric=False), centred=False)
-    assert layout == Coordinates(Cross(symmetric=False), centered=False)
+        layout = CoordinatePairs(Cross(symmetric=False), centred=False)
+    assert layout == CoordinatePairs(Cross(symmetric=False), centered=False)
     assert len(caught) == 1

@@ -37,6 +37,7 @@ DEPRECATED_NAMES = {
     "Alike": "SimilarityMatrix",
     "Bilinear": "BilinearCost",
     "ByPlan": "PlanWeights",
+    "Coordinates": "CoordinatePairs",
     "CoreView": "CoreViewPairs",
     "Cost": "TargetCost",
     "Debiased": "DebiasedContrastive",

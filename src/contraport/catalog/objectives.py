@@ -1049,7 +1049,7 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     0.0
     """
     check_nonnegative("redundancy", redundancy)
-    diagonal, others = (cp.Coordinates(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
+    diagonal, others = (cp.CoordinatePairs(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
     equal = cp.Objective(diagonal, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.TargetCost(power=2))
     square = cp.MeanSquaredCost(summed=True)
     uncorrelated = cp.Objective(others, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), square)
@@ -1078,9 +1078,9 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
     for name, weight in {"invariance": invariance, "variance": variance, "covariance": covariance}.items():
         check_nonnegative(name, weight)
     free, pairs, dot = cp.Free(), cp.Pairs(), cp.Gibbs("dot", 1.0)
-    matched = cp.Coordinates(cp.Cross(symmetric=False), centered=False)
+    matched = cp.CoordinatePairs(cp.Cross(symmetric=False), centered=False)
     equal = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), free, pairs, cp.TargetCost())
-    varied = cp.Objective(cp.Coordinates(cp.WithinView()), dot, free, pairs, cp.VarianceHinge())
-    within = cp.Coordinates(cp.WithinView(summed=True))
+    varied = cp.Objective(cp.CoordinatePairs(cp.WithinView()), dot, free, pairs, cp.VarianceHinge())
+    within = cp.CoordinatePairs(cp.WithinView(summed=True))
     uncorrelated = cp.Objective(within, dot, free, pairs, cp.MeanSquaredCost(summed=True))
     return cp.SumLoss({equal: invariance, varied: variance, uncorrelated: covariance})

@@ -17,10 +17,10 @@ SCALED_NOISE_NAMES = ("scaled-noise", "noise")
 ISOTROPIC_NOISE_NAME = "isotropic-noise"
 """Name of the noise of equal deviation in all features, in units of their mean standard deviation."""
 
-AUGMENT_MAX_STRENGTH = {ISOTROPIC_NOISE_NAME: math.inf, **dict.fromkeys(SCALED_NOISE_NAMES, math.inf), "mixup": 1.0}
+MAX_STRENGTH_BY_AUGMENT = {ISOTROPIC_NOISE_NAME: math.inf, **dict.fromkeys(SCALED_NOISE_NAMES, math.inf), "mixup": 1.0}
 """Largest strength of each augmentation that accepts a strength."""
 
-AUGMENTS = ("none", *AUGMENT_STRENGTHS, *AUGMENT_MAX_STRENGTH)
+AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH_BY_AUGMENT)
 """Names of all augmentations."""
 
 CORRUPTION_KINDS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
@@ -186,13 +186,15 @@ def parse_augment(text: object) -> AugmentSpec:
     >>> parse_augment("strong"), parse_augment("mixup:0.3")
     (AugmentSpec(name='strong', strength=None), AugmentSpec(name='mixup', strength=0.3))
     """
-    valid = {name: ("strength",) if name in AUGMENT_MAX_STRENGTH else () for name in AUGMENTS}
-    name, settings = parse_spec("augment", text, valid, default_setting=dict.fromkeys(AUGMENT_MAX_STRENGTH, "strength"))
+    valid = {name: ("strength",) if name in MAX_STRENGTH_BY_AUGMENT else () for name in AUGMENTS}
+    name, settings = parse_spec(
+        "augment", text, valid, default_setting=dict.fromkeys(MAX_STRENGTH_BY_AUGMENT, "strength")
+    )
     strength = settings.get("strength")
     if strength is None:
         check(":" not in str(text), f"augment: must be a name, noise:0.2 or mixup:0.5, got {text!r}.", "no_strength")
         return AugmentSpec(name)
-    limit = AUGMENT_MAX_STRENGTH[name]
+    limit = MAX_STRENGTH_BY_AUGMENT[name]
     expected = "a positive number" if limit == math.inf else f"a number in (0, {limit:g}]"
     in_range = not isinstance(strength, str) and 0 < strength <= limit and strength < math.inf
     check(in_range, f"augment: the strength of {name} must be {expected}, got {text!r}.")

@@ -26,6 +26,7 @@ __all__ += targets.__all__
 __getattr__ = keep_deprecated_module_names(
     __name__,
     assignments="soft_assignments",
+    Coordinates="CoordinatePairs",
     DenseTarget="DenseTargetPlan",
     Marginals="LogMarginals",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",

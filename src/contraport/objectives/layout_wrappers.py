@@ -18,7 +18,7 @@ from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_dia
 from contraport.options import accept_deprecated_keywords
 
 __all__ = [
-    "AllViewPairs", "Coordinates", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
+    "AllViewPairs", "CoordinatePairs", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
     "PhaseShift", "WithinView",
 ]  # fmt: skip
 
@@ -319,8 +319,8 @@ class GuidedNegatives(LayoutWrapper):
 
 @accept_deprecated_keywords(centered="centred")
 @dataclass(frozen=True, repr=False)
-class Coordinates(LayoutWrapper):
-    """Layout wrapper that compares coordinates of embeddings by their correlation over the batch (Barlow Twins).
+class CoordinatePairs(LayoutWrapper):
+    """Layout wrapper that compares pairs of coordinates by their correlation over the batch (Barlow Twins, VICReg).
 
     Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
     The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.
@@ -336,7 +336,7 @@ class Coordinates(LayoutWrapper):
 
     >>> import torch
     >>> from contraport.objectives import Cross
-    >>> (block,) = Coordinates(Cross())(torch.zeros(3, 2), torch.zeros(3, 2))
+    >>> (block,) = CoordinatePairs(Cross())(torch.zeros(3, 2), torch.zeros(3, 2))
     >>> block.shape
     (2, 2)
     """

@@ -297,7 +297,7 @@ class MeanSquaredCost(KernelDivergence):
 class VarianceHinge(KernelDivergence):
     """Variance hinge of VICReg: target-weighted sum of max(0, 1 - sqrt(variance + epsilon)), with variance = -cost.
 
-    It penalizes standard deviations below 1. For `WithinView` over `Coordinates` with the cost ``"dot"``: minus the
+    It penalizes standard deviations below 1. For `WithinView` over `CoordinatePairs` with the cost ``"dot"``: minus the
     cost of a coordinate is its variance.
 
     Args:
@@ -309,7 +309,7 @@ class VarianceHinge(KernelDivergence):
     Source: Bardes, Ponce and LeCun (2022), VICReg, eq. 1.
 
     >>> import torch, contraport as cp
-    >>> layout = cp.Coordinates(cp.WithinView())
+    >>> layout = cp.CoordinatePairs(cp.WithinView())
     >>> loss = cp.Objective(layout, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     0.4226
