@@ -27,6 +27,7 @@ class Recipe(NamedTuple):
 
 
 def _build_objective_recipe(name: str, **settings: Any) -> Recipe:
+    """Build the recipe of an objective with settings, under its own summary and citation."""
     row = OBJECTIVES[name]
     return Recipe({"objective": name, **settings}, row.summary, row.citation)
 

@@ -377,6 +377,7 @@ class SumLoss(Loss):
 
     @property
     def _first_objective(self) -> Objective:
+        """First objective of the sum, also if sums are nested."""
         return next(self.weighted_objectives())[0]
 
     @property

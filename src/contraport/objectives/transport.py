@@ -51,6 +51,7 @@ class Transport:
 
     @property
     def _temperature(self) -> float | Tensor:
+        """Temperature of the kernel of the plan."""
         return self.plan.log_kernel_without_link.temperature
 
     @cached_property
