@@ -80,7 +80,7 @@ def train(options: dict[str, Any]) -> Run:
 
 
 def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
-    """Train from the explicit options of `train`, and return the run.
+    """Train with explicit options, for `train` and for commands that include a training; return the run folder.
 
     As a part of another command, `parent_command`, it suggests neither other options nor a next command.
     """

@@ -101,23 +101,23 @@ class Checkpoints(Callback):
         # Clocks and signals differ between processes: all act as soon as one of them has to.
         is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
         if is_due or is_over:
-            self._save(loop)
+            self._save_checkpoint(loop)
         if is_over:
             raise TrainingStopped
 
     def after_epoch(self, loop: Loop) -> None:
-        self._save(loop)
+        self._save_checkpoint(loop)
         if self._keep_every is not None and loop.completed_epochs % self._keep_every == 0:
-            self._save(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
+            self._save_checkpoint(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
         if any(any_process(self._stop.requested)):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         # A stream of data failed between two steps: the run can resume there.
         if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
-            self._save(loop)
+            self._save_checkpoint(loop)
 
-    def _save(self, loop: Loop, name: str = "last.ckpt") -> None:
+    def _save_checkpoint(self, loop: Loop, name: str = "last.ckpt") -> None:
         """Write a checkpoint file of the given name, once all callbacks have allowed it."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:

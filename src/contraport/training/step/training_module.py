@@ -121,7 +121,7 @@ class TrainingModule(nn.Module):
         self.encoder_freezer = encoder_freezer
         self.mined = mined
         self.uses_cached_features = False
-        self._key_views = count_key_views(model, views.shapes)
+        self._key_views = count_views_used_as_keys(model, views.shapes)
         self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
 
     @property
@@ -243,7 +243,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(drawn)
 
 
-def count_key_views(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
+def count_views_used_as_keys(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
     """Return the number of views, counted from the first, whose projections are used as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
