@@ -18,7 +18,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import ImageStore
 from contraport.data.stores import MappedArrayStore, MultiViewStore, Store, combine_views
 
-MAX_DIGESTED_FETCHES = 1_000
+MAX_DIGESTED_FETCHED_ITEMS = 1_000
 """Number of items whose fetched values enter the digest, to detect another perturbation of the same items."""
 DECODING_BATCH_SIZE = 256
 """Number of images that are decoded or digested at a time."""
@@ -53,7 +53,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": digest_dataset(dataset), "shapes": shapes, "dtype": "uint8"}
-    if open_arrays(folder, made_of)[0] is None and not _has_disk_space(folder, cache_bytes_needed(made_of)):
+    if open_arrays(folder, made_of)[0] is None and not _is_within_disk_limit(folder, cache_bytes_needed(made_of)):
         return dataset
     pixels = load_or_build_arrays(
         folder,
@@ -71,7 +71,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     return dataset.with_store(combine_views(replaced))
 
 
-def _has_disk_space(folder: Path, size: int) -> bool:
+def _is_within_disk_limit(folder: Path, size: int) -> bool:
     """Return whether a cache of `size` bytes fits the folder's disk; otherwise log a warning."""
     existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
     free = shutil.disk_usage(existing).free
@@ -107,7 +107,7 @@ def digest_dataset(dataset: Dataset) -> str:
     """Return a digest of the content of all items, and of a sample of items as fetched, after perturbations."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     digest.update(b"none" if dataset.digests is None else dataset.digests.numpy().tobytes())
-    number = min(MAX_DIGESTED_FETCHES, len(dataset))
+    number = min(MAX_DIGESTED_FETCHED_ITEMS, len(dataset))
     positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
     for block in positions.split(DECODING_BATCH_SIZE):
         for view in dataset.__getitems__(block.tolist()).views:  # not of the store alone: partners may be mismatched

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class ImageFiles(UndecodedItems):
     """Encoded images in files, listed by path."""
 
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # strings need less memory than Path objects
 
     def __len__(self) -> int:
         return len(self.files)

@@ -24,7 +24,7 @@ from contraport.data.splits import (
 from contraport.data.stores import Store, UndecodedItems, combine_views
 from contraport.errors import UsageError, check
 
-View: TypeAlias = UndecodedItems | Store
+UndecodedItemsOrStore: TypeAlias = UndecodedItems | Store
 """One view of all items of a source: undecoded images, or a store that has only this view."""
 
 
@@ -77,7 +77,7 @@ class ItemMetadata:
     def build_dataset(
         self,
         split: str,
-        views: Sequence[View],
+        views: Sequence[UndecodedItemsOrStore],
         *,
         image_size: int | None = None,
         view_names: tuple[str, ...] | None = None,
@@ -101,7 +101,7 @@ class ItemMetadata:
         if digests is not None:
             ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
             groups = group_by_content(ids, max_held_out_group_size(self.num_items, self.test_fraction)).group_ids
-        chosen = self._select_positions(split, groups)
+        chosen = self._select_split_positions(split, groups)
         encoded = [
             (view, self._select_positions_with_view(view_index, chosen))
             for view_index, view in enumerate(views)
@@ -109,7 +109,7 @@ class ItemMetadata:
         ]
         bad = find_undecodable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
-        training = chosen if split == "train" else self._select_positions("train", groups)
+        training = chosen if split == "train" else self._select_split_positions("train", groups)
         stores = [
             self._build_view_store(view_index, view, good, training, image_size)
             for view_index, view in enumerate(views)
@@ -135,7 +135,7 @@ class ItemMetadata:
             stored_digests=None if digests is None else digests[index],
         )
 
-    def _select_positions(self, split: str, groups: Codes | None) -> Positions:
+    def _select_split_positions(self, split: str, groups: Codes | None) -> Positions:
         """Return the positions of the items of one split; raise `UsageError` if there are none."""
         chosen = select_split_positions(
             split,
@@ -152,7 +152,7 @@ class ItemMetadata:
         check(len(chosen) > 0, message, "too_few")
         return chosen
 
-    def _compute_digests(self, views: Sequence[View]) -> Tensor | None:
+    def _compute_digests(self, views: Sequence[UndecodedItemsOrStore]) -> Tensor | None:
         """Return the digests of all items in all views, int64 ``(n, views)``; None if a store has none."""
         columns, everything = [], np.arange(self.num_items)
         for view_index, view in enumerate(views):
@@ -172,7 +172,12 @@ class ItemMetadata:
         return positions if self.present is None else positions[self.present[positions, view_index]]
 
     def _build_view_store(
-        self, view_index: int, view: View, positions: Positions, training: Positions, image_size: int | None
+        self,
+        view_index: int,
+        view: UndecodedItemsOrStore,
+        positions: Positions,
+        training: Positions,
+        image_size: int | None,
     ) -> Store:
         """Build the store of one view of the items at some positions."""
         if isinstance(view, Store):

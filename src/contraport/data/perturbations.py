@@ -45,7 +45,7 @@ _OCCLUDED_AREA_FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area un
 _JPEG_QUALITIES = (50, 25, 15, 10, 5)  # quality
 
 
-class MismatchedDataset(Dataset):
+class ItemPartnerDataset(Dataset):
     """One-view dataset with mismatched pairs: batches have two views, each item and its partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
@@ -117,7 +117,7 @@ def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
-    paired = dataset.as_subclass(MismatchedDataset)
+    paired = dataset.as_subclass(ItemPartnerDataset)
     paired.partners = partners
     return paired
 
@@ -368,7 +368,7 @@ def _apply_to_floats(images: Tensor, function: Callable[[Tensor], Tensor]) -> Te
     return changed
 
 
-def _detect_edges(images: Tensor) -> Tensor:
+def _compute_sobel_magnitude(images: Tensor) -> Tensor:
     """Return the gradient magnitude of each channel by the Sobel operator."""
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
     flat = images.flatten(0, 1)[:, None]
@@ -378,7 +378,7 @@ def _detect_edges(images: Tensor) -> Tensor:
 
 _STYLE_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda images: images,
-    lambda images: _apply_to_floats(images, _detect_edges),
+    lambda images: _apply_to_floats(images, _compute_sobel_magnitude),
     lambda images: _apply_to_floats(images, lambda floats: (floats * 3).round() / 3),
     lambda images: _apply_to_floats(images, lambda floats: 1 - floats),
 )

@@ -74,7 +74,7 @@ def load_weights(encoder: nn.Module, state: StateDict, name: str | None, source:
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
     weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
-    weights = _resample_positions(encoder, _adapt_channels(encoder, weights, own), own)
+    weights = _resample_position_embeddings(encoder, _adapt_input_channels(encoder, weights, own), own)
     missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
     mismatched = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
     problems = []
@@ -106,7 +106,7 @@ def _strip_prefix(state: StateDict, own: StateDict, source: str) -> StateDict:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-def _adapt_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
+def _adapt_input_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
     """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
     adapted = dict(weights)
@@ -118,7 +118,7 @@ def _adapt_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> S
     return adapted
 
 
-def _resample_positions(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
+def _resample_position_embeddings(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
     """Resample position embeddings for another image size, with the function that timm has for the architecture."""
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]

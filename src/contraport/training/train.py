@@ -240,6 +240,6 @@ def _cache_decoded_images(components: Components, settings: Settings, folder: Pa
     if components.dataset.has_mismatched_partners and components.mismatched_partners is not None:
         dataset = with_partner_views(dataset, components.mismatched_partners)
     views = components.module.views
-    num_workers = settings.num_workers if views.is_applied_by_dataset else 0
+    num_workers = settings.num_workers if views.is_transform_applied_by_dataset else 0
     batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)
     return components._replace(dataset=dataset, batches=batches)

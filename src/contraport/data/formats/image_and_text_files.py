@@ -16,7 +16,7 @@ from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles
-from contraport.data.item_metadata import ItemMetadata, View
+from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Masks
 from contraport.data.stores import PackedTextStore
 from contraport.errors import check, check_regular_file, unreadable_error
@@ -63,7 +63,7 @@ def load_image_or_text_folder(
         return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
     present = None if nonempty.all() else np.stack([np.ones_like(nonempty), nonempty], axis=1)
-    views: list[View] = [images, PackedTextStore.from_texts(captions, "data")]
+    views: list[UndecodedItemsOrStore] = [images, PackedTextStore.from_texts(captions, "data")]
     items = replace(items, present=present)
     return items.build_dataset(split, views, image_size=image_size, view_names=("image", "text"))
 

@@ -25,7 +25,7 @@ from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import DOMAIN_COLUMN_NAMES, LABEL_COLUMN_NAMES
 from contraport.data.formats.image_and_text_files import list_files
 from contraport.data.image_decoding import IMAGE_SUFFIXES
-from contraport.data.item_metadata import ItemMetadata, View
+from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions
 from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
@@ -82,8 +82,11 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         samples += _read_samples(number, archive, ignored_counts)
     check(len(samples) > 0, f"data: {data} has no image (.jpg, .png, ...), array (.npy) or text (.txt).", "empty")
     # The views are the fields of most samples, so that a stray field is no view.
-    fields = sorted(Counter(frozenset(sample.views) for sample in samples).most_common(1)[0][0])
-    rows = np.array([row for row, sample in enumerate(samples) if sample.views.keys() >= set(fields)], dtype=np.int64)
+    fields = sorted(Counter(frozenset(sample.offset_and_size_by_field) for sample in samples).most_common(1)[0][0])
+    rows = np.array(
+        [row for row, sample in enumerate(samples) if sample.offset_and_size_by_field.keys() >= set(fields)],
+        dtype=np.int64,
+    )
     complete = [samples[row] for row in rows.tolist()]
     if ignored_counts:
         _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored_counts.most_common()))
@@ -124,7 +127,7 @@ class _Sample(NamedTuple):
 
     archive_index: int
     key: str
-    views: dict[str, tuple[int, int]]  # offset and size of each field in the archive
+    offset_and_size_by_field: dict[str, tuple[int, int]]  # of the members that are views
     label: str | None
     domain: str | None
 
@@ -327,9 +330,11 @@ def _encode_classes(samples: list[_Sample], role: str, data: str) -> tuple[np.nd
     return factorize(f"data: {data}: {role}", [int(value) for value in values] if integers else values)
 
 
-def _build_view(archives: list[str], samples: list[_Sample], field: str) -> View:
+def _build_view(archives: list[str], samples: list[_Sample], field: str) -> UndecodedItemsOrStore:
     """Build one view of all samples from a field: images, arrays or texts."""
-    places = np.array([(sample.archive_index, *sample.views[field]) for sample in samples], dtype=np.int64)
+    places = np.array(
+        [(sample.archive_index, *sample.offset_and_size_by_field[field]) for sample in samples], dtype=np.int64
+    )
     members = ArchiveField(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
     if field.endswith(_IMAGE_FIELD):
         return members

@@ -34,7 +34,7 @@ from contraport.data.formats.columns import (
     read_texts,
 )
 from contraport.data.image_decoding import ImageFiles
-from contraport.data.item_metadata import ItemMetadata, View
+from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, split_names_to_masks
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
@@ -317,7 +317,7 @@ def _count_distinct_texts(rows: TableRows, name: str) -> int:
 
 
 def _make_file_keys(
-    views: Sequence[View], present: np.ndarray | None, source_rows: Positions, where: str
+    views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
     """Make keys from the name of each row's first image file, or the row number; None if no view consists of files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
@@ -380,7 +380,9 @@ def _read_number_per_item(
     return parse(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
-def _build_view(rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool) -> View:
+def _build_view(
+    rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, texts: bool
+) -> UndecodedItemsOrStore:
     """Build one view from its columns, for all rows. Texts, and numbers of an Arrow table, are read into memory."""
     if is_single_string_column(rows):
         table = rows.read()

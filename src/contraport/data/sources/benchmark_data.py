@@ -378,7 +378,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[DocumentedFunction]
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, OSError):  # some files are samples of invalid syntax
             continue
-        for node in _iterate_definitions(tree):
+        for node in _iterate_function_definitions(tree):
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
             if len(sentence.split()) >= MIN_SENTENCE_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
@@ -386,13 +386,13 @@ def _iterate_documented_functions(library: Path) -> Iterator[DocumentedFunction]
                 yield DocumentedFunction(place.parts[0].removesuffix(".py"), name, sentence)
 
 
-def _iterate_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the functions and methods of a module, without nested functions."""
     for part in node.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             yield part
         elif isinstance(part, ast.ClassDef):
-            yield from _iterate_definitions(part)
+            yield from _iterate_function_definitions(part)
 
 
 def _split_name_into_words(name: str) -> str:

@@ -26,7 +26,7 @@ from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, crop_to_square
-from contraport.data.item_metadata import ItemMetadata, View
+from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
 from contraport.data.sources.remote import download, is_remote
@@ -82,7 +82,7 @@ def load(
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
     if isinstance(data, str | Path):
         folder = None if root is None else Path(root)
-        dataset = _load_path(str(data), split, folder, ignore_labels=ignore_labels, **options)
+        dataset = _load_name_path_or_url(str(data), split, folder, ignore_labels=ignore_labels, **options)
     elif isinstance(data, torch.utils.data.Dataset) or is_stream(data):
         kind = "stream" if is_stream(data) else "dataset"
         check(test_fraction is None, f"test_fraction: must not be given for a {kind}, got {test_fraction}.", "conflict")
@@ -117,10 +117,10 @@ def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
     return load(data, "train", test_fraction=0, **options)
 
 
-def _load_path(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
+def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
     """Load one split of named data, or of the data at a path or URL."""
     if is_remote(data):
-        dataset = _load_path(download(data, get_download_folder(root) / "remote"), split, root, **options)
+        dataset = _load_name_path_or_url(download(data, get_download_folder(root) / "remote"), split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
         return dataset
     source, path = DATASETS.get(data), Path(data)
@@ -254,7 +254,7 @@ def _to_arrow(frame: Any, library: str) -> pa.Table:
 
 def _dataset_from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
     """Build one split from a list of image paths, PIL images, texts or arrays."""
-    view: View | None = None
+    view: UndecodedItemsOrStore | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:
         check_nonempty_texts("data", data)

@@ -59,7 +59,7 @@ _STANDARD_LARGE = ImageStrength(
 )  # fmt: skip
 """Standard strength for larger images."""
 
-SMALL_IMAGE_STRENGTHS = {
+SMALL_IMAGE_STRENGTHS = {  # by the name of the augmentation
     "weak": replace(
         _STANDARD_SMALL, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2, contrast=0.2,
         saturation=0.2, hue=0.05, gray_probability=0, max_noise_std=0.02, max_erased_fraction=0,
@@ -70,7 +70,7 @@ SMALL_IMAGE_STRENGTHS = {
         max_noise_std=0.1, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
-LARGE_IMAGE_STRENGTHS = {
+LARGE_IMAGE_STRENGTHS = {  # by the name of the augmentation
     "weak": replace(
         _STANDARD_LARGE, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2, saturation=0.2,
         hue=0.05, gray_probability=0, blur_probability=0,

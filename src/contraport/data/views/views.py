@@ -37,6 +37,7 @@ from contraport.data.views.numeric_views import (
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTHS, TextTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
+from contraport.options import keep_deprecated_attributes
 
 COLOR_SPLIT_OPTION = "colour"  # value of the option `views`: lightness and colors of an image as two views
 FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of a time series
@@ -48,6 +49,7 @@ MeanAndStd = tuple[list[float], list[float]]
 """Mean and standard deviation per channel or feature."""
 
 
+@keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
 class Views(nn.Module):
     """Module that makes the random views of a batch from its stored views.
 
@@ -151,7 +153,7 @@ class Views(nn.Module):
             self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 
     @property
-    def is_applied_by_dataset(self) -> bool:
+    def is_transform_applied_by_dataset(self) -> bool:
         """True if the dataset applies the custom transform at each fetch, so that batches contain the random views."""
         return self.custom is not None and not self.custom.takes_batches
 

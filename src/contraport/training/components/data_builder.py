@@ -228,7 +228,7 @@ def build_batch_loader(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
 ) -> BatchLoader | StreamLoader:
     """Build the loader of the training batches, which also applies custom augmentations of single items."""
-    if views.is_applied_by_dataset and not isinstance(dataset, Stream):
+    if views.is_transform_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
         dataset = TransformedDataset(dataset, views.custom, number=views.views_per_source, seed=settings.seed)
     return build_loader(
