@@ -131,6 +131,10 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("engine", "scale", "run_half_steps"),
         ("engine", "transport_cost", "row_transport_costs"),
         ("distributed", "local_batch", "use_local_batch"),
+        ("objectives", "Coordinates", "CoordinatePairs"),
+        ("objectives", "Marginals", "LogMarginals"),
+        ("theory", "optimal_couplings", "compute_couplings_1d"),
+        ("theory", "Couplings", "Couplings1D"),
     ],
 )
 def test_deprecated_names_of_packages_still_work_with_a_warning(package: str, old: str, new: str) -> None:

@@ -67,3 +67,10 @@ def test_rejects_numbers_that_are_not_integers(numbers: object) -> None:
 def test_rejects_a_wrong_number_of_rows() -> None:
     with raises_usage_error("target.shape", "5"):
         contraport.info_nce()(*embeddings(), target=DuplicateGroups(NUMBERS[:5]))
+
+
+def test_the_deprecated_keyword_and_attribute_warn() -> None:
+    with pytest.warns(FutureWarning, match="content_ids"):
+        target = DuplicateGroups(numbers=NUMBERS)
+    with pytest.warns(FutureWarning, match="DuplicateGroups.content_ids"):
+        assert target.numbers is target.content_ids is NUMBERS

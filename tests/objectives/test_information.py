@@ -136,3 +136,10 @@ def test_deprecated_name_of_the_bound_warns():
     value = loss(torch.eye(4), torch.eye(4)).item()
     with pytest.warns(FutureWarning, match="mutual.information.bound"):
         assert loss.information(value) == loss.mutual_information_bound(value)
+
+
+def test_deprecated_name_of_the_mass_warns():
+    loss = contraport.gca_uot(temperature=1.0)
+    loss(torch.eye(2), torch.eye(2))
+    with pytest.warns(FutureWarning, match="last_plan_mass"):
+        assert loss.last_mass == loss.last_plan_mass
