@@ -27,7 +27,6 @@ def choosing() -> str:
     ]
     parts = [
         "# What to choose",
-        "Written by `make docs` from the recommendations and the measured suites; do not edit.",
         words_table(["you have", "start from", "how certain"], rows),
         paragraph(
             "*Gain measured*: better than its baseline on small images, tables or texts, with an interval that "
@@ -46,7 +45,6 @@ def evidence() -> str:
     runs = measured()
     parts = [
         "# Evidence",
-        "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
             "Each recommendation names the claims behind it with their verdicts. The encoders and the data are small "
             "and the runs short: an undecided claim is no argument against a method."
@@ -74,7 +72,6 @@ def claims() -> str:
     _write_claims(runs)
     parts = [
         "# Claims",
-        "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
             f"Of {counts.total()} claims of the suites, {counts[HELD]} held, "
             f"{counts[PARTLY]} held in part, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are not decided at "

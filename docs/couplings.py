@@ -52,7 +52,7 @@ def couplings() -> str:
     results = json.loads(MEASURED.read_text())
     return f"""# Measurements of couplings
 
-Written by `make docs` from what `python -m benchmarks.coupling` measured; do not edit. How to use couplings is in
+Measured by `python -m benchmarks.coupling`. How to use couplings is in
 [their guide](guides/couplings.md). All values are in `benchmarks/results/{MEASURED.name}`. ± and ranges are 95 %
 intervals, bold where they exclude zero.
 

@@ -9,8 +9,6 @@ _BETTER = {"higher": "↑", "lower": "↓", "neither": ""}
 
 PAGE = """# Evaluating
 
-The tables are generated from the registry by `make docs`; do not edit.
-
 ```sh
 contraport evaluate runs/a                                      # the standard metrics
 contraport evaluate runs/a runs/b --metrics accuracy recall@20  # some, by name, number or group; two runs, compared

@@ -25,7 +25,6 @@ def papers() -> str:
     runs = measured()
     parts = [
         "# The papers, entry by entry",
-        "Written by `make docs` from `benchmarks/papers.yaml` and the results of the suites; do not edit.",
         paragraph(
             "The library is built on five documents. This page lists their tables, figures and main equations: what "
             "each shows, how to redo it, and what came out here. Most experiments here use small images and short "

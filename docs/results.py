@@ -95,8 +95,7 @@ def accuracy() -> str:
     reached = load(ROOT / "examples" / "results" / "recipes.json")
     return f"""# Accuracy
 
-Written by `make docs` from what scripts measured; do not edit. Time and memory are on the page of
-[results](results.md), advice on [what to choose](choosing.md).
+Time and memory are on the page of [results](results.md), advice on [what to choose](choosing.md).
 
 {suites()}
 
@@ -126,7 +125,7 @@ def paragraph(words: str) -> str:
 def describe_machine(machine: dict[str, str]) -> str:
     """Describe the machine and versions of the measurements."""
     return paragraph(
-        f"Written by `make docs` from what scripts measured; do not edit. One machine: {machine['processor']}, "
+        f"Measured by the scripts in `benchmarks/`. One machine: {machine['processor']}, "
         f"{machine['threads']} threads, torch {machine['torch']}, Python {machine['python']}. It is shared and noisy: "
         "individual numbers change by a third between runs."
     )
