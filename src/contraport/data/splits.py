@@ -97,7 +97,7 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, fraction: float | None) -> float:
-    """Return the size limit for holding out a group of items with shared content; larger groups are not held out."""
+    """Return the maximum size of a group of items with shared content that may be held out."""
     return max((DEFAULT_TEST_FRACTION if fraction is None else fraction) * length, 2.0)
 
 

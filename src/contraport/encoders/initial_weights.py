@@ -428,7 +428,7 @@ def _get_timm_config(name: str) -> dict[str, Any]:
 
 
 def _list_requested_encoders(encoder: Encoders, towers: int) -> list[Any]:
-    """Return for each tower the encoder that the user requested, or None if any will do."""
+    """Return the encoder that the user requested for each tower, or None for any encoder."""
     if isinstance(encoder, Mapping):  # the towers of the views are not known before the data are loaded
         return [None] * towers
     return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)

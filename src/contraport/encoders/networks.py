@@ -351,7 +351,7 @@ class NgramHasher(nn.Module):
 
     @staticmethod
     def _hash_words(terms: Tensor, inside: Tensor, inverse_base_powers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hash of each word and the mask of words, ``(b, W)``, from prefix terms of its bytes."""
+        """Return the hashes of the words of each text, ``(b, W)``, and the mask of the words."""
         starts = inside & ~F.pad(inside[:, :-1], (1, 0))
         number = (starts.cumsum(1) - 1).clamp(min=0)  # index of the word that contains the byte
         words = torch.zeros_like(terms[:, : (terms.shape[1] + 1) // 2])

@@ -158,7 +158,7 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def suggest_view_patterns(names: Sequence[str]) -> list[str]:
-    """Suggest column patterns for two to four views, by the prefixes of numbered columns; otherwise an example.
+    """Return column patterns, one per view, from the prefixes of numbered columns; examples if that fails.
 
     >>> suggest_view_patterns(["lidar_0", "lidar_1", "radar_0", "radar_1"])
     ['lidar_*', 'radar_*']
