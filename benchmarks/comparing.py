@@ -23,7 +23,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from contraport import embed, train
-from contraport._utils.files import write_arrays
+from contraport._utils.files import write_npz
 from contraport.cli import main as contraport
 from contraport.comparison.grid import load_suite, suites_folder
 from contraport.data import load
@@ -67,7 +67,7 @@ def write_halves(data: str, path: Path) -> None:
         end = "_test" * (split == "test")
         arrays |= {f"view{number}{end}": part.flatten(1).numpy() for number, part in enumerate(parts)}
         arrays[f"labels{end}"] = batch.labels.numpy()
-    write_arrays(path, arrays)
+    write_npz(path, arrays)
 
 
 def write_emoji(path: Path) -> None:
@@ -92,7 +92,7 @@ def write_emoji(path: Path) -> None:
         letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True, min_df=2)
         counts = letters.fit_transform([name[language] for name in names])
         vectors[language] = TruncatedSVD(128, random_state=0).fit_transform(counts)
-    write_arrays(path, {name: (values / values.std()).astype(np.float32) for name, values in vectors.items()})
+    write_npz(path, {name: (values / values.std()).astype(np.float32) for name, values in vectors.items()})
 
 
 FILES: dict[str, dict[str, Callable[[Path], None]]] = {

@@ -12,7 +12,7 @@ from torch import nn
 
 from contraport.data import Dataset, Views, from_arrays, load
 from contraport.embedding import (
-    BLOCK_ITEMS,
+    FORWARD_BLOCK_ITEMS,
     LARGE_ITEM_BLOCK,
     LoaderConfig,
     RawInputEncoder,
@@ -177,16 +177,16 @@ class Flat(nn.Module):
     ("shape", "at_once"),
     [
         ((3, 64, 64), LARGE_ITEM_BLOCK),
-        ((3, 32, 32), BLOCK_ITEMS),
+        ((3, 32, 32), FORWARD_BLOCK_ITEMS),
         ((6, 2000), LARGE_ITEM_BLOCK),
-        ((20_000,), BLOCK_ITEMS),
+        ((20_000,), FORWARD_BLOCK_ITEMS),
     ],
 )
 def test_a_processor_gets_few_large_images_at_a_time(shape: tuple[int, ...], at_once: int) -> None:
     model, items = Flat(), torch.rand(70, *shape)
     with evaluation_mode(model):
         assert torch.equal(apply_in_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
-    assert model.seen == [(at_once, True)] * (2 * BLOCK_ITEMS // at_once)
+    assert model.seen == [(at_once, True)] * (2 * FORWARD_BLOCK_ITEMS // at_once)
 
 
 def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_someones_own() -> None:
@@ -198,7 +198,9 @@ def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_some
 
     items = torch.rand(5, 3, 70, 70)
     known, own = (apply_in_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
-    assert seen == [True] * (BLOCK_ITEMS // LARGE_ITEM_BLOCK) + [False] * (BLOCK_ITEMS // LARGE_ITEM_BLOCK)
+    assert seen == [True] * (FORWARD_BLOCK_ITEMS // LARGE_ITEM_BLOCK) + [False] * (
+        FORWARD_BLOCK_ITEMS // LARGE_ITEM_BLOCK
+    )
     torch.testing.assert_close(known, own)
 
 

@@ -22,10 +22,10 @@ from contraport.encoders.networks import vectorize_texts
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
-MAX_RAW_VALUES = 4_096
+MAX_RAW_INPUT_VALUES = 4_096
 """Maximum number of values of an image as raw input; larger images are downscaled."""
 
-BLOCK_ITEMS = 64
+FORWARD_BLOCK_ITEMS = 64
 """Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""
 
 LARGE_ITEM_VALUES, LARGE_ITEM_BLOCK = 10_000, 4
@@ -33,7 +33,7 @@ LARGE_ITEM_VALUES, LARGE_ITEM_BLOCK = 10_000, 4
 of small blocks fit the caches, and the allocator reuses their memory instead of mapping new pages for each layer."""
 
 
-PrepareViews = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
+PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 """Function from the stored views of a batch of items to the inputs of the model."""
 
 
@@ -54,9 +54,9 @@ class RawInputEncoder(nn.Module):
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
-        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > MAX_RAW_VALUES]
+        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > MAX_RAW_INPUT_VALUES]
         self.shapes = tuple(shapes)
-        self.side = min((int((MAX_RAW_VALUES / shape[0]) ** 0.5) for shape in large), default=None)
+        self.side = min((int((MAX_RAW_INPUT_VALUES / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return each view, uint8 or float `(b, ...)`, as a feature matrix `(b, F)`."""
@@ -67,8 +67,9 @@ class RawInputEncoder(nn.Module):
         return torch.cat(self.encode(views), dim=1)
 
     def _to_features(self, items: Tensor) -> Tensor:
+        """Return raw items of one view, `(b, ...)`, as features, `(b, F)`: scaled, downscaled and flattened."""
         if is_text_batch(items):
-            return vectorize_texts(items, MAX_RAW_VALUES // sum(map(is_text_shape, self.shapes)))
+            return vectorize_texts(items, MAX_RAW_INPUT_VALUES // sum(map(is_text_shape, self.shapes)))
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
         if self.side is not None and items.ndim == 4:
             floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
@@ -88,11 +89,16 @@ class LoaderConfig(NamedTuple):
         return tuple([view.to(self.device) for view in batch.views])
 
     def map_views(
-        self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
+        self,
+        function: Callable[..., Tensor],
+        model: nn.Module,
+        views: PrepareModelInputs,
+        dataset: Dataset,
+        description: str,
     ) -> Tensor:
         """Apply a function to the views of all items of a dataset batch by batch; return the outputs on the CPU."""
         outputs, start = torch.empty(0), 0
-        for output, _ in self.iterate_outputs(function, model, views, dataset, description):
+        for output, _ in self.iter_outputs_with_batches(function, model, views, dataset, description):
             if start == 0:
                 # Filled in place: to join a list would need twice the memory. Autograd may use normal tensors only.
                 with torch.inference_mode(False):
@@ -101,14 +107,19 @@ class LoaderConfig(NamedTuple):
             start += len(output)
         return outputs
 
-    def iterate_outputs(
-        self, function: Callable[..., Tensor], model: nn.Module, views: PrepareViews, dataset: Dataset, description: str
+    def iter_outputs_with_batches(
+        self,
+        function: Callable[..., Tensor],
+        model: nn.Module,
+        views: PrepareModelInputs,
+        dataset: Dataset,
+        description: str,
     ) -> Iterator[tuple[Tensor, Batch]]:
         """Apply a function to the views of a dataset and yield the outputs of each batch together with the batch."""
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise UsageError(f"batch_size: must be an integer >= 1, got {self.batch_size!r}.")
         # Whole blocks, so that the position of an item in its block does not depend on the batch size.
-        batch_size = math.ceil(self.batch_size / BLOCK_ITEMS) * BLOCK_ITEMS
+        batch_size = math.ceil(self.batch_size / FORWARD_BLOCK_ITEMS) * FORWARD_BLOCK_ITEMS
         batches = build_loader(dataset, batch_size, num_workers=self.num_workers)
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / batch_size)
         try:
@@ -122,9 +133,9 @@ class LoaderConfig(NamedTuple):
 
 
 def apply_in_blocks(
-    function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareViews = tuple
+    function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, prepare: PrepareModelInputs = tuple
 ) -> Tensor:
-    """Apply a frozen model in blocks of `BLOCK_ITEMS` items, so that results do not depend on the batch size.
+    """Apply a frozen model in blocks of `FORWARD_BLOCK_ITEMS` items, so that results do not depend on the batch size.
 
     A smaller block is filled up with copies of its items. On a CPU each block is computed by one thread, large items in
     parts of `LARGE_ITEM_BLOCK`, and as many blocks run at once as torch has threads. The output for an item is bit
@@ -140,11 +151,11 @@ def apply_in_blocks(
     >>> apply_in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
     tensor([64., 64., 64.])
     """
-    blocks = list(zip(*[view.split(BLOCK_ITEMS) for view in items], strict=True))
+    blocks = list(zip(*[view.split(FORWARD_BLOCK_ITEMS) for view in items], strict=True))
 
     @torch.inference_mode()
     def prepare_block(block: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        positions = torch.arange(BLOCK_ITEMS, device=block[0].device) % len(block[0])
+        positions = torch.arange(FORWARD_BLOCK_ITEMS, device=block[0].device) % len(block[0])
         return prepare(tuple(view[positions] for view in block))
 
     @torch.inference_mode()
@@ -158,7 +169,9 @@ def apply_in_blocks(
         is_large = any(view.ndim > 2 and view[0].numel() > LARGE_ITEM_VALUES for view in inputs)
         if is_thread_safe:  # channels-last is fastest for convolutions, but a foreign model may need the usual layout
             inputs = [view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view for view in inputs]
-        parts = zip(*(view.split(LARGE_ITEM_BLOCK if is_large else BLOCK_ITEMS) for view in inputs), strict=True)
+        parts = zip(
+            *(view.split(LARGE_ITEM_BLOCK if is_large else FORWARD_BLOCK_ITEMS) for view in inputs), strict=True
+        )
         return torch.cat([function(*part) for part in parts])
 
     if items[0].device.type != "cpu":
@@ -258,7 +271,7 @@ def iter_embedded_batches(
     model.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(model):
-        for features, batch in loader_config.iterate_outputs(
+        for features, batch in loader_config.iter_outputs_with_batches(
             model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
         ):
             check_finite_features(features, first_item=int(batch.ids[0]))
@@ -279,7 +292,7 @@ def extract_features(
     loader_config: LoaderConfig,
     name: str = "encoder",
     *,
-    prepare: PrepareViews | None = None,
+    prepare: PrepareModelInputs | None = None,
 ) -> Tensor:
     """Return the frozen features of all items, `(n, F)`, from their unaugmented views or inputs made by `prepare`.
 
@@ -303,16 +316,17 @@ def embed_views(
     name: str = "encoder",
     *,
     project: bool = False,
-    plain: bool = False,
+    unaugmented: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return the frozen features of two reproducible random views of all items, `(n, F)` each.
 
-    With `project`, return the projections that the loss compares, `(n, d)`; with `plain`, use all views of the data.
+    With `project`, return the projections that the loss compares, `(n, d)`; with `unaugmented`, use all views of the
+    data as they are.
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     has_one_tower = isinstance(encoder, RawInputEncoder) or len(encoder.towers) == 1
-    number = None if plain else 2
+    number = None if unaugmented else 2
 
     def encode(*inputs: Tensor) -> Tensor:
         features = encoder.encode(inputs[:number] if has_one_tower else inputs)
@@ -322,7 +336,7 @@ def embed_views(
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
         stacked = loader_config.map_views(
-            encode, encoder, views.make_unaugmented if plain else views, dataset, f"{name}: views"
+            encode, encoder, views.make_unaugmented if unaugmented else views, dataset, f"{name}: views"
         )
     return stacked.unbind(dim=1)
 

@@ -49,12 +49,13 @@ class UsageError(ValueError):
 
     def __init__(self, message: str, *, kind: str = "invalid") -> None:
         super().__init__(message)
-        named = _ARGUMENT.match(message)
+        named = _ARGUMENT_PREFIX.match(message)
         self.argument = named[1] if named else None
         self.code = f"{self.argument}.{kind}" if self.argument else kind
 
 
-_ARGUMENT = re.compile(r"([A-Za-z_][\w.]*): ")
+_ARGUMENT_PREFIX = re.compile(r"([A-Za-z_][\w.]*): ")
+"""Pattern of the name of an argument at the beginning of a message."""
 
 
 @contextmanager
@@ -103,8 +104,8 @@ class SelfTestError(RuntimeError):
     """Error: a self-test of this installation failed."""
 
 
-# The messages of torch on CPU and GPU; only the GPU has an exception class of its own.
-_NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
+_OUT_OF_MEMORY_MESSAGE = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
+"""Pattern of torch's messages on CPU and GPU; only the GPU has an exception class of its own."""
 
 
 def out_of_memory_message(error: BaseException) -> str | None:
@@ -115,14 +116,17 @@ def out_of_memory_message(error: BaseException) -> str | None:
     >>> out_of_memory_message(RuntimeError("shapes do not fit")) is None
     True
     """
-    if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)))):
+    if not (
+        isinstance(error, MemoryError)
+        or (isinstance(error, RuntimeError) and _OUT_OF_MEMORY_MESSAGE.search(str(error)))
+    ):
         return None
     cause = str(error).splitlines()[0] if str(error) else "a MemoryError"
     return f"there is not enough memory ({cause}); smaller batches, views or networks need less."
 
 
-# The message of NumPy for a write that was cut short, which has no errno.
-_PARTLY_WRITTEN = re.compile(r"\d+ requested and \d+ written")
+_INCOMPLETE_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
+"""Pattern of NumPy's message for a write that was cut short, which has no errno."""
 
 
 @contextmanager
@@ -144,7 +148,7 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
     try:
         yield
     except OSError as error:
-        partly = _PARTLY_WRITTEN.match(str(error)) is not None
+        partly = _INCOMPLETE_WRITE_MESSAGE.match(str(error)) is not None
         cause = "only a part of it was written" if partly else str(error)
         if partly or error.errno == errno.ENOSPC:
             folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
@@ -197,7 +201,8 @@ def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
     return UsageError(f"{where} cannot be read as {kind}: {one_line_reason(error)}", kind="unreadable")
 
 
-_UNSAFE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", re.IGNORECASE)
+_PICKLE_MESSAGE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", re.IGNORECASE)
+"""Pattern of messages about pickled objects, which advise to load them without protection."""
 
 
 def one_line_reason(error: BaseException) -> str:
@@ -208,7 +213,7 @@ def one_line_reason(error: BaseException) -> str:
     >>> one_line_reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
     'it is damaged, or holds pickled objects, which are never read, as they may run code'
     """
-    if _UNSAFE.search(str(error)):
+    if _PICKLE_MESSAGE.search(str(error)):
         return "it is damaged, or holds pickled objects, which are never read, as they may run code"
     return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 
@@ -276,6 +281,7 @@ def check_boolean(argument: str, value: object) -> None:
 
 
 def _value_error(argument: str, expected: str, value: object, kind: str = "invalid") -> UsageError:
+    """Build the error for a wrong value: ``argument: must be expected, got value``."""
     return UsageError(f"{argument}: must be {expected}, got {format_value(value)}.", kind=kind)
 
 
@@ -321,13 +327,13 @@ def describe_value(value: Any) -> str:
     return f"{value.dtype} of shape {tuple(value.shape)}" if is_array else type(value).__name__
 
 
-def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> None:
+def check_all_values(argument: str, values: Any, valid_mask: Any, expected: str) -> None:
     """Raise `UsageError` with the first invalid value of a tensor or array, if there is one.
 
     Args:
         argument: name of the values.
         values: the tensor or array.
-        valid: mask of the valid values, of the same shape.
+        valid_mask: Booleans of the same shape, true for valid values.
         expected: description of a valid value.
 
     >>> import torch
@@ -336,8 +342,8 @@ def check_all_values(argument: str, values: Any, valid: Any, expected: str) -> N
     Traceback (most recent call last):
     contraport.errors.UsageError: weights: must be nonnegative numbers, got -2.
     """
-    if not bool(valid.all()):  # the one synchronization with a GPU if all are valid
-        raise UsageError(f"{argument}: must be {expected}, got {values[~valid].reshape(-1)[0].item():.9g}.")
+    if not bool(valid_mask.all()):  # the one synchronization with a GPU if all are valid
+        raise UsageError(f"{argument}: must be {expected}, got {values[~valid_mask].reshape(-1)[0].item():.9g}.")
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
@@ -413,5 +419,6 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
 
 
 def _missing_package_error(package: str, extra: str, purpose: str) -> UsageError:
+    """Build the error for a missing package, with the extra that installs it."""
     message = f"{purpose} needs the package {package!r}: pip install 'contraport[{extra}]'."
     return UsageError(message, kind="missing_package")

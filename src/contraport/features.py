@@ -23,6 +23,8 @@ from contraport._utils.files import atomic_write
 from contraport.errors import UsageError, check, check_regular_file, describe_value, unreadable_error
 
 _METADATA_PREFIX = "contraport."
+"""Prefix of this package's keys in the metadata of Parquet files."""
+
 _TEXT_FIELDS = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
 """Text fields of `Features`, each with its name in feature files."""
 
@@ -30,8 +32,13 @@ _ITEM_ARRAY_NAMES = {"source_rows": "rows", "splits": "splits", "keys": "keys", 
 """Names in `.npz` files of the arrays of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26
+"""Maximum number of bytes of features in a row group of a Parquet file, which is held in memory at a time."""
+
 _ITEM_COLUMNS = "row", "split", "key", "label", "class_name"
-_SHARD = re.compile(r"\.\d{5}-of-\d{5}")
+"""Names of the columns of Parquet files other than features."""
+
+_SHARD_NUMBERS = re.compile(r"\.\d{5}-of-\d{5}")
+"""Pattern of the number and total of shards in a file name, as in ``photos.00000-of-00002.npz``."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +132,19 @@ def as_features(values: Any) -> Features:
 
 def write_features(path: Path, features: Features) -> None:
     """Write features to an `.npz`, `.npy` or `.parquet` file, atomically."""
-    _FORMATS[path.suffix][1](path, features)
+    _READERS_AND_WRITERS[path.suffix][1](path, features)
 
 
-def write_feature_shards(path: Path, features: Features, items: int) -> list[Path]:
-    """Write features to numbered files of at most `items` items each, and return the paths in order.
+def write_feature_shards(path: Path, features: Features, items_per_shard: int) -> list[Path]:
+    """Write features to numbered files of at most `items_per_shard` items each, and return the paths in order.
 
     >>> shard_path(Path("photos.npz"), 0, 2).name
     'photos.00000-of-00002.npz'
     """
-    total = -(-len(features) // items)
+    total = -(-len(features) // items_per_shard)
     paths = [shard_path(path, number, total) for number in range(total)]
     for number, shard in enumerate(paths):
-        write_features(shard, features.take(slice(number * items, (number + 1) * items)))
+        write_features(shard, features.take(slice(number * items_per_shard, (number + 1) * items_per_shard)))
     return paths
 
 
@@ -151,7 +158,7 @@ def find_files_conflicting_with_shards(path: Path, total: int | None = None) -> 
 
     If the number of new shards, `total`, is known, shards of the same total do not conflict.
     """
-    older = [shard for shard in _list_numbered_files(path) if total is None or _parse_shard_total(shard) != total]
+    older = [shard for shard in _list_shard_files(path) if total is None or _parse_shard_total(shard) != total]
     return [path, *older] if path.exists() else older
 
 
@@ -226,13 +233,17 @@ def read_features(path: str | Path) -> Features:
     file = Path(path)
     is_file_name = bool(file.suffix) or file.exists()
     check(is_file_name, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
-    check(file.suffix in _FORMATS, f"features: must end in {', '.join(_FORMATS)}, got {str(path)!r}.", "suffix")
+    check(
+        file.suffix in _READERS_AND_WRITERS,
+        f"features: must end in {', '.join(_READERS_AND_WRITERS)}, got {str(path)!r}.",
+        "suffix",
+    )
     if not file.exists() and (shards := _find_shards(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])
     check(file.exists(), f"features: file {str(path)!r} does not exist.", "not_found")
     check_regular_file("features", file)
     try:
-        return _FORMATS[file.suffix][0](file)
+        return _READERS_AND_WRITERS[file.suffix][0](file)
     except UsageError:
         raise
     except Exception as error:  # the readers raise many kinds of errors on corrupt bytes
@@ -250,7 +261,7 @@ def items_table_path(path: Path) -> Path:
 
 def _find_shards(path: Path) -> list[Path]:
     """Return the paths of the shards of a feature file in order, or an empty list without shards."""
-    shards = _list_numbered_files(path)
+    shards = _list_shard_files(path)
     if not shards:
         return []
     totals = sorted({_parse_shard_total(shard) for shard in shards})
@@ -263,9 +274,10 @@ def _find_shards(path: Path) -> list[Path]:
     return expected
 
 
-def _list_numbered_files(path: Path) -> list[Path]:
+def _list_shard_files(path: Path) -> list[Path]:
+    """Return the existing shards of a feature file, sorted, whatever their totals."""
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
-    return [file for file in files if _SHARD.fullmatch(file.stem.removeprefix(path.stem))]
+    return [file for file in files if _SHARD_NUMBERS.fullmatch(file.stem.removeprefix(path.stem))]
 
 
 def _parse_shard_total(shard: Path) -> int:
@@ -274,6 +286,7 @@ def _parse_shard_total(shard: Path) -> int:
 
 
 def _concatenate_shards(shards: Sequence[Features]) -> Features:
+    """Join shards in order; values that a shard lacks are left out."""
     arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_ITEM_ARRAY_NAMES)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
@@ -284,15 +297,18 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 
 def _features_from_array(features: np.ndarray) -> Features:
+    """Return features without information on their items: numbered rows of the split "train"."""
     return Features(features, np.arange(len(features)), np.full(len(features), "train"))
 
 
 def _collect_metadata(features: Features) -> dict[str, str]:
+    """Return the text fields of features by their names in files, without missing ones."""
     values = {stored: getattr(features, name) for name, stored in _TEXT_FIELDS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _write_npz(path: Path, features: Features) -> None:
+    """Write features and item values as one `.npz` file."""
     arrays = {"features": features.features, "class_names": features.class_names}
     arrays |= {stored: getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
     arrays |= {name: np.array(value) for name, value in _collect_metadata(features).items()}
@@ -301,6 +317,7 @@ def _write_npz(path: Path, features: Features) -> None:
 
 
 def _read_npz(path: Path) -> Features:
+    """Read a `.npz` file; one without item values becomes plain features."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
@@ -312,6 +329,7 @@ def _read_npz(path: Path) -> Features:
 
 
 def _write_npy(path: Path, features: Features) -> None:
+    """Write features as `.npy` and item values as a Parquet table beside it."""
     table_path = items_table_path(path)
     with (
         atomic_write(table_path) as table,
@@ -323,6 +341,7 @@ def _write_npy(path: Path, features: Features) -> None:
 
 
 def _read_npy(path: Path) -> Features:
+    """Read a memory-mapped `.npy` file, and the table of items beside it if there is one."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not items_table_path(path).exists():
         return _features_from_array(array)
@@ -334,6 +353,7 @@ def _read_npy(path: Path) -> Features:
 
 
 def _write_parquet(path: Path, features: Features) -> None:
+    """Write features and item values as one Parquet file, in row groups of bounded size."""
     rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (
@@ -343,6 +363,7 @@ def _write_parquet(path: Path, features: Features) -> None:
 
 
 def _read_parquet(path: Path) -> Features:
+    """Read a Parquet file, batch by batch, into one array of features."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, pre_buffer=False) as file:
@@ -363,6 +384,7 @@ def _read_parquet(path: Path) -> Features:
 
 
 def _item_columns(features: Features) -> dict[str, Any]:
+    """Return the item values of features as Parquet columns by name."""
     columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]
@@ -386,6 +408,7 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mappi
 
 
 def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """Read the columns of a Parquet file as an Arrow table, with its offsets validated."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, columns=columns, partitioning=None)
@@ -394,6 +417,7 @@ def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
 
 
 def _features_from_table(array: np.ndarray, table: Any) -> Features:
+    """Combine an array of features with the item columns of an Arrow table."""
     names = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}
     if "row" not in columns or "split" not in columns:
@@ -407,10 +431,12 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
     return Features(array, columns["row"], columns["split"], columns.get("key"), labels, class_names, **metadata)
 
 
-_FORMATS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
+_READERS_AND_WRITERS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
     ".npz": (_read_npz, _write_npz),
     ".npy": (_read_npy, _write_npy),
     ".parquet": (_read_parquet, _write_parquet),
 }
-SUPPORTED_SUFFIXES = tuple(_FORMATS)
+"""Reader and writer of each file suffix."""
+
+SUPPORTED_SUFFIXES = tuple(_READERS_AND_WRITERS)
 """File suffixes of the supported formats."""

@@ -100,8 +100,8 @@ def mine_hard_negatives(
         anchors[queries.to(anchors.device)],
         candidates[columns.to(anchors.device)],
         rule,
-        excluded=torch.cat(excluded).unique(),
-        least_positive=least,
+        excluded_codes=torch.cat(excluded).unique(),
+        lowest_positive_scores=least,
         seed=seed,
     )
     items_found = torch.where(scores.isnan(), -1, columns[columns_found])
@@ -119,15 +119,22 @@ def _number_distinct_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _search_negatives(
-    queries: Tensor, columns: Tensor, rule: MiningRule, *, excluded: Tensor, least_positive: Tensor, seed: int
+    queries: Tensor,
+    columns: Tensor,
+    rule: MiningRule,
+    *,
+    excluded_codes: Tensor,
+    lowest_positive_scores: Tensor,
+    seed: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the negatives of each query, ``(q, k)``, and their scores, NaN where there is none.
 
-    Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors. `excluded` has the sorted codes, query times c plus
-    column, of pairs that are no negatives; `least_positive`, ``(q,)``, the lowest score of the positives of each query.
+    Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors. `excluded_codes` has the sorted codes, query times c
+    plus column, of pairs that are no negatives; `lowest_positive_scores`, ``(q,)``, the lowest score of the positives
+    of each query.
     """
     total = len(columns)
-    most_positives = int((excluded // total).bincount().max())
+    most_positives = int((excluded_codes // total).bincount().max())
     last = rule.resolve_range_max(most_positives)
     positions, scores = [], []
     for first in range(0, len(queries), max(1, MAX_BLOCK_SIMILARITIES // total)):
@@ -136,8 +143,8 @@ def _search_negatives(
         nearest = (block @ columns.T).topk(min(last + most_positives, total), dim=1)
         similarity, column = (part.cpu() for part in nearest)
         rows = torch.arange(first, first + len(block))[:, None]
-        removed = torch.isin(rows * total + column, excluded)
-        positive = least_positive[rows]
+        removed = torch.isin(rows * total + column, excluded_codes)
+        positive = lowest_positive_scores[rows]
         if rule.absolute_margin is not None:
             removed |= similarity + rule.absolute_margin > positive
         if rule.relative_margin is not None:

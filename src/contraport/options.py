@@ -35,6 +35,7 @@ OptionLifetime = Literal["run", "machine", "call"]
 """Lifetime of an option's value: the whole run, one machine (it may change on resume), or one call."""
 
 MAX_COUNT = 2**31 - 1
+"""Default upper bound of integer options: the largest signed integer of 32 bits."""
 
 REMOVAL_VERSION = "0.3"
 """Version in which deprecated names are removed."""
@@ -53,7 +54,7 @@ def to_config_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """Declaration of one option.
+    """Declaration of one option: name, type, default, check and help.
 
     Attributes:
         name: Keyword in Python, and flag without dashes on the command line.
@@ -439,6 +440,7 @@ def _split_annotation(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ..
 
 
 def _matches_special_form(value: Any, form: Any, *, match_any: bool) -> bool:
+    """Return whether a value matches `Any`, a `Literal` or a list type."""
     if form is Any:
         return match_any
     parts = get_args(form)
@@ -473,13 +475,14 @@ _TYPE_DESCRIPTIONS = {
     Path: "a path",
     Any: "an object",
 }
+"""Words for a type in messages."""
 
 
-GETTING_STARTED = "getting started"
-TRAIN_AND_EVALUATE = "train and evaluate"
-USE_ENCODER = "use a trained encoder"
-PAIRS = "pairs"
-COMMAND_GROUPS = (GETTING_STARTED, TRAIN_AND_EVALUATE, USE_ENCODER, PAIRS)
+GETTING_STARTED_GROUP = "getting started"
+TRAIN_AND_EVALUATE_GROUP = "train and evaluate"
+USE_ENCODER_GROUP = "use a trained encoder"
+PAIRS_GROUP = "pairs"
+COMMAND_GROUPS = (GETTING_STARTED_GROUP, TRAIN_AND_EVALUATE_GROUP, USE_ENCODER_GROUP, PAIRS_GROUP)
 """Headings of this package's commands in `contraport --help`, in order."""
 
 COMMAND_EXTRAS = "train,report"
@@ -488,7 +491,7 @@ COMMAND_EXTRAS = "train,report"
 
 @dataclass(frozen=True)
 class Command(Generic[P]):
-    """Declaration of a command.
+    """Declaration of a command of the command line: options, function, help.
 
     Attributes:
         options_class: Dataclass of the options of the command.

@@ -63,13 +63,13 @@ class RampSchedule:
         return self.start + (self.end - self.start) * progress
 
 
-def parse_schedule_parts(argument: str, text: float | str) -> tuple[float, float, str]:
+def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, float, str]:
     """Parse a schedule ``"start:end:shape"``, ``"start:end"`` or a single number into start, end and shape.
 
     Raises:
         UsageError: another format, or an unknown shape; the message names the argument.
 
-    >>> parse_schedule_parts("temperature", "0.5:0.1:linear"), parse_schedule_parts("momentum", 0.99)
+    >>> parse_start_end_shape("temperature", "0.5:0.1:linear"), parse_start_end_shape("momentum", 0.99)
     ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
     """
     words = str(text).split(":")
@@ -126,7 +126,7 @@ def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224
     """
-    start, end, shape = parse_schedule_parts("temperature", text)
+    start, end, shape = parse_start_end_shape("temperature", text)
     for value in (start, end):
         check_positive("temperature", value)
     return RampSchedule(start, end, steps, shape, geometric=True)
@@ -143,6 +143,6 @@ def parse_momentum_schedule(text: float | str, steps: int) -> RampSchedule:
     >>> [round(parse_momentum_schedule("0.9:1:cosine", steps=10).value(step), 3) for step in (0, 5, 10, 99)]
     [0.9, 0.95, 1.0, 1.0]
     """
-    start, end, shape = parse_schedule_parts("momentum", text)
+    start, end, shape = parse_start_end_shape("momentum", text)
     check(0 <= start < 1 and 0 <= end <= 1, f"momentum: must be between 0 and 1, and start below 1, got {text!r}.")
     return RampSchedule(start, end, steps, shape)

@@ -10,7 +10,7 @@ import torch
 
 from contraport.errors import UsageError
 
-_FIXED_SEEDS = {"data.split": 0}
+_FIXED_SEED_BY_PURPOSE = {"data.split": 0}
 """Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
 
 
@@ -28,8 +28,8 @@ def derive_seed(purpose: str, *keys: Any) -> int:
     >>> derive_seed("step", 0, 1) == derive_seed("step", 0, 1), derive_seed("step", 0) == derive_seed("data.order", 0)
     (True, False)
     """
-    if purpose in _FIXED_SEEDS and not keys:
-        return _FIXED_SEEDS[purpose]
+    if purpose in _FIXED_SEED_BY_PURPOSE and not keys:
+        return _FIXED_SEED_BY_PURPOSE[purpose]
     for key in keys:
         if not isinstance(key, int | np.integer):
             raise UsageError(f"seed: must be an integer, got {key!r}.")

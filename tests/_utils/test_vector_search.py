@@ -41,7 +41,7 @@ def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     values = F.normalize(torch.eye(3).repeat_interleave(torch.tensor([20_000, 5_000, 7]), 0), dim=1)
     search = make_search(values, torch.arange(len(values)))
     assert int(search._sizes.max()) <= MAX_CELL_ROWS
-    compared = [len(rows) for rows in search._iterate_candidate_rows()]
+    compared = [len(rows) for rows in search._iter_candidate_rows_by_cell()]
     assert min(compared) >= MIN_CANDIDATE_ROWS
     assert max(compared) < MIN_CANDIDATE_ROWS + MAX_CELL_ROWS
     found = search.find_nearest(values[[0, 20_000, 25_000]], 5)
@@ -54,7 +54,7 @@ def test_largest_products_in_tiles_equal_those_at_once(monkeypatch: pytest.Monke
     generator = torch.Generator().manual_seed(0)
     queries, values = torch.randn(37, 4, generator=generator), torch.randn(300, 4, generator=generator)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", keys)
-    monkeypatch.setattr(vector_search, "MAX_TILE_VALUES", 400)
+    monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 400)
     products, positions = find_largest_products(queries, values, count)
     expected = (queries @ values.T).topk(count, dim=1)
     assert torch.equal(positions, expected.indices)

@@ -17,7 +17,7 @@ from tests.comparison.test_compare import SMALL, count_trainings
 from tests.errors import raises_usage_error
 
 from contraport import compare
-from contraport._utils.files import write_arrays
+from contraport._utils.files import write_npz
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
     _build_trial_records,
@@ -44,7 +44,7 @@ THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["k
 def judged(job: CellJob) -> JobResult:
     """Return what is found of a job, and write what its run keeps of each test item."""
     run = RunFolder.create(job.run_folder, {"data": "digits"}, overwrite=True)
-    write_arrays(run.items_path, {"knn": np.arange(20) % 4 > 0})
+    write_npz(run.items_path, {"knn": np.arange(20) % 4 > 0})
     return {"measures": ["knn"], "values": {"knn": 0.75}, "took": 1.0}
 
 

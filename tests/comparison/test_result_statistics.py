@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from contraport._utils.files import write_arrays
+from contraport._utils.files import write_npz
 from contraport.comparison.grid import Claim, Grid
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import build_cell_job
@@ -55,7 +55,7 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
         )
         hits = np.arange(200) < round(200 * known[cell.seed])
         hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
-        write_arrays(run.items_path, {measure if items else "another": hits})
+        write_npz(run.items_path, {measure if items else "another": hits})
         found[cell.row.name, cell.column.name, cell.seed] = job, {"values": {measure: known[cell.seed]}}
     return found
 
@@ -170,7 +170,7 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
     expected = paired_difference(*both, items("rince"), items("info-nce")).with_interval()
     assert entry.difference == pytest.approx(expected)
     job, _ = results["rince", "digits, plain", 3]
-    write_arrays(RunFolder(job.run_folder).items_path, {"knn": np.ones(7)})
+    write_npz(RunFolder(job.run_folder).items_path, {"knn": np.ones(7)})
     _, entry = build_entries(grid, results)
     assert entry.difference == pytest.approx(paired_difference(*both).with_interval()), (
         "of unequal numbers of items none are known"

@@ -65,7 +65,7 @@ def test_full_disk_leaves_the_previous_evaluation(tmp_path: Path, monkeypatch: p
     run = make_run(tmp_path / "run", vector_model())
     evaluate(run, data=(vectors(60, 3), vectors(30, 3)), neighbors=3, progress=False)
     before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
-    for name in ("write_json", "write_arrays"):
+    for name in ("write_json", "write_npz"):
         monkeypatch.setattr(module, name, limited(getattr(module, name)))
     with raises_usage_error("run.not_writable", run.path):
         evaluate(run, data=(vectors(90, 3), vectors(31, 3)), neighbors=3, progress=False)

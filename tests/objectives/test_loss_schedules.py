@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport import Loosen, TemperatureSchedule, Tighten
 from contraport.objectives.loss_schedules import parse_constraint_schedule
-from contraport.schedules import parse_schedule_parts
+from contraport.schedules import parse_start_end_shape
 
 
 def test_temperature_goes_from_start_to_end_and_stays():
@@ -79,10 +79,10 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
         (lambda: Tighten(0), "every.invalid", ""),
         (lambda: TemperatureSchedule.parse("0.5:0", 10), "temperature.invalid", ""),
         (lambda: TemperatureSchedule.parse("nan", 10), "temperature.invalid", ""),
-        (lambda: parse_schedule_parts("heat", "0.5:"), "heat.format", ""),
-        (lambda: parse_schedule_parts("heat", ""), "heat.format", ""),
-        (lambda: parse_schedule_parts("heat", "1:2:linear:3"), "heat.format", ""),
-        (lambda: parse_schedule_parts("heat", "1:2:liner"), "heat.unknown", "'linear'"),
+        (lambda: parse_start_end_shape("heat", "0.5:"), "heat.format", ""),
+        (lambda: parse_start_end_shape("heat", ""), "heat.format", ""),
+        (lambda: parse_start_end_shape("heat", "1:2:linear:3"), "heat.format", ""),
+        (lambda: parse_start_end_shape("heat", "1:2:liner"), "heat.unknown", "'linear'"),
         (lambda: parse_constraint_schedule("tighten:every=1.5", 1), "constraint.every", ""),
         (lambda: parse_constraint_schedule("relax:each=3", 1), "constraint.unknown", "'each'"),
         (lambda: parse_constraint_schedule("relax:3", 1), "constraint.bad_setting", ""),

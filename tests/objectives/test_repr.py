@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import contraport.theory  # noqa: F401  (all that there are)
-from contraport._utils.html_repr import ReprMixin
+from contraport._utils.html_repr import NonDefaultsReprMixin
 
 
 def all_below(kind):
@@ -13,7 +13,8 @@ def all_below(kind):
 
 
 ANSWERS = sorted(
-    (one for one in all_below(ReprMixin) if one.__module__.startswith("contraport.")), key=lambda one: one.__name__
+    (one for one in all_below(NonDefaultsReprMixin) if one.__module__.startswith("contraport.")),
+    key=lambda one: one.__name__,
 )
 
 

@@ -16,7 +16,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport import plots
-from contraport._utils.files import write_arrays
+from contraport._utils.files import write_npz
 from contraport.errors import UsageError
 from contraport.plots.feature_plots import place_class_names
 from contraport.runs import RunFolder
@@ -27,7 +27,7 @@ def make_run(tmp_path, name="one", metrics=True, **samples):
     if metrics:
         run.write_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
     if samples:
-        write_arrays(run.samples_path, samples)
+        write_npz(run.samples_path, samples)
     return run
 
 

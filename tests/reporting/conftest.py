@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contraport._utils.files import write_arrays, write_json
+from contraport._utils.files import write_json, write_npz
 from contraport.runs import Run, RunFolder
 
 Maker = Callable[..., Run]
@@ -107,7 +107,7 @@ def make_run(tmp_path: Path) -> Maker:
             samples["plan_epochs"] = np.arange(1, kept + 2)
             samples["plans"] = np.stack([*earlier, plan])
             samples["targets"] = np.stack([target] * (kept + 1))
-        write_arrays(run.samples_path, samples)
+        write_npz(run.samples_path, samples)
         if audited:
             scores = np.linspace(0, 1, 60)
             found = {"scores": scores, "mismatched": scores[:30] / 3, "fdr": scores, "kept": scores > 0.2}
@@ -117,7 +117,7 @@ def make_run(tmp_path: Path) -> Maker:
                 pictures = generator.integers(0, 255, (10, 3, 8, 8), dtype=np.uint8)
                 texts = np.array([f"<b>pair {k}" for k in range(10)])
                 seen = {"worst": np.arange(10), "worst_1": pictures, "worst_2": texts, "worst_better": texts}
-                write_arrays(run.samples_path, samples | seen | {"worst_views": np.array(["image", "text"])})
+                write_npz(run.samples_path, samples | seen | {"worst_views": np.array(["image", "text"])})
             run.save_arrays(run.pairs_path, found | {name: np.array(number) for name, number in numbers.items()})
         return run
 

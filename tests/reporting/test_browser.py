@@ -9,7 +9,7 @@ import pytest
 from tests.accessible import faults, unseen_focus
 from tests.browser import CHROMIUM, Browser
 
-from contraport._utils.files import write_arrays, write_json
+from contraport._utils.files import write_json, write_npz
 from contraport.reporting import report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
@@ -184,7 +184,7 @@ def test_untrusted_names_run_no_code(browser, make_run, tmp_path) -> None:
     attack = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
     run = make_run("<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"), kept=2)
     texts = make_run("texts", images=False)
-    write_arrays(texts.samples_path, texts.page_arrays() | {"texts": np.array([attack] * 30)})
+    write_npz(texts.samples_path, texts.page_arrays() | {"texts": np.array([attack] * 30)})
     browser.open(report([run, texts], out=tmp_path / "page.html"))
     assert browser.messages == []
     assert attack in text(browser, "[data-strip='map-1']")

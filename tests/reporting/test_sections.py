@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contraport._utils.files import write_arrays, write_json
+from contraport._utils.files import write_json, write_npz
 from contraport.auditing.pairs.noise_rate import estimate_fdr
 from contraport.plots.curves import MAX_POINTS_PER_LINE
 from contraport.plots.figure_setup import class_colors
@@ -105,7 +105,7 @@ def test_slider_has_all_snapshots(make_run) -> None:
 
 def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
+    write_npz(made.samples_path, made.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     builder = builder_of(made)
     (one,) = build_plans_section(builder).template_variables["plans"]
     assert not one["last_snapshot"].excludes_self_pairs
@@ -125,7 +125,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     half[0] /= 2
 
     def summarize(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
-        write_arrays(made.samples_path, made.page_arrays() | {"plan": plan, "target": target})
+        write_npz(made.samples_path, made.page_arrays() | {"plan": plan, "target": target})
         builder = builder_of(made)
         values = build_plans_section(builder).template_variables
         (one,) = values["plans"]
@@ -158,7 +158,7 @@ def test_changing_targets_are_stored_per_epoch(make_run) -> None:
     made = make_run(kept=1)
     samples = made.page_arrays()
     samples["targets"][1] = samples["targets"][0].T / 2
-    write_arrays(made.samples_path, samples)
+    write_npz(made.samples_path, samples)
     builder = builder_of(made)
     build_plans_section(builder)
     assert len(builder.script_data["plans"]["plan-0"]["targets"]) == 2
@@ -290,7 +290,7 @@ def test_raw_inputs_with_value_zero_are_drawn(make_run) -> None:
 def test_points_are_colored_by_available_data(make_run) -> None:
     made = make_run()
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
-    write_arrays(made.samples_path, made.page_arrays() | domains)
+    write_npz(made.samples_path, made.page_arrays() | domains)
     builder = builder_of(made)
     values = build_embedding_map_section(builder).template_variables
     assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
@@ -318,7 +318,7 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
     assert all(near["is_same_class"] is None for _, row in strips["rows"] for near in row)
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
-    write_arrays(made.samples_path, made.page_arrays() | {"neighbors": after})
+    write_npz(made.samples_path, made.page_arrays() | {"neighbors": after})
     assert build_neighbors_section(builder_of(made)).template_variables["strips"][0][
         "same_class_share"
     ] == pytest.approx(0.5)
@@ -328,7 +328,7 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
 
 def test_texts_are_shown_verbatim(make_run) -> None:
     made = make_run(images=False)
-    write_arrays(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
+    write_npz(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     builder = builder_of(made)
     (strips,) = build_neighbors_section(builder).template_variables["strips"]
     assert [near["text"] for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
@@ -366,13 +366,13 @@ def test_confusion_rows_are_true_classes() -> None:
 
 def test_class_without_a_name_is_called_by_its_number(make_run) -> None:
     made = make_run()
-    write_arrays(
+    write_npz(
         made.samples_path, made.page_arrays() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])}
     )
     ((_, _, worst, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
     assert worst == ["20% of zero predicted as 3 (2 of 10)"]
     others = {name: of for name, of in made.page_arrays().items() if not name.startswith("mistaken")}
-    write_arrays(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
+    write_npz(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
     ((_, plot, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
     assert plot.label == "nt-xent: no errors."
 
@@ -414,7 +414,7 @@ def test_lists_the_most_confident_errors(make_run) -> None:
 
 def test_errors_are_named_by_their_keys(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.page_arrays() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
+    write_npz(made.samples_path, made.page_arrays() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
     page = render_report(list(load_runs([made])))
     assert '<th scope="row">a/&lt;1&gt;.png</th>' in page
     assert "zero, b.png" in page
@@ -422,7 +422,7 @@ def test_errors_are_named_by_their_keys(make_run) -> None:
 
 def test_plans_have_the_view_names_of_the_data(make_run) -> None:
     made, given = make_run(), make_run("given")
-    write_arrays(given.samples_path, given.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])})
+    write_npz(given.samples_path, given.page_arrays() | {"plan_view_names": np.array(["photo", "a<very long name"])})
     builder = builder_of(made, given)
     build_plans_section(builder)
     ticks = [builder.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
@@ -432,18 +432,18 @@ def test_plans_have_the_view_names_of_the_data(make_run) -> None:
 
 def test_map_ratio_follows_the_points(make_run) -> None:
     wide, one_place = make_run("wide"), make_run("place")
-    write_arrays(wide.samples_path, wide.page_arrays() | {"points": np.array([[0.0, 0.0], [3.0, 2.0]] * 15)})
-    write_arrays(one_place.samples_path, one_place.page_arrays() | {"points": np.zeros((30, 2))})
+    write_npz(wide.samples_path, wide.page_arrays() | {"points": np.array([[0.0, 0.0], [3.0, 2.0]] * 15)})
+    write_npz(one_place.samples_path, one_place.page_arrays() | {"points": np.zeros((30, 2))})
     very, high = make_run("very"), make_run("high")
     for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
-        write_arrays(run.samples_path, run.page_arrays() | {"points": np.array([[0.0, 0.0], end] * 15)})
+        write_npz(run.samples_path, run.page_arrays() | {"points": np.array([[0.0, 0.0], end] * 15)})
     maps = build_embedding_map_section(builder_of(wide, one_place, very, high)).template_variables["maps"]
     assert [plot.aspect_ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
 
 
 def test_points_have_the_color_of_their_class(make_run) -> None:
     made, labels = make_run(), np.arange(30) % 3
-    write_arrays(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
+    write_npz(made.samples_path, made.page_arrays() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
     builder = builder_of(made)
     values = build_embedding_map_section(builder).template_variables
     (*of_classes, ring), colors = builder.plots["map-0"]["data"], class_colors(3)
@@ -457,7 +457,7 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
     assert values["legends"] == [("digits", list(zip(("zero", "one", "two"), colors, strict=True)))]
     single, many = make_run("single"), make_run("many", class_names=tuple(map(str, range(25))))
     one_class = {"points": np.eye(2), "labels": np.zeros(2, int), "class_names": np.array(["zero"])}
-    write_arrays(single.samples_path, one_class)
+    write_npz(single.samples_path, one_class)
     builder = builder_of(single, many)
     build_embedding_map_section(builder)
     assert [builder.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
@@ -476,7 +476,7 @@ def test_neighbors_lead_depends_on_the_classes(make_run) -> None:
     text = "nearest neighbors of some test items"
     assert f"{text}, each of another class." in render_report(load_runs([make_run("three")]))
     one = make_run("one")
-    write_arrays(one.samples_path, one.page_arrays() | {"labels": np.zeros(30, int)})
+    write_npz(one.samples_path, one.page_arrays() | {"labels": np.zeros(30, int)})
     assert f"{text}." in render_report(load_runs([one]))
     assert f"{text}." in render_report(load_runs([make_run("none", labels=False)]))
 
@@ -502,7 +502,7 @@ def test_plan_caption_names_the_epoch_if_several(make_run) -> None:
 def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
-    write_arrays(made.samples_path, made.page_arrays() | {"confusion": counts})
+    write_npz(made.samples_path, made.page_arrays() | {"confusion": counts})
     ((_, plot, worst, *_),) = build_confusion_section(builder_of(made)).template_variables["entries"]
     assert plot is None
     assert len(worst) == 12
@@ -514,7 +514,7 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     made = make_run()
     labels = np.array([0, 0, 1])
     cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
-    write_arrays(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
+    write_npz(made.samples_path, made.page_arrays() | {"cosines": cosines, "cosine_labels": labels})
     (one,) = build_geometry_section(builder_of(made)).template_variables["cosines"]
     assert (one["within"], one["between"]) == (pytest.approx(0.8), pytest.approx(0.2))
 
@@ -524,10 +524,8 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     cosines = np.full((6, 6), -0.85)
     np.fill_diagonal(cosines, 1)
     cosines[0, 1] = -0.99
-    write_arrays(
-        low.samples_path, low.page_arrays() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])}
-    )
-    write_arrays(even.samples_path, even.page_arrays() | {"cosines": np.ones((30, 30))})
+    write_npz(low.samples_path, low.page_arrays() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])})
+    write_npz(even.samples_path, even.page_arrays() | {"cosines": np.ones((30, 30))})
     builder = builder_of(low, even)
     assert build_geometry_section(builder).template_variables["lowest"] == pytest.approx(-1.0)
     assert build_geometry_section(builder_of(even)).template_variables["lowest"] == 0.9
@@ -542,7 +540,7 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
 
 def test_alignment_path_starts_open_and_ends_large(make_run) -> None:
     made = make_run()
-    write_arrays(made.samples_path, made.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
+    write_npz(made.samples_path, made.page_arrays() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
     builder = builder_of(made)
     values = build_geometry_section(builder).template_variables
     (path,) = builder.plots["sphere"]["data"]
@@ -644,7 +642,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
 
 def test_pairs_without_stored_previews_are_shown_by_index(make_run) -> None:
     made = make_run(audited=True)
-    write_arrays(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
+    write_npz(made.samples_path, made.page_arrays() | {"worst": np.arange(10)[::-1]})
     builder = builder_of(made)
     (one,) = build_pair_audit_section(builder).template_variables["audits"]
     assert one["lowest_pairs"][0]["previews"] is None
@@ -655,7 +653,7 @@ def test_pairs_without_stored_previews_are_shown_by_index(make_run) -> None:
 def test_nonfinite_losses_are_no_coloring(make_run, wrong) -> None:
     run = make_run()
     samples = run.page_arrays()
-    write_arrays(run.samples_path, {**samples, "losses": np.where(np.arange(30) == 3, wrong, samples["losses"])})
+    write_npz(run.samples_path, {**samples, "losses": np.where(np.arange(30) == 3, wrong, samples["losses"])})
     assert 'value="loss"' not in render_report(load_runs([run]))
-    write_arrays(run.samples_path, samples)
+    write_npz(run.samples_path, samples)
     assert 'value="loss"' in render_report(load_runs([run]))

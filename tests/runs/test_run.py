@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.errors import raises_usage_error
 
-from contraport._utils.files import atomic_write, write_arrays, write_json, write_text
+from contraport._utils.files import atomic_write, write_json, write_npz, write_text
 from contraport.errors import UsageError
 from contraport.runs import Run, RunFolder
 from contraport.training.config import Settings
@@ -114,7 +114,7 @@ def test_corrupt_model_is_told(run: RunFolder) -> None:
 
 
 def test_arrays_and_text_come_back(run: RunFolder) -> None:
-    write_arrays(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
+    write_npz(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
     samples = run.page_arrays()
     assert np.array_equal(samples["points"], np.eye(2))
     assert samples["class_names"].tolist() == ["a", "ü"]

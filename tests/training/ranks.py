@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from contraport.data import build_loader, from_arrays, from_stream, local_share
 from contraport.data.streams import StreamReadError
-from contraport.distributed import any_process, broadcast_object, first_non_none, is_main_process, propagate_errors
+from contraport.distributed import (
+    any_process,
+    broadcast_object,
+    first_non_none_across_ranks,
+    is_main_process,
+    propagate_errors,
+)
 from contraport.errors import UsageError
 from contraport.training import train
 from contraport.training.parallelism import convert_sync_batch_norm
@@ -158,7 +164,8 @@ def agree_and_fail(rank: int, report: Report) -> None:
     found = {
         "the first": is_main_process() == (rank == 0),
         "from the first": broadcast_object(f"rank {rank}") == "rank 0",
-        "anyone's": (first_non_none("mine" if rank == 1 else None), first_non_none(None)) == ("mine", None),
+        "anyone's": (first_non_none_across_ranks("mine" if rank == 1 else None), first_non_none_across_ranks(None))
+        == ("mine", None),
         "anywhere": any_process(rank == 1, False, True) == (True, False, True),
     }
     for failing in ([], [0], [2], [1, 2]):

@@ -19,6 +19,7 @@ from contraport._utils.locks import lock_folder
 from contraport.errors import report_write_errors
 
 CACHE_KEY_FILE = "made_of.json"
+"""Name of the file in a cache folder that holds the key of its arrays."""
 
 
 def load_or_build_arrays(
@@ -26,7 +27,7 @@ def load_or_build_arrays(
     key: Mapping[str, Any],
     fill: Callable[[Sequence[np.ndarray]], None],
     *,
-    what: str,
+    description: str,
     argument: str,
     log: logging.Logger,
 ) -> tuple[np.ndarray, ...]:
@@ -34,38 +35,38 @@ def load_or_build_arrays(
 
     Args:
         folder: cache folder.
-        key: the key, as in `open_arrays`.
+        key: the key, as in `open_cached_arrays`.
         fill: fills empty, memory-mapped arrays.
-        what: name of the arrays in the log.
+        description: name of the arrays in the log.
         argument: name of the option that gives the folder, for errors.
         log: logger for where the arrays are and why they are computed again.
 
     Raises:
         UsageError: the folder cannot be written to.
     """
-    arrays, reason = open_arrays(folder, key)
+    arrays, reason = open_cached_arrays(folder, key)
     if arrays is not None:
-        log.info("%s are those in %s", what, folder)
+        log.info("%s are those in %s", description, folder)
         return arrays
     if reason:
-        log.warning("%s in %s are made again: %s", what, folder, reason)
+        log.warning("%s in %s are made again: %s", description, folder, reason)
     with lock_folder(folder, "train", argument=argument, wait=True), report_write_errors(argument, folder):
-        arrays, _ = open_arrays(folder, key)  # another process may have made them meanwhile
+        arrays, _ = open_cached_arrays(folder, key)  # another process may have made them meanwhile
         if arrays is None:
-            with create_arrays(folder, key) as empty:
+            with create_cached_arrays(folder, key) as empty:
                 fill(empty)
-            arrays, reason = open_arrays(folder, key)
+            arrays, reason = open_cached_arrays(folder, key)
         if arrays is None:
             raise OSError(reason)
     return arrays
 
 
-def array_path(folder: Path, view: int) -> Path:
+def cached_array_path(folder: Path, view: int) -> Path:
     """Return the path of the cached array of a view."""
     return folder / f"view{view}.npy"
 
 
-def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
+def open_cached_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
     """Open the arrays of a cache folder, or return the reason why they cannot be used.
 
     Args:
@@ -84,7 +85,7 @@ def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray,
         differing = [name for name in key if saved.get(name) != key[name]]
         if differing:
             return None, f"they are of other {' and '.join(differing)}"
-        arrays = tuple(np.load(array_path(folder, view), mmap_mode="c") for view in range(len(key["shapes"])))
+        arrays = tuple(np.load(cached_array_path(folder, view), mmap_mode="c") for view in range(len(key["shapes"])))
         valid = all(
             list(array.shape) == shape and array.dtype.name == key["dtype"]
             for array, shape in zip(arrays, key["shapes"], strict=True)
@@ -100,7 +101,7 @@ def cache_bytes_needed(key: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def create_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
+def create_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
     """Context manager: yield empty memory-mapped arrays to fill, which replace the cached ones if the block succeeds.
 
     Raises:
@@ -113,7 +114,7 @@ def create_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.
     with ExitStack() as stack:
         arrays = []
         for view, shape in enumerate(key["shapes"]):
-            temporary = stack.enter_context(atomic_write(array_path(folder, view)))
+            temporary = stack.enter_context(atomic_write(cached_array_path(folder, view)))
             arrays.append(create_memmap(temporary, shape, key["dtype"]))
         yield arrays
         for array in arrays:

@@ -26,10 +26,16 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 CHECKSUM_SUFFIX = ".sha256"
+"""Suffix of the checksum file, added to the name of the file."""
 
 _CHUNK_BYTES = 2**20
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
+"""Number of zeros written at a time where the file system cannot reserve space."""
+
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of a cell that a spreadsheet takes for a formula."""
+
+_SIGNED_NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
+"""Pattern of a number with a sign, which is no formula."""
 
 
 @contextmanager
@@ -93,7 +99,7 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write a compressed `.npz` file atomically."""
     with atomic_write(path) as temporary:
         np.savez_compressed(temporary, allow_pickle=False, **arrays)
@@ -173,12 +179,14 @@ def _move_into_place(temporary: Path, path: Path) -> None:
 
 
 def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write heading and rows as CSV lines, with formulas escaped."""
     lines = csv.writer(file, lineterminator="\n")
     lines.writerows(map(_escape_formula, row) for row in chain([heading], rows))
 
 
 def _escape_formula(value: object) -> object:
-    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
+    """Put an apostrophe before a text that a spreadsheet would run as a formula; return other values as they are."""
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) and not _SIGNED_NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
 
@@ -199,6 +207,7 @@ def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:
 
 
 def _sha256(path: Path) -> str:
+    """Return the SHA-256 checksum of a file, as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

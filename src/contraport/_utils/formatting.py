@@ -10,22 +10,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
+_USES_FLAG_STYLE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
+"""Whether messages show options as command-line flags rather than Python keywords."""
 
 
 @contextmanager
 def use_flag_style() -> Iterator[None]:
     """Context manager: format options as command-line flags in all messages of the block."""
-    token = _ON_COMMAND_LINE.set(True)
+    token = _USES_FLAG_STYLE.set(True)
     try:
         yield
     finally:
-        _ON_COMMAND_LINE.reset(token)
+        _USES_FLAG_STYLE.reset(token)
 
 
 def is_flag_style_active() -> bool:
     """Return whether options are currently formatted as command-line flags."""
-    return _ON_COMMAND_LINE.get()
+    return _USES_FLAG_STYLE.get()
 
 
 def format_option_name(option: str) -> str:

@@ -41,18 +41,20 @@ def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Se
 
 
 def _format_cell(tag: str, value: object, columns: int = 1) -> str:
+    """Format a value as an escaped table cell with the tag ``th`` or ``td``, over several columns if needed."""
     span = f' colspan="{columns}"' if columns > 1 else ""
     style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
     return f"<{tag}{span} {style}>{html.escape(str(value))}</{tag}>"
 
 
 def _format_table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
+    """Join formatted rows, with a caption above and notes below, to an HTML table."""
     ends = [f"<tr>{_format_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"
 
 
-class ReprMixin:
+class NonDefaultsReprMixin:
     """Dataclass mixin whose repr shows only the settings that differ from their defaults."""
 
     def __repr__(self) -> str:

@@ -79,6 +79,8 @@ def import_object(location: str) -> Any:
 
 
 class _LazyModule:
+    """Stand-in for a module, which is imported when an attribute is first read."""
+
     def __init__(self, name: str) -> None:
         self._name = name
 

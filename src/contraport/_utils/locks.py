@@ -30,6 +30,7 @@ from contraport.errors import (
 )
 
 LOCK_FILE = "lock.json"
+"""Default name of the lock file in a locked folder."""
 
 HEARTBEAT_SECONDS = 20.0
 """Interval of the heartbeat, seconds."""
@@ -86,6 +87,7 @@ class _Lock:
         self._released = threading.Event()
 
     def acquire(self, *, wait: bool) -> None:
+        """Create the lock file and start the heartbeat; raise `FolderInUseError` if it is held, unless `wait`."""
         message = ""
         while True:
             try:
@@ -110,6 +112,7 @@ class _Lock:
         self._heartbeat.start()
 
     def release(self) -> None:
+        """Stop the heartbeat, and remove the lock file if it is still this one."""
         self._released.set()
         self._heartbeat.join()
         with suppress(OSError, UsageError):  # a lock that cannot be removed expires with this process
@@ -117,6 +120,7 @@ class _Lock:
                 self._path.unlink()
 
     def _send_heartbeats(self) -> None:
+        """Touch the lock file at regular intervals until the lock is released; runs in a thread."""
         while not self._released.wait(HEARTBEAT_SECONDS):
             try:
                 os.utime(self._path)
@@ -165,6 +169,7 @@ class _Lock:
 
 
 def _describe_this_process() -> dict[str, Any]:
+    """Return what a lock file states about its process: host, pid, start, machine and a random token."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -211,6 +216,7 @@ def _process_start_time(pid: int) -> str | None:
 
 
 def _read_lock(path: Path, argument: str) -> str | None:
+    """Return the content of a lock file, or None if there is none."""
     try:
         check_regular_file(argument, path)
         return path.read_text("utf-8", errors="replace")
@@ -220,6 +226,7 @@ def _read_lock(path: Path, argument: str) -> str | None:
 
 
 def _parse_owner(text: str) -> dict[str, Any]:
+    """Parse the process in a lock file; an empty dict if the file is incomplete."""
     try:
         owner = json.loads(text)
     except ValueError:  # being written, or cut short by a full disk

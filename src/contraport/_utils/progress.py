@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
@@ -71,7 +71,7 @@ class ProgressBars:
             if self._shown and self._open == 0:  # restores the cursor after Ctrl-C too
                 self._progress.stop()
 
-    def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+    def track(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         """Iterate over items with a progress bar."""
         if not self._shown:
             yield from items

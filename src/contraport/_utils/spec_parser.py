@@ -25,7 +25,7 @@ class NameWithSettings(NamedTuple):
 
 
 def parse_spec(
-    argument: str, text: object, valid: Mapping[str, Iterable[str]], *, default_setting: Mapping[str, str] | None = None
+    argument: str, text: object, valid: Mapping[str, Iterable[str]], *, unnamed_setting: Mapping[str, str] | None = None
 ) -> NameWithSettings:
     """Parse a name with settings: ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
 
@@ -33,19 +33,19 @@ def parse_spec(
         argument: name of the argument, for errors.
         text: the spec.
         valid: the settings of each valid name.
-        default_setting: by name, the setting whose value may come first without ``setting=``.
+        unnamed_setting: by name, the setting whose value may come first without ``setting=``.
 
     Raises:
         UsageError: a name is unknown, a setting is given twice, or the text after the colon is not a setting.
 
     >>> parse_spec("constraint", "balanced:iterations=5", {"rows": (), "balanced": ("iterations", "tolerance")})
     NameWithSettings(name='balanced', settings={'iterations': 5})
-    >>> parse_spec("augment", "noise:0.2", {"noise": ("strength",)}, default_setting={"noise": "strength"})
+    >>> parse_spec("augment", "noise:0.2", {"noise": ("strength",)}, unnamed_setting={"noise": "strength"})
     NameWithSettings(name='noise', settings={'strength': 0.2})
     """
     name, _, rest = str(text).partition(":")
     check_name(argument, name, valid)
-    names, first = list(valid[name]), (default_setting or {}).get(name)
+    names, first = list(valid[name]), (unnamed_setting or {}).get(name)
     settings: dict[str, int | float | str] = {}
     for position, part in enumerate(split_at_unquoted_commas(rest)):
         key, equals, value = part.partition("=")
@@ -84,7 +84,7 @@ def build_from_spec(
     parameters = {name: list(inspect.signature(one).parameters) for name, one in classes.items()}
     name, settings = parse_spec(argument, text, parameters)
     options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
-    options |= {key: _BOOLEANS.get(str(value), value) for key, value in settings.items()}
+    options |= {key: _BOOLEAN_BY_TEXT.get(str(value), value) for key, value in settings.items()}
     try:
         return classes[name](**options)
     except UsageError as error:  # the class names its parameter; add the option
@@ -97,7 +97,7 @@ def split_at_unquoted_commas(text: str) -> list[str]:
     >>> split_at_unquoted_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
     ["gca-ince:target='domains:alpha=0.5,beta=0'", 'info-nce']
     """
-    return _PART.findall(text)
+    return _PART_BETWEEN_COMMAS.findall(text)
 
 
 def strip_quotes(text: str) -> str:
@@ -105,8 +105,8 @@ def strip_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-_BOOLEANS = {"true": True, "false": False}
-_PART = re.compile(r"""(?:'[^']*'|"[^"]*"|[^,])+""")
+_BOOLEAN_BY_TEXT = {"true": True, "false": False}
+_PART_BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^,])+""")  # a comma within quotes separates nothing
 
 
 def parse_number_or_text(value: str) -> int | float | str:

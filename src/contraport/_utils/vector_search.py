@@ -21,11 +21,11 @@ MAX_CELL_ROWS = 512
 MIN_CANDIDATE_ROWS = 4_096
 """Minimum number of rows that a query is compared with; all rows if there are fewer."""
 
-MAX_BRANCHES = 64
+MAX_CLUSTERS_PER_SPLIT = 64
 """Maximum number of clusters of one k-means split, whose time grows with it; clusters that are too large are split
 again."""
 
-SAMPLE_PER_BRANCH = 32
+SAMPLED_ROWS_PER_CLUSTER = 32
 """Number of sampled rows per cluster to which k-means is fitted."""
 
 KMEANS_ITERATIONS = 4
@@ -34,7 +34,7 @@ KMEANS_ITERATIONS = 4
 MAX_TILE_KEYS = 2**13
 """Maximum number of keys of a tile of an exact search."""
 
-MAX_TILE_VALUES = 2**21
+MAX_TILE_PRODUCTS = 2**21
 """Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
 
 
@@ -48,7 +48,7 @@ def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Te
     """
     largest = queries.new_full((len(queries), count), -torch.inf)
     positions = torch.zeros_like(largest, dtype=torch.int64)
-    height = max(1, MAX_TILE_VALUES // min(len(keys), MAX_TILE_KEYS))
+    height = max(1, MAX_TILE_PRODUCTS // min(len(keys), MAX_TILE_KEYS))
     for first in range(0, len(queries), height):
         part = slice(first, first + height)
         block, best, places = queries[part], largest[part], positions[part]
@@ -89,19 +89,19 @@ class CellSearch:
             queries: unit vectors, ``(q, d)``.
             count: number of rows, at most `MIN_CANDIDATE_ROWS` and the number of rows searched.
         """
-        blocks = queries.split(max(1, MAX_TILE_VALUES // len(self._cells)))
+        blocks = queries.split(max(1, MAX_TILE_PRODUCTS // len(self._cells)))
         cell_of_query = torch.cat([(block @ self._centers.T).argmax(dim=1) for block in blocks])
         nearest = torch.empty(len(queries), count, dtype=torch.int64, device=queries.device)
         order = cell_of_query.argsort(stable=True)
         sizes = cell_of_query.bincount(minlength=len(self._cells))
-        for members, compared in zip(order.split(sizes.tolist()), self._iterate_candidate_rows(), strict=True):
+        for members, compared in zip(order.split(sizes.tolist()), self._iter_candidate_rows_by_cell(), strict=True):
             others = self._values.index_select(0, compared) if len(members) > 0 else None
-            for part in members.split(MAX_TILE_VALUES // len(compared)):
+            for part in members.split(MAX_TILE_PRODUCTS // len(compared)):
                 if others is not None:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
-    def _iterate_candidate_rows(self) -> Iterator[Tensor]:
+    def _iter_candidate_rows_by_cell(self) -> Iterator[Tensor]:
         """Yield the candidate neighbors of the queries in each cell: the rows of the cell and of the nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
@@ -120,7 +120,7 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
         if len(part) <= MAX_CELL_ROWS:
             cells.append(part)
             continue
-        number = min(MAX_BRANCHES, math.ceil(2 * len(part) / MAX_CELL_ROWS))
+        number = min(MAX_CLUSTERS_PER_SPLIT, math.ceil(2 * len(part) / MAX_CELL_ROWS))
         labels = _cluster_rows(values, part, number, generator)
         sizes = labels.bincount(minlength=number)
         if int(sizes.max()) == len(part):  # equal rows
@@ -130,14 +130,14 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
     return cells
 
 
-def _cluster_rows(values: Tensor, rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
+def _cluster_rows(values: Tensor, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
     """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample."""
-    drawn = torch.randperm(len(rows), generator=generator)[: SAMPLE_PER_BRANCH * number].to(rows.device)
+    drawn = torch.randperm(len(rows), generator=generator)[: SAMPLED_ROWS_PER_CLUSTER * clusters].to(rows.device)
     sample = values[rows[drawn]]
-    centers = sample[:number]
+    centers = sample[:clusters]
     for _ in range(KMEANS_ITERATIONS):
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
         # A center without rows is left unchanged.
         centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)
-    blocks = rows.split(max(1, MAX_TILE_VALUES // max(number, values.shape[1])))
+    blocks = rows.split(max(1, MAX_TILE_PRODUCTS // max(clusters, values.shape[1])))
     return torch.cat([(values[block] @ centers.T).argmax(dim=1) for block in blocks])

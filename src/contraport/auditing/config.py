@@ -10,7 +10,7 @@ from typing import Any
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import (
     COMMAND_EXTRAS,
-    PAIRS,
+    PAIRS_GROUP,
     BaseOptions,
     Command,
     get_declared_options,
@@ -214,7 +214,7 @@ AUDIT = Command(
     ),
     printer_path="contraport.cli.console:print_audit",
     required_extra=COMMAND_EXTRAS,
-    group=PAIRS,
+    group=PAIRS_GROUP,
     short_help_options=(
         "data",
         "given_views",

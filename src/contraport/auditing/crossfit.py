@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contraport._utils.files import write_arrays
+from contraport._utils.files import write_npz
 from contraport.auditing.pairs.noise_rate import NoiseRate, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
@@ -113,7 +113,7 @@ class CrossFitScores:
         self.scores_by_round[repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
         if self._path is not None:
             with report_write_errors("out", self._path):
-                write_arrays(self._path, {"scores": self.scores_by_round})
+                write_npz(self._path, {"scores": self.scores_by_round})
 
     def _load(self, path: Path) -> None:
         try:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from contraport._utils.files import atomic_write, write_arrays
+from contraport._utils.files import atomic_write, write_npz
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
@@ -80,7 +80,7 @@ def write_clean_data(
             arrays, audited, view = array_files.read_npz("data", str(data)), rows, dataset.view_names[second]
         else:
             arrays, audited, view = _dataset_to_arrays(dataset), np.arange(len(dataset)), f"view{second}"
-        write_arrays(path, _edit_arrays(arrays, RowEdits.from_audit(result, form, audited, len(arrays[view])), view))
+        write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, form, audited, len(arrays[view])), view))
     return path
 
 

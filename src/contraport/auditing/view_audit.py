@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from contraport._utils.files import write_arrays, write_json
+from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import join_names
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
@@ -122,7 +122,7 @@ class ViewAudit:
             views[self.view_names[view]][item] = torch.nan
         labels = {} if dataset.labels is None else {"labels": dataset.labels.numpy()}
         path = folder / "dropped.npz"
-        write_arrays(path, {name: view.numpy() for name, view in views.items()} | labels)
+        write_npz(path, {name: view.numpy() for name, view in views.items()} | labels)
         return path
 
     @property

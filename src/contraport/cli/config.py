@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport.options import (
     COMMAND_EXTRAS,
-    GETTING_STARTED,
+    GETTING_STARTED_GROUP,
     BaseOptions,
     Command,
     int_in_range,
@@ -42,7 +42,7 @@ LIST = Command(
     examples=("contraport list recipes", "contraport list objectives"),
     printer_path="contraport.cli.listing:print_names",
     required_extra=COMMAND_EXTRAS,
-    group=GETTING_STARTED,
+    group=GETTING_STARTED_GROUP,
 )
 
 
@@ -69,7 +69,7 @@ DEMO = Command(
     examples=("contraport demo", "contraport demo --json"),
     printer_path="contraport.cli.demo:print_demo_result",
     required_extra=COMMAND_EXTRAS,
-    group=GETTING_STARTED,
+    group=GETTING_STARTED_GROUP,
     docs_page="start",
 )
 
@@ -88,7 +88,7 @@ DOCS = Command(
     "Print a page of the documentation, or the list of pages.",
     examples=("contraport docs", "contraport docs photos", "contraport docs troubleshooting out-of-memory"),
     printer_path="contraport.cli.docs:print_page",
-    group=GETTING_STARTED,
+    group=GETTING_STARTED_GROUP,
 )
 
 
@@ -111,5 +111,5 @@ DOCTOR = Command(
     examples=("contraport doctor", "contraport doctor --test false"),
     printer_path="contraport.cli.doctor:print_diagnosis",
     failure_check_path="contraport.cli.doctor:check_diagnosis",
-    group=GETTING_STARTED,
+    group=GETTING_STARTED_GROUP,
 )

@@ -12,7 +12,7 @@ from contraport.errors import check
 from contraport.evaluation.config import check_metric_names
 from contraport.options import (
     COMMAND_EXTRAS,
-    TRAIN_AND_EVALUATE,
+    TRAIN_AND_EVALUATE_GROUP,
     BaseOptions,
     Command,
     get_declared_options,
@@ -158,7 +158,7 @@ COMPARE = Command(
     ),
     printer_path="contraport.cli.console:print_comparison",
     required_extra=COMMAND_EXTRAS,
-    group=TRAIN_AND_EVALUATE,
+    group=TRAIN_AND_EVALUATE_GROUP,
     short_help_options=(
         "suite",
         "quick",

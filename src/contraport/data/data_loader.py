@@ -343,7 +343,7 @@ def _next_batch_on_all_ranks(batches: Iterator[Batch]) -> Batch:
         batch = next(batches)
     except UsageError as error:
         failure = error
-    failed = distributed.first_non_none(failure)
+    failed = distributed.first_non_none_across_ranks(failure)
     if batch is None or failed is not None:
         assert failed is not None
         raise failed

@@ -347,10 +347,10 @@ def broadcast_object(value: T) -> T:
     return values[0]
 
 
-def first_non_none(value: T | None) -> T | None:
+def first_non_none_across_ranks(value: T | None) -> T | None:
     """Return the value of the lowest rank that has one, None if the values of all ranks are None.
 
-    >>> first_non_none(3)
+    >>> first_non_none_across_ranks(3)
     3
     """
     processes = current_processes().size

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from contraport.errors import check_nonnegative, check_positive
 from contraport.options import (
     COMMAND_EXTRAS,
-    PAIRS,
-    USE_ENCODER,
+    PAIRS_GROUP,
+    USE_ENCODER_GROUP,
     BaseOptions,
     Command,
     int_in_range,
@@ -77,7 +77,7 @@ MAP = Command(
     ),
     printer_path="contraport.cli.console:print_map",
     required_extra=COMMAND_EXTRAS,
-    group=USE_ENCODER,
+    group=USE_ENCODER_GROUP,
     docs_page="similarity-search maps",
 )
 
@@ -137,6 +137,6 @@ INVERSE_OT = Command(
     ),
     printer_path="contraport.cli.console:print_learned_cost",
     required_extra=COMMAND_EXTRAS,
-    group=PAIRS,
+    group=PAIRS_GROUP,
     docs_page="couplings",
 )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from contraport._utils.files import atomic_write_folder, write_arrays
+from contraport._utils.files import atomic_write_folder, write_npz
 from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
@@ -214,7 +214,7 @@ def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarra
 
 def _write_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
-    write_arrays(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
+    write_npz(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
     left, _, right = np.linalg.svd(result.affinity)
     order = np.ix_(np.argsort(x @ left[:, 0], kind="stable"), np.argsort(y @ right[0], kind="stable"))
     plans = {"observed": observed[order], "plan of the learned cost": result.plan[order]}

@@ -11,8 +11,8 @@ from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
 from contraport.options import (
     COMMAND_EXTRAS,
-    TRAIN_AND_EVALUATE,
-    USE_ENCODER,
+    TRAIN_AND_EVALUATE_GROUP,
+    USE_ENCODER_GROUP,
     Command,
     int_in_range,
     matches_type,
@@ -122,7 +122,7 @@ EVALUATE = Command(
     ),
     printer_path="contraport.cli.console:print_evaluation",
     required_extra=COMMAND_EXTRAS,
-    group=TRAIN_AND_EVALUATE,
+    group=TRAIN_AND_EVALUATE_GROUP,
     docs_page="evaluating",
 )
 
@@ -176,7 +176,7 @@ EMBED = Command(
     ),
     printer_path="builtins:print",
     required_extra=COMMAND_EXTRAS,
-    group=USE_ENCODER,
+    group=USE_ENCODER_GROUP,
     docs_page="similarity-search",
 )
 
@@ -227,6 +227,6 @@ EXPORT = Command(
     ),
     printer_path="builtins:print",
     required_extra=COMMAND_EXTRAS,
-    group=USE_ENCODER,
+    group=USE_ENCODER_GROUP,
     docs_page="export",
 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from contraport._utils.files import atomic_write, write_arrays, write_json
+from contraport._utils.files import atomic_write, write_json, write_npz
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
@@ -127,9 +127,9 @@ def _save_evaluation(one: EvaluatedRun) -> None:
     # All files are written before the first is moved into place, so that a full disk leaves the old evaluation.
     with report_write_errors("run", one.run_folder.path), ExitStack() as files:
         write_json(files.enter_context(atomic_write(one.run_folder.evaluation_path)), one.result)
-        write_arrays(files.enter_context(atomic_write(one.run_folder.items_path)), one.item_values)
+        write_npz(files.enter_context(atomic_write(one.run_folder.items_path)), one.item_values)
         if one.page_data:
-            write_arrays(files.enter_context(atomic_write(one.run_folder.samples_path)), one.page_data)
+            write_npz(files.enter_context(atomic_write(one.run_folder.samples_path)), one.page_data)
         else:
             one.run_folder.samples_path.unlink(missing_ok=True)
 

@@ -217,7 +217,7 @@ class EvalContext:
         if not self.retrieval_directions and self.has_shared_encoder:
             return self.random_view_features
         has_views = len(self.retrieval_directions) > 0
-        return self._embed_views(self.test, project=not self.has_shared_encoder, plain=has_views)
+        return self._embed_views(self.test, project=not self.has_shared_encoder, unaugmented=has_views)
 
     @cached_property
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
@@ -258,7 +258,7 @@ class EvalContext:
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
                 first = pairs[first_occurrences(ids[pairs])[0]]
-                embedded = self._embed_views(dataset.subset(first), project=project, plain=True)[view].cpu()
+                embedded = self._embed_views(dataset.subset(first), project=project, unaugmented=True)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded
         return side

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contraport._utils.html_repr import ReprMixin
+from contraport._utils.html_repr import NonDefaultsReprMixin
 from contraport.distributed import current_processes
 from contraport.engine import (
     CacheEntry,
@@ -350,7 +350,7 @@ class LayoutTraits(NamedTuple):
     has_core_view: bool = False
 
 
-class Component(ReprMixin):
+class Component(NonDefaultsReprMixin):
     """Base class of layouts, constraints, targets and divergences, which checks Boolean fields of dataclasses."""
 
     def __post_init__(self) -> None:

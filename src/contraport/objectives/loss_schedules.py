@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from contraport._utils.html_repr import ReprMixin
+from contraport._utils.html_repr import NonDefaultsReprMixin
 from contraport._utils.spec_parser import build_from_spec, parse_spec
 from contraport.errors import UsageError, check_integer, check_type
 from contraport.objectives.constraints import (
@@ -26,7 +26,7 @@ from contraport.objectives.constraints import (
 )
 from contraport.objectives.loss import Loss
 from contraport.objectives.transport import PlanWeights
-from contraport.schedules import RampSchedule, parse_schedule_parts, parse_temperature_schedule
+from contraport.schedules import RampSchedule, parse_start_end_shape, parse_temperature_schedule
 
 
 class LossSchedule(Protocol):
@@ -37,7 +37,7 @@ class LossSchedule(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class TemperatureSchedule(ReprMixin, RampSchedule):
+class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
     """Temperature schedule: geometric interpolation from one value to another over a number of steps.
 
     Args:
@@ -79,7 +79,7 @@ _CONSTRAINTS_FROM_LOOSE_TO_TIGHT: tuple[Constraint, ...] = (Rows(), Balanced(1),
 
 
 @dataclass(frozen=True, repr=False)
-class Tighten(ReprMixin):
+class Tighten(NonDefaultsReprMixin):
     """Constraint schedule that tightens: `Rows`, then `Balanced` with 1, 2, 4 and 8 iterations, at a fixed interval.
 
     Args:
@@ -127,7 +127,7 @@ class Loosen(Tighten):
 
 
 @dataclass(frozen=True, repr=False)
-class FixedConstraint(ReprMixin):
+class FixedConstraint(NonDefaultsReprMixin):
     """Constraint schedule that is constant: it replaces the constraint of the objective by another.
 
     Args:
@@ -202,9 +202,9 @@ def parse_plan_weights_schedule(text: str, steps: int) -> Callable[[int], PlanWe
     (0.9, 0.25)
     """
     settings = parse_spec(
-        "sample_weight", text, {"plan": ("strength", "iterations")}, default_setting={"plan": "strength"}
+        "sample_weight", text, {"plan": ("strength", "iterations")}, unnamed_setting={"plan": "strength"}
     ).settings
-    start, end, shape = parse_schedule_parts("sample_weight: strength", settings.get("strength", PlanWeights.strength))
+    start, end, shape = parse_start_end_shape("sample_weight: strength", settings.get("strength", PlanWeights.strength))
     iterations = settings.get("iterations", PlanWeights.iterations)
     if not isinstance(iterations, int):
         raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")

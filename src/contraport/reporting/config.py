@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contraport.options import COMMAND_EXTRAS, TRAIN_AND_EVALUATE, BaseOptions, Command, option, option_metadata
+from contraport.options import COMMAND_EXTRAS, TRAIN_AND_EVALUATE_GROUP, BaseOptions, Command, option, option_metadata
 from contraport.runs.config import Run
 
 
@@ -30,6 +30,6 @@ REPORT = Command(
     examples=("contraport report runs/a runs/b --out comparison.html",),
     printer_path="builtins:print",
     required_extra=COMMAND_EXTRAS,
-    group=TRAIN_AND_EVALUATE,
+    group=TRAIN_AND_EVALUATE_GROUP,
     docs_page="evaluating the-page",
 )

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from contraport._utils.files import atomic_write, atomic_write_folder, find_leftover_files, write_arrays, write_text
+from contraport._utils.files import atomic_write, atomic_write_folder, find_leftover_files, write_npz, write_text
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, report_write_errors
@@ -319,7 +319,7 @@ class RunFolder(Run):
     def save_arrays(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """Write an .npz file of the run folder, such as the scores of an online audit."""
         with self.translate_write_errors():
-            write_arrays(path, arrays)
+            write_npz(path, arrays)
 
     def page_arrays(self) -> dict[str, np.ndarray]:
         """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""

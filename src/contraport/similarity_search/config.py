@@ -11,8 +11,8 @@ from contraport.catalog.option_parsers import MINING_SAMPLINGS
 from contraport.errors import check
 from contraport.options import (
     COMMAND_EXTRAS,
-    PAIRS,
-    USE_ENCODER,
+    PAIRS_GROUP,
+    USE_ENCODER_GROUP,
     BaseOptions,
     Command,
     int_in_range,
@@ -202,7 +202,7 @@ SEARCH = _command(
         "contraport search captions.npz photo.jpg",
     ),
     printer_path="contraport.cli.console:print_neighbors",
-    group=USE_ENCODER,
+    group=USE_ENCODER_GROUP,
 )
 
 NEIGHBORS = _command(
@@ -218,7 +218,7 @@ NEIGHBORS = _command(
         "contraport neighbors sentences.npy --query 'how to return a bag'",
     ),
     printer_path="contraport.cli.console:print_neighbors",
-    group=USE_ENCODER,
+    group=USE_ENCODER_GROUP,
 )
 
 DUPLICATES = _command(
@@ -235,7 +235,7 @@ DUPLICATES = _command(
         "contraport duplicates photos.npy --threshold 0.98 --page same.html",
     ),
     printer_path="contraport.cli.console:print_duplicate_groups",
-    group=PAIRS,
+    group=PAIRS_GROUP,
 )
 
 CLUSTER = _command(
@@ -252,7 +252,7 @@ CLUSTER = _command(
         "contraport cluster photos.npy --k 50 --out clusters.csv --page clusters.html",
     ),
     printer_path="contraport.cli.console:print_clusters",
-    group=USE_ENCODER,
+    group=USE_ENCODER_GROUP,
 )
 
 MINE = _command(
@@ -276,6 +276,6 @@ MINE = _command(
         "contraport mine teacher.npy --data pairs.npz --audit audits/pairs --out negatives.npy",
     ),
     printer_path="builtins:print",
-    group=PAIRS,
+    group=PAIRS_GROUP,
     docs_page="hard-negatives",
 )

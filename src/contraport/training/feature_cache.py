@@ -45,7 +45,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
         folder,
         cache_key,
         lambda files: _fill_feature_files(files, components, settings, views, folder, cache_key),
-        what="the features of the frozen encoder",
+        description="the features of the frozen encoder",
         argument="features",
         log=log,
     )
@@ -86,7 +86,7 @@ def _fill_feature_files(
         for draw in range(cache_key["draws"]):
             first = 0
             title = f"features, draw {draw + 1}"
-            for part, _ in loader_config.iterate_outputs(encode, model, views, components.dataset, title):
+            for part, _ in loader_config.iter_outputs_with_batches(encode, model, views, components.dataset, title):
                 check_finite_features(part, first_item=first)
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()

@@ -298,7 +298,7 @@ def _compute_window_length(dataset: Dataset, views: str) -> int:
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
     settings = parse_spec(
-        "views", views, {FRAMES_OPTION: ("length",)}, default_setting={FRAMES_OPTION: "length"}
+        "views", views, {FRAMES_OPTION: ("length",)}, unnamed_setting={FRAMES_OPTION: "length"}
     ).settings
     length = settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
-from contraport._utils.files import checksum_path, write_arrays, write_json
+from contraport._utils.files import checksum_path, write_json, write_npz
 from contraport.data import Batch
 from contraport.distributed import is_main_process, raise_once_across_ranks
 from contraport.errors import UsageError, hint_on_error
@@ -140,7 +140,7 @@ class FailedStepRecorder(FiniteGuard):
         write_checkpoint(self._run, loop, self._run.nonfinite_checkpoint)
         if is_main_process():
             with self._run.translate_write_errors():
-                write_arrays(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})
+                write_npz(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})
                 write_json(
                     self._run.nonfinite_path,
                     {

@@ -94,7 +94,7 @@ class NegativeMiner(Callback):
         """Return the mined positions, ``(items, sets * k)``; an item without a negative gets its own position."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
-        embedded = embed_views(model, dataset, module.views, loader_config, project=True, plain=True)
+        embedded = embed_views(model, dataset, module.views, loader_config, project=True, unaugmented=True)
         ids = dataset.content_ids
         tables, num_found = [], 0
         for view in range(self.layout.num_sets):

@@ -15,8 +15,8 @@ from contraport.catalog import apply_recipe
 from contraport.errors import UsageError, check
 from contraport.options import (
     COMMAND_EXTRAS,
-    GETTING_STARTED,
-    TRAIN_AND_EVALUATE,
+    GETTING_STARTED_GROUP,
+    TRAIN_AND_EVALUATE_GROUP,
     BaseOptions,
     Command,
     get_declared_options,
@@ -149,7 +149,7 @@ TRAIN = Command(
     ),
     resolve_options=apply_recipe,
     required_extra=COMMAND_EXTRAS,
-    group=TRAIN_AND_EVALUATE,
+    group=TRAIN_AND_EVALUATE_GROUP,
     short_help_options=(
         "data",
         "recipe",
@@ -210,6 +210,6 @@ ADVISE = Command(
     ),
     printer_path="contraport.training.advise:print_advice",
     required_extra=COMMAND_EXTRAS,
-    group=GETTING_STARTED,
+    group=GETTING_STARTED_GROUP,
     docs_page="choosing",
 )

@@ -166,7 +166,7 @@ def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.
     """
     name, parameters = parse_spec(
-        "target", text, _PARAMETER_NAMES_BY_KIND, default_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
+        "target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
     )
     has_required = name not in _REQUIRED_PARAMETER_NAME_BY_KIND or _REQUIRED_PARAMETER_NAME_BY_KIND[name] in parameters
     check(has_required, f"target: must be {name}:FILE, got {text!r}.", "file_missing")
@@ -183,7 +183,7 @@ def build_item_independent_target(text: str) -> Target | None:
     """
     # Files are not checked: they may be gone when a run is evaluated.
     name, parameters = parse_spec(
-        "target", text, _PARAMETER_NAMES_BY_KIND, default_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
+        "target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
     )
     return _BATCH_INDEPENDENT_TARGETS[name](**parameters) if name in _BATCH_INDEPENDENT_TARGETS else None
 
