@@ -98,7 +98,7 @@ def may_have_unused_parameters(module: TrainingModule) -> bool:
 
 
 def is_sharded_tensor(value: Any) -> bool:
-    """Return whether a value is a sharded tensor."""
+    """Return whether a value is a `DTensor`, whose entries are distributed over processes."""
     module = sys.modules.get("torch.distributed.tensor")  # takes half a second to import; not imported: no shards
     return module is not None and isinstance(value, module.DTensor)
 
@@ -123,7 +123,7 @@ def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
 
 
 def gather_sharded_state(values: Any) -> Any:
-    """Gather the sharded tensors of a state dict; a collective operation that all processes must call.
+    """Gather the sharded tensors of a state dict to full tensors; a collective operation that all processes must call.
 
     >>> gather_sharded_state({"weight": torch.ones(2), "steps": [3]})
     {'weight': tensor([1., 1.]), 'steps': [3]}

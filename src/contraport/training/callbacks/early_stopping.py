@@ -159,7 +159,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def _pop_watched_value(self) -> float | None:
-        """Return the mean loss of the epoch, or its online metric if it was computed; reset the loss sum."""
+        """Return the epoch's mean loss or watched metric, None if that was not computed; reset the loss sum."""
         mean_loss = float(self._loss_sum) / self._loss_count
         self._loss_sum, self._loss_count = 0.0, 0
         if self._rule.metric is None:

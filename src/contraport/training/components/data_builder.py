@@ -210,7 +210,7 @@ def mismatch_pairs(settings: Settings, dataset: Dataset, run: RunFolder | None =
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build the random views of the data."""
+    """Build the `Views` that make random views of each batch, from the options `augment` and `views`."""
     # A placeholder stands for a callable in config.yaml.
     if isinstance(settings.augment, str) and has_object_placeholder(settings.augment):
         views = Views(dataset, augment="none", views=settings.views)
@@ -220,7 +220,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build the views of the data without augmentation."""
+    """Build `Views` that make the views of a batch without augmentation."""
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_OPTION else None)
 
 
