@@ -84,8 +84,8 @@ def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, floa
     return numbers[0], numbers[-1], shape
 
 
-LEARNED_TEMPERATURE = "learn"
-"""Value of the option `temperature` that requests a learned temperature; learn:0.07 also sets its initial value."""
+LEARN_KEYWORD = "learn"
+"""Word by which the option `temperature` requests a learned temperature; learn:0.07 also sets its initial value."""
 
 
 def is_learned_temperature(text: object) -> bool:
@@ -94,7 +94,7 @@ def is_learned_temperature(text: object) -> bool:
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
     """
-    return str(text).partition(":")[0] == LEARNED_TEMPERATURE
+    return str(text).partition(":")[0] == LEARN_KEYWORD
 
 
 def parse_learned_temperature(text: str) -> float | None:

@@ -11,7 +11,7 @@ from tests.errors import raises_usage_error
 
 from contraport import LateInteraction
 from contraport.engine import late_interaction
-from contraport.engine.late_interaction import SetMatching, match_sets
+from contraport.engine.late_interaction import SetMatching, compute_set_similarities
 
 INFINITE = math.inf
 KERNELS = [
@@ -117,8 +117,8 @@ def test_equals_the_value_of_the_transport_problem(relaxation):
 def test_gradient_matches_plain_autograd(kernel):
     x, y = (z.requires_grad_() for z in sets())
     seed = torch.randn(7, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ours = torch.autograd.grad((match_sets(x, y, kernel._matching) * seed).sum(), [x, y])
-    plain = torch.autograd.grad((late_interaction._match_densely(x, y, kernel._matching) * seed).sum(), [x, y])
+    ours = torch.autograd.grad((compute_set_similarities(x, y, kernel._matching) * seed).sum(), [x, y])
+    plain = torch.autograd.grad((late_interaction._dense_set_similarities(x, y, kernel._matching) * seed).sum(), [x, y])
     for mine, theirs in zip(ours, plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
@@ -179,7 +179,9 @@ def test_opposite_vectors_at_the_lowest_temperature_stay_finite():
 
 def test_gradient_is_the_same_in_each_run():
     x, y = (torch.randn(40, 9, 8).requires_grad_() for _ in range(2))
-    once, again = (torch.autograd.grad(match_sets(x, y, SetMatching(0.0)).sum(), [x, y]) for _ in range(2))
+    once, again = (
+        torch.autograd.grad(compute_set_similarities(x, y, SetMatching(0.0)).sum(), [x, y]) for _ in range(2)
+    )
     assert all(torch.equal(mine, other) for mine, other in zip(once, again, strict=True))
 
 
@@ -189,7 +191,7 @@ def test_allocates_no_tensor_over_pairs_of_vectors(kernel, monkeypatch):
         monkeypatch.setattr(late_interaction, name, value)
     x, y = (torch.randn(16, 16, 4).requires_grad_() for _ in range(2))
     with Largest() as seen:
-        match_sets(x, y, kernel._matching).sum().backward()
+        compute_set_similarities(x, y, kernel._matching).sum().backward()
     assert seen.entries <= 16 * 16 * 16  # the positions of the maxima; all pairs of vectors are 16 times as many
 
 

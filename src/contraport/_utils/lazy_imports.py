@@ -127,10 +127,10 @@ def make_package_lazy(package: str, **modules: str) -> None:
 
 
 @cache
-def map_names_to_modules() -> dict[str, str]:
+def map_public_names_to_modules() -> dict[str, str]:
     """Map each public name to the module that defines it; public modules map to ``"contraport"``.
 
-    >>> map_names_to_modules()["nt_xent"], map_names_to_modules()["plots"]
+    >>> map_public_names_to_modules()["nt_xent"], map_public_names_to_modules()["plots"]
     ('contraport.catalog.objectives', 'contraport')
     """
     listed = ast.parse(files("contraport").joinpath("__init__.pyi").read_text("utf-8")).body
@@ -140,7 +140,7 @@ def map_names_to_modules() -> dict[str, str]:
 
 def list_public_names() -> list[str]:
     """Return all public names, sorted."""
-    return sorted(map_names_to_modules())
+    return sorted(map_public_names_to_modules())
 
 
 def load_public_name(name: str) -> Any:
@@ -154,7 +154,7 @@ def load_public_name(name: str) -> Any:
         message = f"contraport.{name} is deprecated; use contraport.{DEPRECATED_NAMES[name]}."
         warnings.warn(message, FutureWarning, stacklevel=3)
         return load_public_name(DEPRECATED_NAMES[name])
-    module = map_names_to_modules().get(name)
+    module = map_public_names_to_modules().get(name)
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"
     if module is None:

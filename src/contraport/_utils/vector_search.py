@@ -105,7 +105,7 @@ class CellSearch:
         """Yield the candidate neighbors of the queries in each cell: the rows of the cell and of the nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):
             similarity = self._centers[first : first + MAX_CELL_ROWS] @ self._centers.T
-            similarity.diagonal(offset=first).fill_(torch.inf)
+            similarity.diagonal(offset=first).fill_(torch.inf)  # a cell is always its own nearest
             order = similarity.argsort(dim=1, descending=True, stable=True)
             before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
             for cells, number in zip(order.tolist(), (before < MIN_CANDIDATE_ROWS).sum(dim=1).tolist(), strict=True):
@@ -134,7 +134,7 @@ def _cluster_rows(values: Tensor, rows: Tensor, clusters: int, generator: torch.
     """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample."""
     drawn = torch.randperm(len(rows), generator=generator)[: SAMPLED_ROWS_PER_CLUSTER * clusters].to(rows.device)
     sample = values[rows[drawn]]
-    centers = sample[:clusters]
+    centers = sample[:clusters]  # the sample is in random order
     for _ in range(KMEANS_ITERATIONS):
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
         # A center without rows is left unchanged.

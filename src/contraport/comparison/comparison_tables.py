@@ -321,7 +321,10 @@ def _count_differing_metrics(comparison: Comparison, column: str) -> str:
     for row in others if len(metrics) > 1 else ():
         names: dict[str, list[str]] = {"better": [], "worse": [], "different": []}
         for metric in metrics:
-            entry, title = comparison.find_entry(row, column, metric.key), lower_first_letter(metric.title)
+            entry, title = (
+                comparison.find_entry(row, column, metric.key),
+                lower_first_letter(metric.title),
+            )
             if entry is None or entry.difference is None:
                 if metric != metrics[0] and entry is not None and entry.missing_interval_reason:
                     missing.setdefault(f"{row}, as {entry.missing_interval_reason}", []).append(title)

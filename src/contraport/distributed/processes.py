@@ -203,7 +203,7 @@ class _ReduceScatter(torch.autograd.Function):
     def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
         ctx.processes, ctx.sizes = processes, sizes
         rank = processes.rank
-        if value.is_cuda and min(sizes) == max(sizes):
+        if value.is_cuda and min(sizes) == max(sizes):  # the collective takes equal shares
             own = value.new_empty(sizes[rank], *value.shape[1:])
             _reduce_scatter(own, value.contiguous())
             return own
@@ -212,6 +212,7 @@ class _ReduceScatter(torch.autograd.Function):
         summed = value.contiguous()
         summed = summed.float() if half and not value.is_cuda else summed.clone()
         dist.all_reduce(summed)
+        # A copy, as a view would keep the rows of all processes in memory.
         return summed[sum(sizes[:rank]) : sum(sizes[: rank + 1])].to(value.dtype, copy=True)
 
     @staticmethod
@@ -291,7 +292,7 @@ def is_main_process() -> bool:
     return current_processes().rank == 0
 
 
-def count_processes_and_machines() -> tuple[int, int]:
+def count_processes_per_machine_and_machines() -> tuple[int, int]:
     """Return the number of processes per machine and the number of machines."""
     processes = current_processes().size
     per_machine = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1

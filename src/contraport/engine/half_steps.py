@@ -200,7 +200,7 @@ class _HalfStepsByScaling(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, steps: tuple[HalfStep, ...], s: Tensor, log_a: Tensor, log_b: Tensor) -> tuple[Tensor, ...]:
-        kernel = s.mul(LOG2E).exp2_()
+        kernel = s.mul(LOG2E).exp2_()  # powers of two are faster than `exp` on a CPU
         potentials: list[Tensor] = []
         sums, scalings = [], []
         for axis, source in steps:
@@ -363,7 +363,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_index >= num_initial or needs_initial[step.source_index]
                 ):
                     sources.append((step.source_index, term))
-            sums = passes.weighted_sum([term for _, term in sources]) if sources else []
+            sums = passes.weighted_kernel_sums([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total

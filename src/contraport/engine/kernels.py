@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import autocast_disabled, disable_autocast_in_backward, is_in_torch_func, normalize
-from contraport.engine.links import PolynomialTail, PoweredCost
+from contraport.engine.links import PolynomialTail, PoweredCostLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
     CostFunction,
@@ -182,7 +182,7 @@ class Kernel(nn.Module, ABC):
         if x.shape[-1] != y.shape[-1] and isinstance(self.cost, str):
             raise UsageError(f"y: must have {x.shape[-1]} coordinates as x, got {y.shape[-1]}.", kind="shape")
         with autocast_disabled(x):
-            same = x is y
+            same = x is y  # one tensor on both sides, kept one: it marks a symmetric problem
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
@@ -367,7 +367,7 @@ class Gibbs(Kernel):
 
     def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
         kernel = scaled_negative_cost(temperature ** (1 / self.power))  # C^p / temperature = (C / temperature^(1/p))^p
-        return kernel if self.power == 1 else kernel.with_link(PoweredCost(self.power))
+        return kernel if self.power == 1 else kernel.with_link(PoweredCostLink(self.power))
 
     def __repr__(self) -> str:
         power = "" if self.power == 1 else f", power={self.power!r}"

@@ -138,10 +138,10 @@ class LateInteraction(Kernel):
         """Return the similarities, (N, M), of sets x, (N, t, d), and y, (M, s, d)."""
         processes, n = current_processes(), len(x)
         if processes.size == 1:
-            return match_sets(x, y, self._matching)
+            return compute_set_similarities(x, y, self._matching)
         # Each process computes the similarities of its share of the rows.
         edges = [n * rank // processes.size for rank in range(processes.size + 1)]
-        own = match_sets(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
+        own = compute_set_similarities(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
     def _scaled_negative_cost(
@@ -195,7 +195,7 @@ class SetMatching(NamedTuple):
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
 
 
-def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
+def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
     """Compute the similarity of each set in x, (n, t, d), with each set in y, (m, s, d), as an (n, m) tensor.
 
     Vectors are normalized; vectors of zeros are padding. Second derivatives, and `torch.func`, hold (n, m, t, s).
@@ -203,13 +203,13 @@ def match_sets(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
     # Sets without vectors count as one vector of zeros, also where no set has a vector.
     x, y = (z if z.shape[1] else F.pad(z, (0, 0, 0, 1)) for z in (x, y))
     if is_in_torch_func():
-        return _match_densely(x, y, matching)
-    scores: Tensor = _match_sets_op(x, y, *matching)[0]
+        return _dense_set_similarities(x, y, matching)
+    scores: Tensor = _set_similarities_op(x, y, *matching)[0]
     return scores
 
 
 @torch.library.custom_op("contraport::match_sets", mutates_args=())
-def _match_sets_op(
+def _set_similarities_op(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
     """Return the similarities, (n, m), and for MaxSim the argmax positions in y, (n, t, m)."""
@@ -230,22 +230,22 @@ def _match_sets_op(
     return [scores, positions]
 
 
-@_match_sets_op.register_fake
-def _match_sets_op_fake(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_match_sets_op` without computing them, for tracing."""
+@_set_similarities_op.register_fake
+def _set_similarities_op_fake(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
+    """Allocate the outputs of `_set_similarities_op` without computing them, for tracing."""
     return _allocate_scores_and_positions(x, y, temperature)
 
 
 def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float) -> list[Tensor]:
     """Allocate the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m), else none."""
     (n, t, _), (m, s, _) = x.shape, y.shape
-    integers = torch.int16 if s < 1 << 15 else torch.int32
+    integers = torch.int16 if s < 1 << 15 else torch.int32  # positions outlive the forward pass: keep them small
     # Zeros: padding of a row has no maximum, and its position is read with weight 0.
     return [x.new_empty(n, m), torch.zeros((n, t, m) if temperature == 0 else (0,), dtype=integers, device=x.device)]
 
 
 @torch.library.custom_op("contraport::match_sets_gradient", mutates_args=())
-def _match_sets_gradient_op(
+def _set_similarities_gradient_op(
     x: Tensor,
     y: Tensor,
     positions: Tensor,
@@ -279,22 +279,22 @@ def _match_sets_gradient_op(
     return [d_x, d_y]
 
 
-@_match_sets_gradient_op.register_fake
-def _match_sets_gradient_op_fake(x: Tensor, y: Tensor, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_match_sets_gradient_op` without computing them, for tracing."""
+@_set_similarities_gradient_op.register_fake
+def _set_similarities_gradient_op_fake(x: Tensor, y: Tensor, *others: Any) -> list[Tensor]:
+    """Allocate the outputs of `_set_similarities_gradient_op` without computing them, for tracing."""
     return [torch.empty_like(x), torch.empty_like(y)]
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    """Save both sets, the argmax positions and the settings of `_match_sets_op` for its gradient."""
+    """Save both sets, the argmax positions and the settings of `_set_similarities_op` for its gradient."""
     x, y, *matching = inputs
     ctx.save_for_backward(x, y, output[1])
     ctx.matching = SetMatching(*matching)
     ctx.set_materialize_grads(False)
 
 
-def _match_sets_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the inputs of `_match_sets_op`; by plain autograd for a second derivative."""
+def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the inputs of `_set_similarities_op`; by plain autograd for a second derivative."""
     (x, y, positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
     if grad_output is None:
         return None, None, *rest
@@ -302,14 +302,14 @@ def _match_sets_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor |
         with autocast_disabled(x):
 
             def scores(x: Tensor, y: Tensor) -> list[Tensor]:
-                return [_match_densely(x, y, ctx.matching)]
+                return [_dense_set_similarities(x, y, ctx.matching)]
 
             return *differentiable_gradient(scores, [x, y], [grad_output], ctx.needs_input_grad[:2]), *rest
-    gradients = _match_sets_gradient_op(x, y, positions, grad_output, *ctx.matching)
+    gradients = _set_similarities_gradient_op(x, y, positions, grad_output, *ctx.matching)
     return *gradients, *rest
 
 
-_match_sets_op.register_autograd(_match_sets_backward, setup_context=_save_for_backward)
+_set_similarities_op.register_autograd(_set_similarities_backward, setup_context=_save_for_backward)
 
 
 class _SetBlock(NamedTuple):
@@ -362,6 +362,7 @@ def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
         width = widths[start]
         block = slice(start, start + max(1, max_vectors // width))
         sets, count = order[block], sizes[block]
+        # A stable sort moves padding behind the vectors, which keep their order.
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
         parts = _normalize_rows_with_divisors(*(rows.flatten(0, 1),) * 2, 1.0)
@@ -409,17 +410,17 @@ class _CosineTile:
         for k in range(matching.iterations + 1):
             if k > 0:
                 potential = self.row_potentials[-1]
-                self.column_sums.append(self._sum_over_rows(self.a * potential.exp()))
+                self.column_sums.append(self._multiply_kernel_by_row_weights(self.a * potential.exp()))
                 self.scalings.append(self.column_sums[-1] ** -matching.column_damping)
-            self.row_sums.append(self._sum_over_columns(self.b * self.scalings[-1]))
+            self.row_sums.append(self._multiply_kernel_by_column_weights(self.b * self.scalings[-1]))
             self.row_potentials.append(-matching.row_damping * (self.row_sums[-1].log() + offset))
         return self
 
-    def _sum_over_columns(self, weights: Tensor) -> Tensor:
+    def _multiply_kernel_by_column_weights(self, weights: Tensor) -> Tensor:
         """Return the kernel times weights, (b, c, s), summed over the vectors of each column set, (b, t, c)."""
         return (self.kernel * weights[:, None]).sum(3)
 
-    def _sum_over_rows(self, weights: Tensor) -> Tensor:
+    def _multiply_kernel_by_row_weights(self, weights: Tensor) -> Tensor:
         """Return the kernel times weights, (b, t, c), summed over the vectors of each row set, (b, c, s)."""
         return (self.kernel * weights[..., None]).sum(1)
 
@@ -451,12 +452,12 @@ class _CosineTile:
             weights.addcmul_(d_sum[..., None], column_factor[:, None])
             if k == 0:
                 break
-            through = column_factor * self._sum_over_rows(d_sum)
+            through = column_factor * self._multiply_kernel_by_row_weights(d_sum)
             d_g = -through if d_g is None or k < matching.iterations else d_g - through
             d_sum = d_g * matching.column_damping / self.column_sums[k - 1]
             row_factor = self.a * self.row_potentials[k - 1].exp()
             weights.addcmul_(row_factor[..., None], d_sum[:, None])
-            d_f = -row_factor * self._sum_over_columns(d_sum)
+            d_f = -row_factor * self._multiply_kernel_by_column_weights(d_sum)
         return weights.mul_(self.kernel)
 
 
@@ -493,8 +494,11 @@ def _add_max_sim_gradient(
     d_x.copy_(_backward_normalization(row_gradient, units, (divisors[0], divisors[1])).view_as(x))
 
 
-def _match_densely(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
-    """Compute `match_sets` in plain PyTorch on all pairs of vectors, for `torch.func` and second derivatives."""
+def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
+    """Compute the similarities of sets in plain PyTorch on all pairs of vectors, (n, m, t, s).
+
+    It serves `torch.func` and second derivatives, and is the reference in tests.
+    """
     tau = matching.temperature
     masks = [_nonpadding_mask(z.detach()) for z in (x, y)]
     x, y = (normalize(z.flatten(0, 1)).view_as(z) for z in (x, y))

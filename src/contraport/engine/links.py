@@ -44,7 +44,7 @@ class PolynomialTail(Link):
 
 
 @dataclass(frozen=True)
-class PoweredCost(Link):
+class PoweredCostLink(Link):
     """Link of a powered cost (-T)^power: h(T) = -(-T)^power."""
 
     power: float

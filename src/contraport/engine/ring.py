@@ -324,19 +324,19 @@ class RingPairPasses(PairPasses):
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                own_sums = passes.weighted_sum(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.weighted_kernel_sums(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
-                for side, part in zip(both, passes.weighted_sum(both), strict=True):
+                for side, part in zip(both, passes.weighted_kernel_sums(both), strict=True):
                     total[parts[side.axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}

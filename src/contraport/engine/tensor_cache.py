@@ -71,7 +71,7 @@ def cached(make: Callable[..., T]) -> Callable[..., T]:
             return entry.value
         with torch.inference_mode(False), torch.no_grad():
             value = make(*key)
-            is_fake = type(torch.empty(0)) is not Tensor
+            is_fake = type(torch.empty(0)) is not Tensor  # a trace is active: its tensors have no values
         if not is_fake:
             with lock:
                 if len(entries) >= MAX_ENTRIES_PER_FUNCTION:

@@ -1,6 +1,6 @@
 """CUDA backend: computes the passes over all pairs with Triton kernels.
 
-It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTail` or `PoweredCost` one
+It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTail` or `PoweredCostLink`
 (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its size.
 
 Precision. Exponents and sums are always in single precision. So are products of embeddings, unless
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.geometry import Geometry, LabelExclusion
-from contraport.engine.links import Link, PolynomialTail, PoweredCost, SquaredKernelLink
+from contraport.engine.links import Link, PolynomialTail, PoweredCostLink, SquaredKernelLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.errors import check
@@ -96,7 +96,7 @@ class CudaPairPasses(PairPasses):
             by_column = self._all_row_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
-    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         sums = []
         for term in terms:
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
@@ -363,6 +363,7 @@ def _input_gradients_by_workspace(
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
     blocks = _device_launch_shape("pair_weights_kernel", x)
+    # Whole row blocks, so that no program of a full launch has rows outside the workspace.
     height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
@@ -525,7 +526,7 @@ def _link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None
             return "identity", 1.0, 1.0
         case PolynomialTail(power):
             return "log-decay", power, 1.0
-        case PoweredCost(power):
+        case PoweredCostLink(power):
             return "power-decay", 1.0, power
         case SquaredKernelLink(inner):
             arguments = _link_kernel_arguments(inner)

@@ -111,7 +111,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def weighted_sum(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
