@@ -94,7 +94,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         _log.warning("%s: %d samples lack one of %s and are left out", data, len(samples) - len(complete), fields)
     labels, class_names = _encode_classes(complete, "label", data)
     domains, domain_names = _encode_classes(complete, "domain", data)
-    is_test = held_out[[sample.archive for sample in complete]]
+    is_test = held_out[[sample.archive_index for sample in complete]]
     items = ItemMetadata(
         data,
         len(complete),
