@@ -49,7 +49,7 @@ def test_full_disk_is_reported_before_computation(tmp_path: Path, monkeypatch: p
     with raises_usage_error("features.not_writable", tmp_path / "kept", "No space left", "MB"):
         load_or_build_arrays(
             tmp_path / "kept", cache_key(1), lambda arrays: pytest.fail("filled"),
-            what="features", argument="features", log=logging.getLogger("test"),
+            description="features", argument="features", log=logging.getLogger("test"),
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monk
     monkeypatch.setattr(locks.time, "sleep", first_ends)
     (array,) = load_or_build_arrays(
         tmp_path, cache_key(1), lambda arrays: calls.append("made"),
-        what="features", argument="features", log=logging.getLogger("test"),
+        description="features", argument="features", log=logging.getLogger("test"),
     )  # fmt: skip
     assert calls == ["waited"]
     assert array.tolist() == [1, 1, 1]

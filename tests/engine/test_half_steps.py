@@ -160,8 +160,8 @@ def test_products_with_the_kernel_at_the_largest_exponents(monkeypatch, temperat
     y, labels = -x, torch.arange(16) // 15
     chain = [HalfStep("columns" if k % 2 else "rows", k - 1 if k else None) for k in range(8)]
     seen = []
-    products = half_steps._ScalingHalfSteps.apply
-    monkeypatch.setattr(half_steps._ScalingHalfSteps, "apply", lambda *given: seen.append(1) or products(*given))
+    products = half_steps._HalfStepsByScaling.apply
+    monkeypatch.setattr(half_steps._HalfStepsByScaling, "apply", lambda *given: seen.append(1) or products(*given))
 
     def run(dtype, name):
         sides = [side.to(dtype).requires_grad_() for side in (x, y)]
