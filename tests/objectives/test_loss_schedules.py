@@ -46,7 +46,7 @@ def test_loosen_is_tighten_reversed():
 def test_parsed_schedules_equal_constructed_ones():
     assert TemperatureSchedule.parse("0.5:0.1:linear", 9) == TemperatureSchedule(0.5, 0.1, 9, "linear")
     assert [TemperatureSchedule.parse(0.3, 9).value(step) for step in (0, 5, 99)] == pytest.approx([0.3] * 3)
-    assert parse_constraint_schedule("relax:every=3", unit=5) == Loosen(15)
+    assert parse_constraint_schedule("relax:every=3", steps_per_unit=5) == Loosen(15)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_parsed_schedules_equal_constructed_ones():
 )
 def test_any_constraint_can_be_named(text, constraint):
     loss = contraport.nt_xent()
-    parse_constraint_schedule(text, unit=7).apply(loss, step=0)
+    parse_constraint_schedule(text, steps_per_unit=7).apply(loss, step=0)
     assert loss.constraint == constraint
 
 
 def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
     with raises_usage_error("divergence.constraint", "KL"):
-        parse_constraint_schedule("tsallis", unit=1).apply(contraport.nt_xent(), step=0)
+        parse_constraint_schedule("tsallis", steps_per_unit=1).apply(contraport.nt_xent(), step=0)
 
 
 @pytest.mark.parametrize(
