@@ -361,8 +361,8 @@ def _build_placeholder_views(
         if name not in NON_ITEM_OPTIONS and value is not None and not isinstance(value, tuple)
     ]
     n, m = similarities.shape
-    infer_view_sizes = layout.infer_view_sizes((n, m), sizes[0] if sizes else None)
-    return tuple(similarities.detach().new_zeros(size, 1) for size in infer_view_sizes)
+    view_sizes = layout.infer_view_sizes((n, m), sizes[0] if sizes else None)
+    return tuple(similarities.detach().new_zeros(size, 1) for size in view_sizes)
 
 
 def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
