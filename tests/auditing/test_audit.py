@@ -120,7 +120,7 @@ def test_flags_almost_nothing_in_clean_data() -> None:
 def test_a_stopped_audit_names_the_call_that_resumes_it(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
 ) -> None:
-    def stop(options: dict[str, Any], *, owner: str) -> None:
+    def stop(options: dict[str, Any], *, parent_command: str) -> None:
         if has_begun:
             options["out"].mkdir()
         raise KeyboardInterrupt("contraport.train(resume=True)")
