@@ -23,6 +23,7 @@ from contraport.auditing.config import AUDIT, TRAINING_OPTIONS, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
+from contraport.auditing.pairs.canonical_maps import describe_projection
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
@@ -216,6 +217,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     assert paired is not None
+    if statistic in ("canonical", "combined") and (projection := describe_projection(paired.features)):
+        log.info("%s", projection)
     free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise.rate)
     proposals = propose_partners(paired, free, statistic, content_ids=get_partner_content_ids(dataset))
     return Audit(

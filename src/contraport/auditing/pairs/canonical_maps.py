@@ -6,10 +6,14 @@ econometrics of joint production.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from contraport.seeding import torch_generator
 
 FOLDS = 5
 
@@ -18,6 +22,13 @@ RIDGE = 0.05
 
 _MIN_RIDGE = 1e-12
 """Minimum ridge, which keeps the Cholesky factorization defined where all items are equal."""
+
+MAX_WIDTH = 512
+"""Maximum width of features that maps are fitted to; wider ones are projected to this many directions of largest
+variance. The time to fit grows with the cube of the width, and more directions than pairs mostly hold noise."""
+
+SUBSPACE_ITERATIONS = 2
+"""Number of power iterations that find the directions of largest variance."""
 
 NEGLIGIBLE_VARIANCE = 1e-4
 """Maximum share of dropped directions in the variance of the similarities in canonical space."""
@@ -43,7 +54,8 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
     With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
-    correlations as its singular values.
+    correlations as its singular values. Features wider than `MAX_WIDTH` are restricted to that many directions of
+    largest variance, shared by the folds; if they vary in fewer directions, nothing is lost.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
     >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
@@ -56,36 +68,93 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     folds = items % FOLDS
     folds[pool] = items[: len(pool)] % FOLDS  # every fold has equally many of the pairs that maps are fitted to
     centers = (features[0][pool].mean(dim=0), features[1][pool].mean(dim=0))
+    rows, bases = zip(
+        *(project_wide_rows(values[pool] - center) for values, center in zip(features, centers, strict=True)),
+        strict=True,
+    )
+    widths = [values.shape[1] for values in features]
     parts = []
     for fold in range(FOLDS):
-        part = pool[folds[pool] == fold]
-        x, y = features[0][part] - centers[0], features[1][part] - centers[1]
+        x, y = (values[folds[pool] == fold] for values in rows)
         parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
-    fitted = [_fit_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True))) for part in parts]
+    fitted = [
+        _fit_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True)), widths=widths) for part in parts
+    ]
     maps, correlations = zip(*fitted, strict=True)
+    if any(basis is not None for basis in bases):
+        maps = tuple(
+            tuple(linear if basis is None else basis @ linear for basis, linear in zip(bases, both, strict=True))
+            for both in maps
+        )
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def _fit_maps_from_moments(
-    number: Any, first: Tensor, second: Tensor, across: Tensor
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    roots = [torch.linalg.cholesky(_add_ridge(products / number)) for products in (first, second)]
-    left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
-    cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
-    u, correlations, v = torch.linalg.svd(cross, full_matrices=False)
+def describe_projection(features: tuple[Tensor, Tensor]) -> str | None:
+    """Describe the projection of features before canonical maps are fitted to them; None if there is none."""
+    widths = [values.shape[1] for values in features]
+    if max(widths) <= MAX_WIDTH:
+        return None
+    sizes = " and ".join(f"{width:,}" for width in widths)
+    return f"features of {sizes} numbers: canonical correlations use their {MAX_WIDTH} directions of largest variance"
+
+
+def project_wide_rows(rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Project centered rows, ``(n, F)``, to directions of largest variance if they are wider than `MAX_WIDTH`.
+
+    Returns the rows, ``(n, MAX_WIDTH)``, and the orthonormal directions, ``(F, MAX_WIDTH)``; or the rows and None. The
+    directions are approximate, by randomized subspace iteration, but contain all variance of a low rank.
+
+    Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
+    """
+    if rows.shape[1] <= MAX_WIDTH:
+        return rows, None
+    drawn = torch.randn(len(rows), MAX_WIDTH, generator=torch_generator("audit.canonical_directions", *rows.shape))
+    basis = torch.linalg.qr(rows.T @ drawn.to(rows.device)).Q
+    for _ in range(SUBSPACE_ITERATIONS):
+        basis = torch.linalg.qr(rows.T @ (rows @ basis)).Q
+    return rows @ basis, basis
+
+
+def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the singular vectors and values of a matrix that are not negligible, ``(F, r)``, ``(r,)`` and ``(G, r)``.
+
+    They are eigenvectors of the symmetric product in double precision: a singular value decomposition in single
+    precision takes longer, and fails to converge on some matrices whose singular values are nearly equal.
+    """
+    if cross.shape[0] > cross.shape[1]:
+        v, correlations, u = decompose_cross_covariance(cross.T)
+        return u, correlations, v
+    exact = cross.double()
+    squares, vectors = torch.linalg.eigh(exact @ exact.T)
     # A similarity in canonical space weighs a direction by the third power of its correlation; its variance, by the
     # sixth. Most directions of wide features are noise, and cost as much time as the others.
-    weights = correlations.double() ** 6
-    rest = weights.flip(0).cumsum(0).flip(0)
+    rest = squares.clamp(min=0).pow(3).cumsum(0).flip(0)
     kept = max(1, int((rest > NEGLIGIBLE_VARIANCE * rest[0]).sum()))
+    u = vectors.flip(1)[:, :kept]
+    v = exact.T @ u
+    correlations = v.norm(dim=0)
+    return u.to(cross), correlations.to(cross), F.normalize(v, dim=0).to(cross)  # of a zero matrix zeros, not NaN
+
+
+def _fit_maps_from_moments(
+    number: Any, first: Tensor, second: Tensor, across: Tensor, *, widths: Sequence[int]
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    roots = [
+        torch.linalg.cholesky(_add_ridge(products / number, width))
+        for products, width in zip((first, second), widths, strict=True)
+    ]
+    left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
+    cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
+    u, correlations, v = decompose_cross_covariance(cross)
     # The maps act on rows from the right: x L'^-1 whitens x.
-    to_first = torch.linalg.solve_triangular(roots[0].T, u[:, :kept], upper=True)
-    to_second = torch.linalg.solve_triangular(roots[1].T, v[:kept].T, upper=True)
-    return (to_first, to_second), correlations[:kept]
+    to_first = torch.linalg.solve_triangular(roots[0].T, u, upper=True)
+    to_second = torch.linalg.solve_triangular(roots[1].T, v, upper=True)
+    return (to_first, to_second), correlations
 
 
-def _add_ridge(covariance: Tensor) -> Tensor:
-    ridge = (RIDGE * covariance.diagonal().mean()).clamp(min=_MIN_RIDGE)
+def _add_ridge(covariance: Tensor, width: int) -> Tensor:
+    """Add the ridge of features of the given width, which may be more than the covariance has."""
+    ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=_MIN_RIDGE)
     return covariance + ridge * torch.eye(len(covariance), device=covariance.device)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport.auditing.pairs.canonical_maps import describe_projection
 from contraport.auditing.pairs.noise_rate import (
     area_under_roc_curve,
     estimate_fdr,
@@ -269,6 +270,8 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
     def _score_pairs(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
+        if self.last_state is None and (projection := describe_projection(paired.features)):
+            log.info("Audit: %s.", projection)
         partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
