@@ -87,7 +87,7 @@ def test_contrast_keeps_the_mean():
     assert 1.45 < ratio.max() <= 1.501
 
 
-@pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"gray": 0.5}])
+@pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"gray_probability": 0.5}])
 def test_changes_of_colour_keep_the_grey_and_touch_three_channels_only(change):
     images = pictures(low=0.4, high=0.6)
     views = changed(images, **change)
