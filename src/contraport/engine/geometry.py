@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contraport.engine.links import Link
 from contraport.engine.log_kernels import Indices, LogKernel
+from contraport.options import keep_deprecated_attributes
 
 MAX_CACHED_MASK_PAIRS = 1 << 16
 """Largest number of pairs for which a mask caches its dense matrix: 256 by 256, 64 KiB."""
@@ -167,6 +168,7 @@ class SimilarityExclusion(PairExclusion):
         return exceeds & (row_labels[rows] != column_labels[columns])
 
 
+@keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="with_pass_inputs_only")
 @dataclass(frozen=True, eq=False)
 class Geometry:
     """Compared pairs of N rows and M columns: their log-kernel, and masks that exclude pairs.

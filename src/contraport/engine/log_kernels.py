@@ -27,6 +27,7 @@ from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
 from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError, describe_value
+from contraport.options import keep_deprecated_attributes
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function of x, (n, d), and y, (m, d), that returns the cost of all pairs, (n, m)."""
@@ -54,6 +55,7 @@ class LinearOperator(Protocol):
         """Return the matrix as an (N, M) tensor."""
 
 
+@keep_deprecated_attributes(reduce_to_pass_inputs="with_pass_inputs_only")
 class LogKernel(ABC):
     """Base class of log-kernels: log K between N rows and M columns, computed on demand by tiles or entries.
 
