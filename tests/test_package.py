@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import contraport
 from contraport._utils import lazy_imports
@@ -130,7 +131,10 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("engine", "explain", "explain_backend"),
         ("engine", "scale", "run_half_steps"),
         ("engine", "transport_cost", "row_transport_costs"),
+        ("engine", "exchange_dtype", "gather_dtype"),
         ("distributed", "local_batch", "use_local_batch"),
+        ("distributed", "first_non_none", "first_non_none_across_ranks"),
+        ("distributed", "count_processes_and_machines", "count_processes_per_machine_and_machines"),
         ("objectives", "Coordinates", "CoordinatePairs"),
         ("objectives", "Marginals", "LogMarginals"),
         ("theory", "optimal_couplings", "compute_couplings_1d"),
@@ -143,3 +147,13 @@ def test_deprecated_names_of_packages_still_work_with_a_warning(package: str, ol
         assert getattr(module, old) is getattr(module, new)
     with pytest.raises(AttributeError, match="nothing"):
         _ = module.nothing
+
+
+def test_deprecated_names_of_a_geometry_still_work_with_a_warning():
+    engine = contraport.engine
+    geometry = engine.Geometry(engine.Gibbs()(torch.eye(2), torch.eye(2)), has_no_empty_rows=True)
+    with pytest.warns(FutureWarning, match="has_finite_log_sums"):
+        assert geometry.has_positive_sums is True
+    for part in (geometry, geometry.log_kernel):
+        with pytest.warns(FutureWarning, match="with_pass_inputs_only"):
+            assert part.reduce_to_pass_inputs().shape == (2, 2)
