@@ -19,7 +19,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport._utils import locks
-from contraport._utils.files import read_json
+from contraport._utils.files import read_json_or_none
 from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.crossfit import score_frozen_vectors
@@ -328,7 +328,7 @@ def test_gives_a_rate_only_if_the_views_share_enough(noise: float, is_reliable: 
     second[:100] = np.roll(second[:100], 1, axis=0)
     found = contraport.audit(data=(first, second), method="frozen", out=tmp_path / "audit", progress=False)
     assert found.is_rate_reliable == is_reliable
-    saved, page = read_json(tmp_path / "audit" / "audit.json"), (tmp_path / "audit" / "audit.html").read_text()
+    saved, page = read_json_or_none(tmp_path / "audit" / "audit.json"), (tmp_path / "audit" / "audit.html").read_text()
     if is_reliable:
         assert saved["noise_rate"] == pytest.approx(0.2, abs=0.05)
         assert found.notes == ()

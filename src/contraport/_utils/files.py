@@ -57,7 +57,7 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         checksum_path(temporary).unlink(missing_ok=True)
 
 
-def find_leftover_files(folder: Path) -> Iterator[Path]:
+def find_leftover_temporary_files(folder: Path) -> Iterator[Path]:
     """Yield the temporary files that killed processes left in a folder."""
     return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
 
@@ -91,7 +91,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json_or_none(path: Path) -> Any:
     """Return the content of a JSON file, or None if it is missing or damaged."""
     try:
         return json.loads(path.read_text("utf-8"))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import find_leftover_files, read_json, write_json
+from contraport._utils.files import find_leftover_temporary_files, read_json_or_none, write_json
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
@@ -113,7 +113,7 @@ def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
     out = given.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
     file = Path(str(out)) / OPTIONS_FILE
-    record = read_json(file)
+    record = read_json_or_none(file)
     recorded = record.get("options") if isinstance(record, dict) else None
     if not isinstance(recorded, dict):
         raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
@@ -261,12 +261,12 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
     with lock_folder(path, "audit"):
         if not options.resume:
             _check_is_empty(path)  # another audit may have filled it meanwhile
-        saved, fingerprint = read_json(record) or {}, fingerprint_dataset(dataset)
+        saved, fingerprint = read_json_or_none(record) or {}, fingerprint_dataset(dataset)
         message = f"data: must be the items of the audit in {path}."
         check(not options.resume or saved.get("items") == fingerprint, message, "changed")
         with report_write_errors("out", path):
             for part in (path, *filter(Path.is_dir, path.iterdir())):
-                for leftover in find_leftover_files(part):
+                for leftover in find_leftover_temporary_files(part):
                     leftover.unlink()
             write_json(record, {"options": recorded, "items": fingerprint})
         try:
@@ -279,7 +279,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
 def _check_is_empty(path: Path) -> None:
     """Raise `UsageError` unless a folder is new or empty; lock files and files of killed processes are ignored."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.", "exists")
-    is_empty = not path.exists() or {path / LOCK_FILE, *find_leftover_files(path)}.issuperset(path.iterdir())
+    is_empty = not path.exists() or {path / LOCK_FILE, *find_leftover_temporary_files(path)}.issuperset(path.iterdir())
     resume = format_options(resume=True)
     message = f"out: {path} is not empty. Choose a new folder, or continue the audit in it with {resume}."
     check(is_empty, message, "exists")

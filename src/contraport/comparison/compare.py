@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from contraport._utils.files import read_json, write_json, write_text
+from contraport._utils.files import read_json_or_none, write_json, write_text
 from contraport._utils.formatting import format_flags, format_options, join_names, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
@@ -130,7 +130,7 @@ def _check_output_folder(out: Path) -> None:
 
     A comparison without results has `cells/` alone; `results.json` is written before the other files.
     """
-    saved = read_json(out / "results.json")
+    saved = read_json_or_none(out / "results.json")
     is_own = isinstance(saved, dict) and "cells" in saved
     is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in _OUTPUT_FILES)
     if not is_own and not is_begun:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from contraport._utils.files import check_checksum, checksum_path, read_json, write_checksum
+from contraport._utils.files import check_checksum, checksum_path, read_json_or_none, write_checksum
 from contraport._utils.text_bytes import channel_count, concatenate_batches, item_shape
 from contraport._version import __version__
 from contraport.encoders.factory import (
@@ -499,7 +499,7 @@ def _check_weight_names(missing: Sequence[str], unexpected: Sequence[str], folde
 
 def is_model_folder(folder: Path) -> bool:
     """Return whether a folder holds the weights and configuration of a model."""
-    config = read_json(folder / CONFIG_FILE)
+    config = read_json_or_none(folder / CONFIG_FILE)
     return isinstance(config, dict) and {"encoder", "shapes"} <= config.keys() and (folder / WEIGHTS_FILE).exists()
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.files import atomic_write, read_json, write_json
+from contraport._utils.files import atomic_write, read_json_or_none, write_json
 from contraport.embedding import check_finite_features
 from contraport.errors import (
     UsageError,
@@ -160,7 +160,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
     record = {"rows": list(features.shape), "digest": _digest_sampled_rows(features), "faiss": faiss.__version__}
     if path.exists() and record_path.exists():
         check_regular_file("index", path)
-        if read_json(record_path) == record:
+        if read_json_or_none(record_path) == record:
             try:
                 return FeatureIndex(faiss.read_index(str(path)), features)
             except RuntimeError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport._utils.files import atomic_write, read_json, write_json
+from contraport._utils.files import atomic_write, read_json_or_none, write_json
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import ProgressBars
 from contraport.data.formats.shards import expand_braces
@@ -49,7 +49,7 @@ class _RemoteFile(NamedTuple):
         record = _get_download_record_path(self.local_path)
         if not (self.local_path.exists() and record.exists()):
             return False
-        if read_json(record) == self.remote_state():
+        if read_json_or_none(record) == self.remote_state():
             return True
         log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
         return False
@@ -110,7 +110,7 @@ def _list_files(system: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> None:
     """Remove cached files that no longer exist at the URL, such as an image moved to another class."""
-    records = [file for file in folder.rglob(".*.json") if (read_json(file) or {}).keys() == {"file", "key"}]
+    records = [file for file in folder.rglob(".*.json") if (read_json_or_none(file) or {}).keys() == {"file", "key"}]
     stale = [file for record in records if (file := record.with_name(record.name[1:-5])) not in current]
     for file in stale:
         file.unlink(missing_ok=True)

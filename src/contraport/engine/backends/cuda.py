@@ -91,9 +91,9 @@ class CudaPairPasses(PairPasses):
         row_bias, column_bias = self.outer
         by_row = by_column = None
         if column_potential is not None:
-            by_row = self._all_row_sums(self.inputs, column_potential + column_bias) + row_bias
+            by_row = self._gather_row_sums(self.inputs, column_potential + column_bias) + row_bias
         if row_potential is not None:
-            by_column = self._all_row_sums(self.inputs.T, row_potential + row_bias) + column_bias
+            by_column = self._gather_row_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
     def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -102,7 +102,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._all_row_sums(inputs, b, a, term.factor))
+            sums.append(self._gather_row_sums(inputs, b, a, term.factor))
         return sums
 
     def gradient(
@@ -140,7 +140,7 @@ class CudaPairPasses(PairPasses):
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
         return self._gather_rows(sums, own, len(f))
 
-    def _all_row_sums(
+    def _gather_row_sums(
         self,
         inputs: _KernelInputs,
         column_exponents: Tensor,
