@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -45,7 +44,8 @@ ARGUMENTS = [
 ]
 
 
-ALONE = ["--standalone", "--nproc_per_node", "2"]
+HERE = ["--local_addr", "127.0.0.1"]  # the name of the machine need not be that of an address
+ALONE = ["--standalone", *HERE, "--nproc_per_node", "2"]
 
 
 def torchrun(*arguments: str, module: str = "contraport", launch: Sequence[str] = ALONE) -> subprocess.Popen[str]:
@@ -56,6 +56,14 @@ def torchrun(*arguments: str, module: str = "contraport", launch: Sequence[str] 
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+def errors_of(process: subprocess.Popen[str]) -> str:
+    """Wait for the end of a process, and return its standard error."""
+    try:
+        return process.communicate(timeout=TIMEOUT)[1]
+    finally:
+        process.kill()
 
 
 def ours(errors: str) -> list[str]:
@@ -88,7 +96,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     arguments = [*ARGUMENTS, *(chosen[2:] if {"--strategy", "--exchange"} & {*chosen} else chosen)]
     alone = [sys.executable, "-m", "tests.training.in_double", "train", *arguments, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
-    _, errors = two.communicate()
+    errors = errors_of(two)
     assert two.returncode == 0, errors
     one = Run(tmp_path / "one")
     expected, got = collect_checkpoint_state(one), collect_checkpoint_state(Run(tmp_path / "two"))
@@ -112,7 +120,7 @@ def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
     parts = str(tmp_path / "parts")
     for resumed in (arguments, ["--resume", "--epochs", "2"]):
         process = torchrun(*resumed, "--strategy", "fsdp", "--out", parts, module=module)
-        _, errors = process.communicate(timeout=TIMEOUT)
+        errors = errors_of(process)
         assert process.returncode == 0, errors
     subprocess.run([*alone, "--resume", "--strategy", "ddp", *last, "--out", parts], check=True, stderr=subprocess.PIPE)
     expected, got = collect_checkpoint_state(Run(tmp_path / "one")), collect_checkpoint_state(Run(parts))
@@ -157,26 +165,20 @@ def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path)
 @pytest.mark.slow
 def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
     """Two launchers that meet at one rendezvous, as on two machines, each with a process of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    meet = ["--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", address]
+    meet = [*HERE, "--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d"]
+    meet += ["--rdzv_endpoint", str(tmp_path / "meeting"), "--rdzv_conf", "store_type=file"]
     nodes = [
         torchrun(*ARGUMENTS, "--out", str(tmp_path / "two"), module="tests.training.in_double", launch=meet)
         for _ in range(2)
     ]
-    try:
-        errors = [node.communicate(timeout=TIMEOUT)[1] for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-    assert [node.returncode for node in nodes] == [0, 0], errors
+    told = [errors_of(node) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
     alone = [sys.executable, "-m", "tests.training.in_double", "train", *ARGUMENTS, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
     expected, got = collect_checkpoint_state(Run(tmp_path / "one")), collect_checkpoint_state(Run(tmp_path / "two"))
     for name, value in expected.items():
         assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
-    assert sum(error.count("waiting") for error in errors) == 1, "one process of all nodes speaks"
+    assert sum(errors.count("waiting") for errors in told) == 1, "one process of all nodes speaks"
 
 
 @pytest.mark.slow
@@ -184,7 +186,7 @@ def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
 def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
     begun = train(data="digits", encoder="mlp", epochs=1, batch_size=63, out=tmp_path / "begun", progress=False)
     process = torchrun(*ARGUMENTS, "--init", str(begun.path), *held, "--out", str(tmp_path / "two"), "--progress=false")
-    _, errors = process.communicate(timeout=TIMEOUT)
+    errors = errors_of(process)
     assert process.returncode == 0, errors
     own, theirs = (run.model().tower(0).encoder.state_dict() for run in (begun, Run(tmp_path / "two")))
     assert all(torch.equal(value, theirs[name]) for name, value in own.items())
@@ -197,7 +199,7 @@ def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
 def test_processes_fail_together_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "in-the-way").write_text("")
     process = torchrun(*ARGUMENTS, "--out", str(tmp_path))
-    _, errors = process.communicate()
+    errors = errors_of(process)
     assert process.returncode != 0
     message = f"contraport: out: {tmp_path} is not empty and not a run folder (no config.yaml). Choose another folder."
     assert ours(errors) == [f"{message} More: contraport docs training"]
@@ -211,7 +213,7 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate()
+    errors = errors_of(process)
     assert len([line for line in ours(errors) if "--resume" in line]) == 1
     run = Run(tmp_path / "run")
     saved = torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["step"]
