@@ -261,18 +261,22 @@ def embed_dataset(
 
 
 def iter_embedded_batches(
-    model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
+    model: Model,
+    dataset: Dataset,
+    views: Views,
+    loader_config: LoaderConfig,
+    function: Callable[..., Tensor] | None = None,
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Yield the frozen features ``(b, F)`` of each batch together with the batch, so that memory stays bounded.
 
-    The caller's random state may change.
+    `function` computes other values ``(b, F)`` from the inputs of the model. The caller's random state may change.
     """
     check_view_shapes(model, dataset, views)
     model.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(model):
         for features, batch in loader_config.iter_outputs_with_batches(
-            model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
+            function or model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
         ):
             check_finite_features(features, first_item=int(batch.ids[0]))
             yield features, batch
@@ -293,16 +297,17 @@ def extract_features(
     name: str = "encoder",
     *,
     prepare: PrepareModelInputs | None = None,
+    function: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """Return the frozen features of all items, `(n, F)`, from their unaugmented views or inputs made by `prepare`.
 
-    The caller's random state does not change.
+    `function` computes other values `(b, ...)` from these inputs. The caller's random state does not change.
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(encoder):
         features = loader_config.map_views(
-            encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
+            function or encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
     check_finite_features(features)
     return features
@@ -356,6 +361,6 @@ def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
 
 def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:
     """Raise `UsageError` unless every feature is finite; `first_item` is the position of the first row."""
-    bad = (~features.isfinite().all(dim=1)).nonzero().flatten().tolist()
+    bad = (~features.isfinite().flatten(1).all(dim=1)).nonzero().flatten().tolist()
     message = f"features: must be finite, got NaN or infinity, first for item {first_item + next(iter(bad), 0)}. "
     check(not bad, f"{message}Did the training diverge, or does the data contain NaN?", "not_finite")

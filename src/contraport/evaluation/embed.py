@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.progress import ProgressBars
@@ -65,11 +67,21 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
     if options.out is not None:
         return _embed_to_file(options, Path(options.out))
     check(options.shard_items is None, "shard_items: requires out, got None.", "no_out")
+    return compute_item_values(options)
+
+
+@torch.random.fork_rng(devices=[])
+def compute_item_values(options: EmbedOptions, function: Callable[..., Tensor] | None = None) -> Features:
+    """Return the features of the items that `options` select; with a function, its values take their place.
+
+    The values ``(b, F)`` are those of ``function(model, *inputs)``, of the model of ``options.view`` and its inputs for
+    a block of items. Items are embedded block by block, so that only the values of all items are in memory.
+    """
     with TemporaryDirectory() as folder:
-        return read_features(_embed_to_file(options, Path(folder) / "features.npz"))
+        return read_features(_embed_to_file(options, Path(folder) / "features.npz", function))
 
 
-def _embed_to_file(options: EmbedOptions, out: Path) -> Path:
+def _embed_to_file(options: EmbedOptions, out: Path, function: Callable[..., Tensor] | None = None) -> Path:
     rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     path = out if processes == 1 else shard_path(out, rank, processes)
     suffixes = ", ".join(SUPPORTED_SUFFIXES)
@@ -110,10 +122,11 @@ def _embed_to_file(options: EmbedOptions, out: Path) -> Path:
     loader_config = LoaderConfig(
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
+    output = None if function is None else partial(function, model)
     with open_feature_buffer(path) as buffer:
         for dataset in _select_process_items(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
-                model, dataset, build_unaugmented_views(settings, dataset), loader_config
+                model, dataset, build_unaugmented_views(settings, dataset), loader_config, output
             ):
                 with report_write_errors("out", path):
                     _add_batch(buffer, dataset, batch, features.numpy(), by_text=view is not None)

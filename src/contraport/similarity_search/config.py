@@ -194,7 +194,8 @@ SEARCH = _command(
     "Find items of one kind by another, such as images by a text.",
     details="""
         A run of several views, such as images and captions, maps them into one space. The encoder of its own view
-        embeds the query, and the items of another view with the largest cosine similarity are listed.
+        embeds the query, and the items of another view with the largest cosine similarity are listed. The own items of
+        a run with a kernel of sets of vectors (late interaction) are all compared with the query by this kernel.
     """,
     examples=(
         'contraport search runs/captioned "a red bag"',

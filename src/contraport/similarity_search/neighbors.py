@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import tempfile
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -18,18 +19,23 @@ from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStore, get_decoding_error
-from contraport.embedding import embed_dataset
+from contraport.embedding import LoaderConfig, check_view_shapes, embed_dataset, extract_features
 from contraport.encoders import Model, kind_from_shape
+from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
-from contraport.evaluation.embed import embed
+from contraport.evaluation.config import EmbedOptions
+from contraport.evaluation.embed import compute_item_values
 from contraport.evaluation.split_loading import infer_model_image_size, resolve_device
 from contraport.features import Features, as_features, read_features
-from contraport.options import keep_deprecated_attributes
+from contraport.objectives import Loss
+from contraport.options import has_object_placeholder, keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run
 from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
 from contraport.similarity_search.nearest_rows import find_most_similar, load_or_build_index, log_index_recommendation
 from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_cards_page
-from contraport.training.components import build_unaugmented_views
+from contraport.training.components import build_objective, build_unaugmented_views
+
+log = logging.getLogger("contraport.similarity_search")
 
 MAX_COMPARED_KEYS = 100_000
 """Maximum number of keys among which the one nearest to an unknown query is looked up, as a hint."""
@@ -43,7 +49,7 @@ class Neighbor(NamedTuple):
     Attributes:
         position: position of the item among the features, from 0.
         name: key of the item, or else its split and row in the source.
-        similarity: cosine similarity between the item and the query.
+        similarity: cosine similarity between the item and the query, or their similarity by a kernel of sets.
         class_name: name of the class of the item; None if it has no class.
     """
 
@@ -112,6 +118,9 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
 def search(arguments: dict[str, Any]) -> NearestItems:
     """Find items by a query of another view, such as images by a text, the nearest first.
 
+    If the run was trained with a kernel of sets of vectors (`LateInteraction`), the run's own items are compared by
+    this kernel, all of them.
+
     Raises:
         UsageError: an invalid argument, a run of one view, or features that cannot be read or are not of one view.
     """
@@ -124,15 +133,72 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     target = run.settings().predict
     message = f"run: {run.path} was trained with {format_options(predict=target)}, so its views cannot be compared."
     check(target is None, message, "not_comparable")
-    query_view = _resolve_query_view(options, model)
+    query_view, kernel = _resolve_query_view(options, model), _find_kernel_of_sets(run)
     if features is None:
         others = [name for name in model.view_names if name != query_view]
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
+        if kernel is not None:
+            return _search_sets(options, run, model, kernel, query_view, view)
         features = _embed_items(run, options, view)
+    elif kernel is not None:
+        message = "The file has one vector per item, though %s was trained with %r. Search the run to compare by it."
+        log.warning(message, run.path, kernel)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
     result = NearestItems(_find_nearest_items(options, features, query), _format_query_title(options.query))
     _write_page(options, features, result)
     return result
+
+
+def _find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
+    """Return the kernel of a run that was trained on sets of vectors; None if items are compared by one vector each."""
+    settings = run.settings()
+    if has_object_placeholder(settings.objective):
+        log.info("Items are compared by one vector each: the run's objective was an object, which it does not store.")
+        return None
+    try:
+        objective = build_objective(settings)
+    except UsageError as error:  # an objective of another version; its encoder can still be used
+        log.warning("Items are compared by one vector each: the run's objective cannot be built. %s", error)
+        return None
+    if not isinstance(objective, Loss) or not objective.compares_sets:
+        return None
+    return next(module for module in objective.modules() if isinstance(module, LateInteraction))
+
+
+def _search_sets(
+    options: ItemSearchOptions, run: RunFolder, model: Model, kernel: LateInteraction, query_view: str, view: str
+) -> NearestItems:
+    """Find the items whose sets of vectors are most similar to that of the query, in one pass over all items.
+
+    Sets are compared as soon as they are embedded, block by block: those of all items would not fit into memory.
+    """
+    message = f"index: not supported for {run.path}, which compares sets of vectors; without it all items are compared."
+    check(options.index is None, message, "sets")
+    device, encoder = resolve_device(options.device), model.select_view(query_view)
+    item = _load_query(options, encoder)
+    views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
+    check_view_shapes(encoder, item, views)
+    encode_query = partial(_encode_sets, encoder)
+    query = extract_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
+    is_query_first = model.view_index(query_view) <= model.view_index(view)
+
+    def compare(encoder: Model, inputs: Tensor) -> Tensor:
+        sets = _encode_sets(encoder, inputs)
+        # As in the loss, where the vectors of the earlier view look for their match in those of the later one.
+        return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
+
+    compared = _embed_items(run, options, view, compare)
+    similarities, places = torch.from_numpy(compared.features[:, 0]).sort(descending=True, stable=True)
+    nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
+    result = NearestItems(nearest, _format_query_title(options.query))
+    _write_page(options, compared, result, measure="similarity by their sets of vectors")
+    return result
+
+
+def _encode_sets(model: Model, inputs: Tensor) -> Tensor:
+    """Return the projected vectors of each item, ``(b, t, d)``, by a model of one view."""
+    (sets,) = model.project(model.encode([inputs], pooled=False))
+    return sets
 
 
 def _find_nearest_items(
@@ -145,19 +211,28 @@ def _find_nearest_items(
     else:
         candidates = load_or_build_index(features.features, Path(options.index)).find_candidates(query, count)
     similarities, places = find_most_similar(query, features.features, count, candidates=candidates)
-    nearest = [
+    nearest = _list_neighbors(features, similarities, places)
+    return [near for near in nearest if near.position != exclude][: options.top]
+
+
+def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) -> list[Neighbor]:
+    return [
         Neighbor(place, features.item_name(place), similarity, features.class_name_at(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
-        if place != exclude
     ]
-    return nearest[: options.top]
 
 
-def _write_page(options: _Options, features: Features, result: NearestItems, *sections: CardSection) -> None:
+def _write_page(
+    options: _Options,
+    features: Features,
+    result: NearestItems,
+    *sections: CardSection,
+    measure: str = "cosine similarity",
+) -> None:
     if options.page is not None:
         cards = [ItemCard(one.position, one.name, f"{one.similarity:.3f}", one.class_name or "") for one in result]
         title = f"Nearest to {_format_query_title(result.query_name)}"
-        lead = f"The nearest of {len(features):,} items, with their cosine similarity to the query."
+        lead = f"The nearest of {len(features):,} items, with their {measure} to the query."
         write_cards_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
 
 
@@ -175,8 +250,10 @@ def _find_query_position(query: int | str | Path, features: Features) -> int | N
     return None
 
 
-def _unknown_query_error(query: object, features: Features) -> UsageError:
+def _unknown_query_error(query: object, features: Features | None) -> UsageError:
     """Build the error for a query that is neither an item nor a file, with the most similar key as a hint."""
+    if features is None:
+        return UsageError(f"query: must be a file of the view that is searched by, got {str(query)!r}.", kind="unknown")
     keys = [] if features.keys is None else features.keys[:MAX_COMPARED_KEYS].tolist()
     by_name = {PurePath(key).name: key for key in reversed(keys)}  # users type the last part of a path
     near = difflib.get_close_matches(PurePath(str(query)).name, by_name, n=1)
@@ -216,7 +293,6 @@ def _embed_query(
     options: _Options, features: Features, run: RunFolder, view: str | None, device: torch.device
 ) -> Tensor:
     """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
-    is_chosen = isinstance(options, ItemSearchOptions) and options.query_view is not None
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
     model = model if view is None else model.select_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
@@ -227,15 +303,20 @@ def _embed_query(
         raise UsageError(f"{message}`contraport search FEATURES TEXT`.", kind="unknown")
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
     check(model.num_features == width, message, "width")
-    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):
-        item = from_arrays([query], name="query", argument="query")
-    elif _is_existing_path(query):
-        item = _load_query_item(Path(query), model)
-    else:
-        raise _unknown_query_error(query, features)
+    item = _load_query(options, model, features)
     views = build_unaugmented_views(run.settings(), item)
     embedded, _ = embed_dataset(model, item, views=views, device=device, num_workers=0)
     return embedded[0].to(device)
+
+
+def _load_query(options: _Options, model: Model, features: Features | None = None) -> Dataset:
+    """Load the query as a dataset of one item, for a model of its view or of whole items: a text, or a file."""
+    query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
+    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):
+        return from_arrays([query], name="query", argument="query")
+    if _is_existing_path(query):
+        return _load_query_item(Path(query), model)
+    raise _unknown_query_error(query, features)
 
 
 def _load_query_item(path: Path, model: Model) -> Dataset:
@@ -297,9 +378,12 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     return fitting[0]
 
 
-def _embed_items(run: RunFolder, options: ItemSearchOptions, view: str) -> Features:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "features.npz"
-        trusts = options.trust_remote_code
-        embed(run, view=view, split=options.split, out=out, device=options.device, trust_remote_code=trusts)
-        return read_features(out)
+def _embed_items(
+    run: RunFolder, options: ItemSearchOptions, view: str, function: Callable[..., Tensor] | None = None
+) -> Features:
+    """Embed the run's own items by a view; with a function, its values take the place of features."""
+    trusts = options.trust_remote_code
+    embed_options = EmbedOptions(
+        run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts
+    )
+    return compute_item_values(embed_options, function)
