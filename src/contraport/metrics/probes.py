@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import find_largest_products
+from contraport._utils.vector_search import MIN_CANDIDATE_ROWS, CellSearch, find_largest_products
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
@@ -33,6 +34,14 @@ _BINS = 15
 
 QUERIES_AT_ONCE = 1_024
 """Number of test items whose votes `knn` holds in memory at a time."""
+
+MAX_EXACT_PRODUCTS = 10**9
+"""Maximum number of test items times training items for which `knn` finds exact neighbors; beyond it, by cells."""
+
+RECALL_ITEMS, RECALL_TOLERANCE = 1_000, 1e-6
+"""Number of test items on which the recall of neighbors is measured, and difference of cosines that counts as a tie."""
+
+log = logging.getLogger("contraport.metrics")
 
 ItemCorrectness = np.ndarray[tuple[int], np.dtype[np.bool_]]
 """Correctness of the class of each test item, Booleans `(m,)`."""
@@ -249,7 +258,8 @@ def knn(
 
     A neighbor's vote has the weight exp(cosine / temperature), as in Wu et al., "Unsupervised feature learning via
     non-parametric instance discrimination" (CVPR 2018). Features are `(n, F)` on one device, labels `(n,)` integers
-    from 0. Memory is bounded for any number of items.
+    from 0. Memory is bounded for any number of items. Neighbors are exact for up to a billion pairs of a test and a
+    training item. Beyond it they are found by cells (`CellSearch`), and the recall of neighbors is logged.
 
     Raises:
         UsageError: shapes disagree, a feature is not finite, `temperature` is not positive, or `neighbors` is not
@@ -272,14 +282,39 @@ def knn_correctness(
     check_enough_neighbors(neighbors, len(train_x))
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     queries, keys = F.normalize(test_x.float(), dim=1), F.normalize(train_x.float(), dim=1)
+    by_cells = len(queries) * len(keys) > MAX_EXACT_PRODUCTS and neighbors <= MIN_CANDIDATE_ROWS
+    found = _find_neighbors_by_cells(queries, keys, neighbors).split(QUERIES_AT_ONCE) if by_cells else None
     hits = []
-    for block, labels in zip(queries.split(QUERIES_AT_ONCE), test_y.split(QUERIES_AT_ONCE), strict=True):
-        cosines, nearest = find_largest_products(block, keys, neighbors)
+    blocks = zip(queries.split(QUERIES_AT_ONCE), test_y.split(QUERIES_AT_ONCE), strict=True)
+    for number, (block, labels) in enumerate(blocks):
+        if found is None:
+            cosines, nearest = find_largest_products(block, keys, neighbors)
+        else:
+            nearest = found[number]
+            cosines = _compute_products(block, keys, nearest)
         # Minus the largest cosine: the same winner, and no overflow at a low temperature.
         weights = ((cosines - cosines[:, :1]) / temperature).exp()
         votes = torch.zeros(len(block), int(train_y.max()) + 1, device=weights.device)
         hits.append(votes.scatter_add_(1, train_y[nearest], weights).argmax(dim=1) == labels)
     return torch.cat(hits).cpu().numpy()
+
+
+def _find_neighbors_by_cells(queries: Tensor, keys: Tensor, count: int) -> Tensor:
+    """Return most of the nearest keys of each query, int64 ``(q, count)``, and log their recall on a sample."""
+    generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
+    nearest = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator).find_nearest(queries, count)
+    items = min(RECALL_ITEMS, len(queries))
+    sample = torch.arange(items, device=queries.device) * len(queries) // items
+    exact, _ = find_largest_products(queries[sample], keys, count)
+    reached = _compute_products(queries[sample], keys, nearest[sample]) >= exact[:, -1:] - RECALL_TOLERANCE
+    message = "kNN: neighbors of %s test items among %s were found by cells; on %s of them their recall is %.3f."
+    log.info(message, f"{len(queries):,}", f"{len(keys):,}", f"{items:,}", float(reached.float().mean()))
+    return nearest
+
+
+def _compute_products(queries: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    """Return the products of each query, ``(q, d)``, with the keys at its positions, ``(q, count)``."""
+    return torch.einsum("qd,qkd->qk", queries, keys[positions])
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:
