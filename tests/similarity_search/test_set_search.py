@@ -67,7 +67,7 @@ def expected(run: Run, kernel: LateInteraction, query: int, *, by: str) -> dict[
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which these few items fill several."""
-    monkeypatch.setattr("contraport.embedding.BLOCK_ITEMS", 4)
+    monkeypatch.setattr("contraport.embedding.FORWARD_BLOCK_ITEMS", 4)
 
 
 @pytest.mark.parametrize("name", KERNELS)
