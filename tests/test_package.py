@@ -134,7 +134,6 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("engine", "exchange_dtype", "gather_dtype"),
         ("distributed", "local_batch", "use_local_batch"),
         ("distributed", "first_non_none", "first_non_none_across_ranks"),
-        ("distributed", "count_processes_and_machines", "count_processes_per_machine_and_machines"),
         ("objectives", "Coordinates", "CoordinatePairs"),
         ("objectives", "Marginals", "LogMarginals"),
         ("theory", "optimal_couplings", "compute_couplings_1d"),

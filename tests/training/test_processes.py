@@ -254,7 +254,6 @@ def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
     assert distributed.is_main_process()
-    assert distributed.count_processes_per_machine_and_machines() == (1, 1)
     assert distributed.broadcast_object("value") == "value"
     assert distributed.any_process(True, False) == (True, False)
     with pytest.raises(UsageError, match="mine"), distributed.propagate_errors():

@@ -4,7 +4,6 @@ from contraport.distributed.processes import (
     Processes,
     any_process,
     broadcast_object,
-    count_processes_per_machine_and_machines,
     current_processes,
     first_non_none_across_ranks,
     gather,
@@ -18,7 +17,7 @@ from contraport.distributed.ring_exchange import RingExchange
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "Processes", "RingExchange", "any_process", "broadcast_object", "count_processes_per_machine_and_machines",
+    "Processes", "RingExchange", "any_process", "broadcast_object",
     "current_processes", "first_non_none_across_ranks", "gather", "is_main_process", "propagate_errors",
     "raise_once_across_ranks", "torchrun_process_group", "use_local_batch",
 ]  # fmt: skip
@@ -27,7 +26,5 @@ __getattr__ = keep_deprecated_module_names(
     __name__,
     local="use_local_batch",
     local_batch="use_local_batch",
-    machine_layout="count_processes_per_machine_and_machines",
-    count_processes_and_machines="count_processes_per_machine_and_machines",
     first_non_none="first_non_none_across_ranks",
 )

@@ -292,13 +292,6 @@ def is_main_process() -> bool:
     return current_processes().rank == 0
 
 
-def count_processes_per_machine_and_machines() -> tuple[int, int]:
-    """Return the number of processes per machine and the number of machines."""
-    processes = current_processes().size
-    per_machine = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
-    return per_machine, processes // per_machine
-
-
 @contextmanager
 def propagate_errors() -> Iterator[None]:
     """Context manager: if one process fails, all stop; the first to fail raises its error, the others exit quietly.
