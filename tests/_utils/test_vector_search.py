@@ -30,6 +30,31 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
     assert torch.equal(found, make_search(values, rows).find_nearest(values[:500], 10))
 
 
+@pytest.mark.parametrize("num_compared", [10, 700, 3_000])
+def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
+    monkeypatch: pytest.MonkeyPatch, num_compared: int
+) -> None:
+    monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 7 * MAX_CELL_ROWS)
+    generator = torch.Generator().manual_seed(1)
+    values = F.normalize(torch.randn(6_000, 8, generator=generator), dim=1)
+    rows = torch.arange(0, 6_000, 2)
+    search, queries = make_search(values, rows), values[1:40:2]
+    products, found = search.find_largest_products(queries, 10, num_compared)
+    for number, query in enumerate(queries):
+        order = (search._centers @ query).argsort(descending=True, stable=True).tolist()
+        compared = torch.cat([search._cells[cell] for cell in order])
+        ends = torch.tensor([len(search._cells[cell]) for cell in order]).cumsum(0)
+        before = int(ends[(ends < num_compared).sum()])
+        largest, places = (values[compared[:before]] @ query).topk(10)
+        assert torch.equal(found[number], compared[places])
+        torch.testing.assert_close(products[number], largest)
+        starts = ends - torch.tensor([len(search._cells[cell]) for cell in order])
+        where = (compared == found[number][:, None]).long().argmax(1)
+        needed = starts[torch.searchsorted(ends, where, right=True)]
+        assert torch.equal(search.count_rows_before(queries, found)[number], needed)
+        assert bool((needed < num_compared).all())
+
+
 def test_few_rows_are_all_compared() -> None:
     values = F.normalize(torch.randn(MIN_CANDIDATE_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     rows = torch.arange(MIN_CANDIDATE_ROWS)

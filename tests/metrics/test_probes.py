@@ -6,7 +6,6 @@ from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport._utils import vector_search
-from contraport._utils.vector_search import CellSearch
 from contraport.data.splits import draw_stratified_split
 from contraport.metrics import probes
 from contraport.metrics.probes import (
@@ -19,7 +18,6 @@ from contraport.metrics.probes import (
     probe_correctness,
     select_penalty,
 )
-from contraport.seeding import torch_generator
 
 
 def clusters(
@@ -94,25 +92,26 @@ def test_knn_of_many_items_finds_neighbors_by_cells_and_logs_their_recall(
     assert not caplog.records
     monkeypatch.setattr(probes, "MAX_EXACT_PRODUCTS", len(x) * len(tx) - 1)
     monkeypatch.setattr(probes, "QUERIES_AT_ONCE", 400)
+    monkeypatch.setattr(probes, "CELL_RECALL", 0.9)
     by_cells = knn_correctness(x, y, tx, ty)
     assert np.array_equal(knn_correctness(x, y, tx, ty), by_cells)
-    assert 0.9 < (by_cells == exact).mean() < 1
-    assert abs(by_cells.mean() - exact.mean()) < 0.02
-    units, queries = (torch.nn.functional.normalize(z, dim=1) for z in (x, tx[torch.arange(1_000) * 1_500 // 1_000]))
-    nearest = (queries @ units.T).topk(20).indices
-    search = CellSearch(units, torch.arange(len(x)), torch_generator("metrics.knn_cells", len(tx), len(x)))
-    found = search.find_nearest(queries, 20)
-    recall = float((found[:, :, None] == nearest[:, None]).any(2).float().mean())
-    assert caplog.records[0].args[:3] == ("1,500", "12,000", "1,000")
-    assert caplog.records[0].args[3] == pytest.approx(recall, abs=1e-3)
-    assert 0.7 < recall < 1
+    assert 0.95 < (by_cells == exact).mean() < 1
+    assert abs(by_cells.mean() - exact.mean()) < 0.01
+    queries, compared, keys, recall, measured = caplog.records[0].args
+    assert (queries, keys, measured) == ("1,500", "12,000", "750")
+    assert 500 < int(compared.replace(",", "")) < 6_000
+    assert recall == pytest.approx(0.9, abs=0.02)
 
 
-def test_knn_by_cells_is_exact_where_the_cells_compared_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knn_is_exact_if_cells_would_compare_most_items(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (x, y), (tx, ty) = clusters(600, spread=4), clusters(150, spread=4, seed=1)
     exact = knn_correctness(x, y, tx, ty)
+    caplog.set_level("INFO", "contraport.metrics")
     monkeypatch.setattr(probes, "MAX_EXACT_PRODUCTS", 0)
     assert np.array_equal(knn_correctness(x, y, tx, ty), exact)
+    assert not caplog.records
 
 
 def test_knn_with_one_neighbor_finds_each_item_itself() -> None:

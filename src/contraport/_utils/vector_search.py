@@ -101,6 +101,47 @@ class CellSearch:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
+    def find_largest_products(self, queries: Tensor, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
+        """Return the largest products of queries with the rows of their nearest cells, and these rows, ``(q, count)``.
+
+        Each query has its own nearest cells, which finds more of its neighbors among the same number of rows than the
+        common candidates of a cell in `find_nearest`, but takes more and smaller matrix products.
+
+        Args:
+            queries: unit vectors, ``(q, d)``.
+            count: number of rows, at most `num_compared`.
+            num_compared: minimum number of rows that a query is compared with, at most those searched.
+        """
+        largest = queries.new_full((len(queries), count), -torch.inf)
+        rows = torch.zeros_like(largest, dtype=torch.int64)
+        for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
+            is_compared = self._count_rows_before_cells(queries[part]) < num_compared
+            for cell, members in zip(self._cells, is_compared.T, strict=True):
+                compared = part[members]
+                products = queries[compared] @ self._values.index_select(0, cell).T
+                improved = products.amax(dim=1) > largest[compared, -1]
+                values, columns = products[improved].topk(min(count, len(cell)), dim=1)
+                improved_queries = compared[improved]
+                values, order = torch.cat([largest[improved_queries], values], dim=1).topk(count, dim=1)
+                largest[improved_queries] = values
+                rows[improved_queries] = torch.cat([rows[improved_queries], cell[columns]], dim=1).gather(1, order)
+        return largest, rows
+
+    def count_rows_before(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Return how many rows each query is compared with before the cells of given rows, int64 ``(q, k)``."""
+        cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
+        cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(
+            self._sizes
+        )
+        blocks = zip(*(each.split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS) for each in (queries, rows)), strict=True)
+        return torch.cat([self._count_rows_before_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
+
+    def _count_rows_before_cells(self, queries: Tensor) -> Tensor:
+        """Return for each query and cell the number of rows of all cells nearer to the query, ``(q, cells)``."""
+        order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
+        before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
+        return torch.empty_like(before).scatter_(1, order, before)
+
     def _iter_candidate_rows_by_cell(self) -> Iterator[Tensor]:
         """Yield the candidate neighbors of the queries in each cell: the rows of the cell and of the nearest cells."""
         for first in range(0, len(self._cells), MAX_CELL_ROWS):

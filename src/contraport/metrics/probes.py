@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import MIN_CANDIDATE_ROWS, CellSearch, find_largest_products
+from contraport._utils.vector_search import CellSearch, find_largest_products
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
@@ -37,6 +38,9 @@ QUERIES_AT_ONCE = 1_024
 
 MAX_EXACT_PRODUCTS = 10**9
 """Maximum number of test items times training items for which `knn` finds exact neighbors; beyond it, by cells."""
+
+CELL_RECALL = 0.99
+"""Share of the nearest training items that a search by cells is to find."""
 
 RECALL_ITEMS, RECALL_TOLERANCE = 1_000, 1e-6
 """Number of test items on which the recall of neighbors is measured, and difference of cosines that counts as a tie."""
@@ -259,7 +263,7 @@ def knn(
     A neighbor's vote has the weight exp(cosine / temperature), as in Wu et al., "Unsupervised feature learning via
     non-parametric instance discrimination" (CVPR 2018). Features are `(n, F)` on one device, labels `(n,)` integers
     from 0. Memory is bounded for any number of items. Neighbors are exact for up to a billion pairs of a test and a
-    training item. Beyond it they are found by cells (`CellSearch`), and the recall of neighbors is logged.
+    training item. Beyond it 99 % of them are found by cells (`CellSearch`) if that is faster; the recall is logged.
 
     Raises:
         UsageError: shapes disagree, a feature is not finite, `temperature` is not positive, or `neighbors` is not
@@ -282,16 +286,16 @@ def knn_correctness(
     check_enough_neighbors(neighbors, len(train_x))
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     queries, keys = F.normalize(test_x.float(), dim=1), F.normalize(train_x.float(), dim=1)
-    by_cells = len(queries) * len(keys) > MAX_EXACT_PRODUCTS and neighbors <= MIN_CANDIDATE_ROWS
-    found = _find_neighbors_by_cells(queries, keys, neighbors).split(QUERIES_AT_ONCE) if by_cells else None
+    is_large = len(queries) * len(keys) > MAX_EXACT_PRODUCTS and len(queries) > 1
+    found = _find_neighbors_by_cells(queries, keys, neighbors) if is_large else None
     hits = []
-    blocks = zip(queries.split(QUERIES_AT_ONCE), test_y.split(QUERIES_AT_ONCE), strict=True)
-    for number, (block, labels) in enumerate(blocks):
+    for first in range(0, len(queries), QUERIES_AT_ONCE):
+        part = slice(first, first + QUERIES_AT_ONCE)
+        block, labels = queries[part], test_y[part]
         if found is None:
             cosines, nearest = find_largest_products(block, keys, neighbors)
         else:
-            nearest = found[number]
-            cosines = _compute_products(block, keys, nearest)
+            cosines, nearest = found[0][part], found[1][part]
         # Minus the largest cosine: the same winner, and no overflow at a low temperature.
         weights = ((cosines - cosines[:, :1]) / temperature).exp()
         votes = torch.zeros(len(block), int(train_y.max()) + 1, device=weights.device)
@@ -299,22 +303,29 @@ def knn_correctness(
     return torch.cat(hits).cpu().numpy()
 
 
-def _find_neighbors_by_cells(queries: Tensor, keys: Tensor, count: int) -> Tensor:
-    """Return most of the nearest keys of each query, int64 ``(q, count)``, and log their recall on a sample."""
+def _find_neighbors_by_cells(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    """Return the cosines of most of the nearest keys of each query, and their positions, ``(q, count)`` each.
+
+    A fixed number of compared keys biases the vote by an amount that depends on the data. So it is chosen by the exact
+    neighbors of a sample, and the recall is measured on another one. None if half of the keys were needed.
+    """
     generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
-    nearest = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator).find_nearest(queries, count)
-    items = min(RECALL_ITEMS, len(queries))
+    search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)
+    items = min(2 * RECALL_ITEMS, len(queries))
     sample = torch.arange(items, device=queries.device) * len(queries) // items
-    exact, _ = find_largest_products(queries[sample], keys, count)
-    reached = _compute_products(queries[sample], keys, nearest[sample]) >= exact[:, -1:] - RECALL_TOLERANCE
-    message = "kNN: neighbors of %s test items among %s were found by cells; on %s of them their recall is %.3f."
-    log.info(message, f"{len(queries):,}", f"{len(keys):,}", f"{items:,}", float(reached.float().mean()))
-    return nearest
-
-
-def _compute_products(queries: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """Return the products of each query, ``(q, d)``, with the keys at its positions, ``(q, count)``."""
-    return torch.einsum("qd,qkd->qk", queries, keys[positions])
+    cosines, exact = find_largest_products(queries[sample], keys, count)
+    needed = search.count_rows_before(queries[sample[::2]], exact[::2]).flatten().sort().values
+    compared = max(count, int(needed[math.ceil(CELL_RECALL * len(needed)) - 1]) + 1)
+    if 2 * compared > len(keys):
+        return None
+    found = search.find_largest_products(queries, count, compared)
+    reached = found[0][sample[1::2]] >= cosines[1::2, -1:] - RECALL_TOLERANCE
+    message = (
+        "kNN: found neighbors of %s test items among %s of %s training items each, with recall %.3f on %s of them."
+    )
+    sizes = [f"{number:,}" for number in (len(queries), compared, len(keys), len(reached))]
+    log.info(message, *sizes[:3], float(reached.float().mean()), sizes[3])
+    return found
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:
