@@ -50,6 +50,12 @@ def objective(name: str) -> contraport.Loss:
     return contraport.objective(name, **SETTINGS.get(name, {})).double()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left_of_other_tests() -> None:
+    """Finalize what other tests of this process left, which would warn within a test of this module."""
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def nothing_goes_wrong_aside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail on a warning, a logged one too, and on an exception that Python ignores, as in a finalizer."""
