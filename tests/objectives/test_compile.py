@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compiling import COMPILES_AS_ONE_GRAPH
+from tests.compiling import COMPILES_AS_ONE_GRAPH, requires_compiler
 from tests.objectives.comparing import needed
 from torch._dynamo.backends.registry import lookup_backend
 
@@ -191,6 +191,7 @@ def test_a_gradient_within_autocast_is_in_single_precision(items: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
 
 
+@requires_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nt-xent", "gca-uot"])
 def test_the_default_compiler(name: str) -> None:

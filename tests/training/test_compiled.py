@@ -14,11 +14,13 @@ from contraport.data import Dataset, from_arrays
 from contraport.training import train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
+from tests.compiling import requires_compiler
 from tests.errors import raises_usage_error
 
 from .test_train import same, weights_of
 
 
+@requires_compiler
 def test_compiled_encoders_train_what_others_do(settings: dict[str, Any], tmp_path: Path) -> None:
     settings.update(
         recipe="moco", queue_size=32, log_every=1, optimizer="sgd", lr_scheduler="constant", warmup_epochs=0

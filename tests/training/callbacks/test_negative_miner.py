@@ -125,7 +125,11 @@ def test_negatives_are_mined_when_due(settings: dict[str, Any], tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("at", "changes"),
-    [(5, {}), (14, {"grad_accum_steps": 2}), (13, {"num_workers": 1, "momentum": 0.9})],
+    [
+        (5, {}),
+        pytest.param(14, {"grad_accum_steps": 2}, marks=pytest.mark.slow),
+        (13, {"num_workers": 1, "momentum": 0.9}),
+    ],
     ids=str,
 )
 def test_resume_equals_the_run_that_never_stopped(
@@ -157,9 +161,9 @@ def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
     "changes",
     [
         {"objective": "nt-xent"},
-        {"objective": "gca-ince"},
+        pytest.param({"objective": "gca-ince"}, marks=pytest.mark.slow),
         {"objective": "alpha-cl"},
-        {"objective": "sigmoid"},
+        pytest.param({"objective": "sigmoid"}, marks=pytest.mark.slow),
         {"objective": "info-nce", "cache_chunk": 6},
         {"objective": "info-nce", "predictor": True, "momentum": 0.9},
         {"objective": "info-nce", "mismatch": 0.2},
