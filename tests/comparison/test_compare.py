@@ -23,7 +23,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _build_table_cells, _provenance
+from contraport.comparison.compare import _build_provenance_record, _build_tuned_table_cells
 from contraport.comparison.comparison_tables import (
     Comparison,
     explain_verdict,
@@ -40,16 +40,16 @@ from contraport.comparison.result_statistics import (
     UNDECIDED,
     ClaimVerdict,
     TableEntry,
-    judge_claim,
+    classify_claim_outcome,
 )
-from contraport.comparison.seed_intervals import MAX_SEEDS, paired_difference
+from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
 from contraport.comparison.tuning import (
     SEARCH_RANGES,
     SearchRange,
     build_cell_from_trial,
     build_search_space,
-    build_trials,
-    list_fixed_settings,
+    build_trial_cells,
+    list_fixed_settings_by_row,
     select_best_trial,
 )
 from contraport.errors import FolderInUseError
@@ -165,7 +165,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.reference_rows] == rows
+    assert [*grid.encoder_options_by_reference_row] == rows
     found = compare(**asked, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*found.reference_metrics] == names
@@ -179,12 +179,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.reference_rows == {
+    assert grid.encoder_options_by_reference_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.reference_rows] == ["2 views"], "all are judged by the same view"
+    assert [*suite.encoder_options_by_reference_row] == ["2 views"], "all are judged by the same view"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_processes_are_assigned_visible_gpus(monkeypatch: pytest.MonkeyPatch) ->
                 monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
             else:
                 monkeypatch.setenv("CUDA_VISIBLE_DEVICES", of)
-            running._init_worker(number, devices, torch.get_num_threads())
+            running._init_worker_process(number, devices, torch.get_num_threads())
             found.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
         return found
 
@@ -332,7 +332,7 @@ def test_search_has_the_same_number_of_trials_and_no_test_items(tmp_path: Path) 
 def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = SMALL | {"metrics": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
     grid = build_grid(asked)
-    first, second = build_trials(grid, grid.rows[0], grid.columns[0])
+    first, second = build_trial_cells(grid, grid.rows[0], grid.columns[0])
 
     def lacking_once(cell: Cell, **found: Any) -> str:
         job = build_cell_job(grid, cell)
@@ -356,7 +356,7 @@ def test_rejects_a_search_by_a_metric_without_direction() -> None:
 def test_best_trial_is_selected_once_all_are_done() -> None:
     grid = build_grid({**SMALL, "tune": 4})
     row, column = grid.rows[1], grid.columns[0]
-    trials = build_trials(grid, row, column)
+    trials = build_trial_cells(grid, row, column)
     found = {
         trial.folder_name: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
@@ -371,18 +371,18 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
     assert select_best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
         "of places the least is the best"
     )
-    longer = build_trials(build_grid({**SMALL, "tune": 8}), row, column)
+    longer = build_trial_cells(build_grid({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
 
 
 def test_all_seeds_use_the_selected_settings() -> None:
     grid = build_grid({**SMALL, "tune": 3, "seeds": 2, "metrics": ["knn"]})
-    trials = {(row.name, grid.columns[0].name): build_trials(grid, row, grid.columns[0]) for row in grid.rows}
+    trials = {(row.name, grid.columns[0].name): build_trial_cells(grid, row, grid.columns[0]) for row in grid.rows}
     first, second = trials.values()
     found = {
         trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
     }
-    cells = _build_table_cells(grid, trials, found, measures(["knn"])[0])
+    cells = _build_tuned_table_cells(grid, trials, found, measures(["knn"])[0])
     assert [(cell.row.name, cell.seed) for cell in cells] == [
         ("info-nce", 0),
         ("gca-ince", 0),
@@ -395,7 +395,7 @@ def test_all_seeds_use_the_selected_settings() -> None:
 
 def test_trials_keep_common_settings() -> None:
     grid = build_grid({**SMALL, "objectives": ["rince"], "tune": 4, "train": {"temperature": 0.3}})
-    trials = build_trials(grid, grid.rows[0], grid.columns[0])
+    trials = build_trial_cells(grid, grid.rows[0], grid.columns[0])
     assert {trial.options["temperature"] for trial in trials} == {0.3}
     assert len({trial.options.get("objective_settings", {}).get("q") for trial in trials}) == 4
 
@@ -416,11 +416,11 @@ def test_fixed_settings_are_not_searched() -> None:
     assert build_search_space(rows[2], {}) == {}
     assert build_search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
     assert SEARCH_RANGES["iterations"].value_at(0.0) == 1
-    assert list_fixed_settings(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert list_fixed_settings(rows[1:2], {}) == {}
+    assert list_fixed_settings_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert list_fixed_settings_by_row(rows[1:2], {}) == {}
     assert set(build_search_space(rows[0], {"temperature": 0.3})) == {"q"}
     assert set(build_search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
-    assert list_fixed_settings(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
+    assert list_fixed_settings_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_refused_settings_are_noted_beside_other_rows(tmp_path: Path) -> None:
 
 def test_headings_name_shared_data_once() -> None:
     def heads(*columns: str) -> list[str]:
-        return Comparison("a title", Path(), "base", [], list(columns), []).headings
+        return Comparison("a title", Path(), "base", [], list(columns), []).table_headings
 
     assert heads("digits, a, clean", "digits, b") == ["on digits", "a, clean", "b"]
     assert heads("digits, a", "photos, a") == ["objective", "digits, a", "photos, a"]
@@ -480,22 +480,26 @@ def test_headings_name_shared_data_once() -> None:
 def test_judge_claim() -> None:
     better, worse = Difference(0.03, 0.01, 0.05), Difference(-0.03, -0.05, -0.01)
     none, unknown = Difference(0.0, -0.004, 0.004), Difference(0.01, -0.05, 0.07)
-    assert judge_claim([better, none, unknown]) == HELD
-    assert judge_claim([worse, none, unknown]) == NOT_HELD
-    assert judge_claim([none, none]) == NOT_HELD
-    assert judge_claim([none, unknown]) == UNDECIDED
-    assert judge_claim([better, worse, none, unknown]) == PARTLY
-    assert judge_claim([]) == UNDECIDED
-    assert judge_claim([], requires_all=True) == UNDECIDED
-    assert judge_claim([none, none], negligible=0.0) == UNDECIDED
-    assert judge_claim([worse, none], negligible=0.0) == NOT_HELD
-    assert judge_claim([better, better], requires_all=True) == HELD
-    assert judge_claim([better, unknown], requires_all=True) == UNDECIDED
+    assert classify_claim_outcome([better, none, unknown]) == HELD
+    assert classify_claim_outcome([worse, none, unknown]) == NOT_HELD
+    assert classify_claim_outcome([none, none]) == NOT_HELD
+    assert classify_claim_outcome([none, unknown]) == UNDECIDED
+    assert classify_claim_outcome([better, worse, none, unknown]) == PARTLY
+    assert classify_claim_outcome([]) == UNDECIDED
+    assert classify_claim_outcome([], requires_all=True) == UNDECIDED
+    assert classify_claim_outcome([none, none], negligible=0.0) == UNDECIDED
+    assert classify_claim_outcome([worse, none], negligible=0.0) == NOT_HELD
+    assert classify_claim_outcome([better, better], requires_all=True) == HELD
+    assert classify_claim_outcome([better, unknown], requires_all=True) == UNDECIDED
     little = Difference(0.005, 0.002, 0.008)  # surely better, if by less than a point
-    assert judge_claim([little]) == judge_claim([better, little], requires_all=True) == HELD
-    assert judge_claim([little, unknown], requires_all=True) == UNDECIDED
-    assert judge_claim([little, none], requires_all=True) == NOT_HELD
-    assert judge_claim([better, none], requires_all=True) == judge_claim([better, worse], requires_all=True) == NOT_HELD
+    assert classify_claim_outcome([little]) == classify_claim_outcome([better, little], requires_all=True) == HELD
+    assert classify_claim_outcome([little, unknown], requires_all=True) == UNDECIDED
+    assert classify_claim_outcome([little, none], requires_all=True) == NOT_HELD
+    assert (
+        classify_claim_outcome([better, none], requires_all=True)
+        == classify_claim_outcome([better, worse], requires_all=True)
+        == NOT_HELD
+    )
 
 
 def test_verdict_names_the_number_of_deciding_seeds() -> None:
@@ -511,7 +515,7 @@ def test_verdict_names_the_number_of_deciding_seeds() -> None:
         "a on b: +2.0 points (−1.0 to +5.0). If the differences stayed the same, about 7 seeds would decide it."
     )
     assert "it needs more test items" in explain_verdict(
-        ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_SEEDS)
+        ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_PREDICTED_SEEDS)
     )
     assert "seeds" not in explain_verdict(ClaimVerdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
     assert "seeds" not in explain_verdict(
@@ -679,7 +683,7 @@ def test_sentence_explains_a_missing_interval(
     values: list[float], items: list[list[float]] | None, reason: str
 ) -> None:
     array, of_items = np.array(values), None if items is None else np.array(items)
-    difference = paired_difference(array, array, of_items, of_items)
+    difference = estimate_paired_difference(array, array, of_items, of_items)
     assert difference.with_interval() is None
     assert reason in str(difference.missing_interval_reason)
     cells = [
@@ -695,7 +699,7 @@ def test_sentence_explains_a_missing_interval(
 
 
 def test_differences_with_an_interval_need_no_reason() -> None:
-    difference = paired_difference(np.array([0.9, 0.8]), np.array([0.7, 0.7]))
+    difference = estimate_paired_difference(np.array([0.9, 0.8]), np.array([0.7, 0.7]))
     assert difference.with_interval() is not None
     assert difference.missing_interval_reason is None
 
@@ -941,7 +945,7 @@ def test_stops_before_training_if_the_first_cell_has_no_metric(tmp_path: Path, m
 def test_results_name_their_device(monkeypatch: pytest.MonkeyPatch, asked: str, gpu: bool, told: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    assert _provenance(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told
+    assert _build_provenance_record(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told
 
 
 @pytest.mark.parametrize("name", ["table.csv", "results.json"])

@@ -20,18 +20,18 @@ from contraport import compare
 from contraport._utils.files import write_npz
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
+    _build_results_of_failed_searches,
     _build_trial_records,
-    _check_and_time_cell,
     _check_any_metric_computed,
-    _collect_failed_searches,
+    _check_metrics_and_estimate_seconds,
+    _compose_notes,
     _describe_result,
-    _report_progress,
-    _write_notes,
+    _provide_progress_callback,
 )
 from contraport.comparison.grid import Grid
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import CellJob, JobResult, TimeBudget, build_cell_job
-from contraport.comparison.tuning import build_trials
+from contraport.comparison.tuning import build_trial_cells
 from contraport.errors import UsageError
 from contraport.metrics import select_metrics
 from contraport.runs import RunFolder
@@ -64,7 +64,7 @@ def test_note_on_intervals_counts_comparisons(tmp_path: Path) -> None:
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
             judged(job)
-        return " ".join(_write_notes(grid, results, 0, has_started=True))
+        return " ".join(_compose_notes(grid, results, 0, has_started=True))
 
     assert "all 2 differences of a table" in notes(THREE, "info_nce", "gca_ince", "rince")
     assert "differences of a table" not in notes(SMALL, "info_nce", "gca_ince"), "there is one difference alone"
@@ -78,7 +78,7 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
     results = results_of(grid, info_nce={"values": {"knn": 0.9}}, gca_ince={"failed": "the loss is nan"})
     where = ("info-nce", "digits, standard", 1)
     results[where] = results[where][0], {"failed": "the disk is full"}
-    assert _write_notes(grid, results, 0, has_started=True) == [
+    assert _compose_notes(grid, results, 0, has_started=True) == [
         "One seed: the intervals cover other test items, not other seeds.",
         "gca-ince on digits, standard: 2 of 2 trainings failed. First reason: the loss is nan",
         "info-nce on digits, standard: 1 of 2 trainings failed. Reason: the disk is full",
@@ -87,7 +87,7 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("begun", "number"), [(False, 2), (True, 1)])
 def test_small_budget_is_noted(tmp_path: Path, begun: bool, number: int) -> None:
-    notes = _write_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
+    notes = _compose_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=begun)
     assert notes[0].startswith("4 of 4 trainings")
     assert notes[1:] == ["The budget of 1h is shorter than one training, so none was started."][: number - 1]
 
@@ -111,7 +111,7 @@ def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_trial_records(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"tune": 4, "metrics": ["knn"], "out": tmp_path})
     row, column = grid.rows[0], grid.columns[0]
-    of = build_trials(grid, row, column)
+    of = build_trial_cells(grid, row, column)
     trials = {(row.name, column.name): of}
     tried: dict[str, JobResult] = {
         of[0].folder_name: {"measures": ["knn"], "values": {"knn": 0.5}},
@@ -124,7 +124,7 @@ def test_trial_records(tmp_path: Path) -> None:
     assert not any(one["chosen"] for one in told), "the search has not ended"
     tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _build_trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
-    assert _collect_failed_searches(grid, trials, tried) == {}, "one of them is enough"
+    assert _build_results_of_failed_searches(grid, trials, tried) == {}, "one of them is enough"
     shown = _describe_result(of[2], tried[of[2].folder_name])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
     both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
@@ -134,7 +134,7 @@ def test_trial_records(tmp_path: Path) -> None:
 def test_fixed_settings_are_noted(tmp_path: Path) -> None:
     rows = ["rince", "rince:q=0.1"]
     grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "metrics": ["knn"], "validation": 0.3, "out": tmp_path})
-    notes = _write_notes(grid, {}, 0, has_started=True)
+    notes = _compose_notes(grid, {}, 0, has_started=True)
     assert "4 trials per objective and setting, with seed 0, on 30% of the training items" in notes[0]
     assert notes[1:] == ["rince:q=0.1 fixes q, which was searched for others: it was tuned less."]
 
@@ -161,7 +161,7 @@ def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytes
 def test_plan_estimates_the_total_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processes: int, told: str
 ) -> None:
-    monkeypatch.setattr(MODULE, "_check_and_time_cell", lambda grid, cell, estimate: 600.0)
+    monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
     compare(**SMALL | {"progress": True}, processes=processes, dry_run=True, out=tmp_path)
     assert f"600 s per training, {told}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -169,7 +169,7 @@ def test_plan_estimates_the_total_duration(
 
 def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = count_trainings(monkeypatch)
-    monkeypatch.setattr(MODULE, "_check_and_time_cell", lambda grid, cell, estimate: 600.0)
+    monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
     found = compare(**SMALL, budget="5m", out=tmp_path)
     assert (begun, found.num_missing) == ([], 4)
     assert "The budget of 5m is shorter than one training, so none was started." in found.notes
@@ -184,7 +184,7 @@ def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPa
     passed, written = iter([0.0, 600.0, 1200.0]), io.StringIO()
     monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(passed)))
     grid = build_grid(SMALL)
-    with _report_progress(Console(file=written), 2) as moved:
+    with _provide_progress_callback(Console(file=written), 2) as moved:
         for cell in grid.cells[:2]:
             moved(cell, {"measures": ["knn"], "failed": "the loss is nan"})
     assert written.getvalue().splitlines() == [
@@ -207,8 +207,8 @@ def test_no_estimate_for_refused_settings(
         raise error.pop(0)
 
     monkeypatch.setattr(MODULE, "build_components", refused)
-    assert _check_and_time_cell(grid, grid.cells[0], estimate=True) is None
-    assert _check_and_time_cell(grid, grid.cells[0], estimate=True) is None
+    assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
+    assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
     with pytest.raises(RuntimeError, match="a bug"):
-        _check_and_time_cell(grid, grid.cells[0], estimate=True)
+        _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True)
     assert asked == [("my data", "cpu")] * 3

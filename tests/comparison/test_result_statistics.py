@@ -19,16 +19,16 @@ from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
     UNDECIDED,
-    CellResults,
-    build_entries,
+    JobAndResultByCell,
+    build_table_entries,
     compute_epoch_means,
     judge_claims,
 )
 from contraport.comparison.seed_intervals import (
     estimate_moderated_variance,
+    estimate_paired_difference,
     estimate_variance_prior,
     mean_interval_over_seeds,
-    paired_difference,
 )
 from contraport.runs import RunFolder
 
@@ -40,7 +40,7 @@ def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: st
     return build_grid(asked | {"seeds": 4, "metrics": [measure], "out": folder} | given)
 
 
-def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> CellResults:
+def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByCell:
     """What trainings would have found: by row and setting the number with each seed, of items that say it too."""
     found = {}
     for cell in grid.cells:
@@ -71,7 +71,7 @@ def column_of(values: Mapping[int, float]) -> np.ndarray:
 def test_difference_is_a_paired_t_test_on_shared_seeds(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
-    _, entry = build_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
+    _, entry = build_table_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
     assert (entry.row_name, entry.num_seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
     expected = ttest_rel([0.93, 0.94, 0.94], [0.90, 0.90, 0.92])
     ends = expected.confidence_interval()
@@ -88,7 +88,7 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
         for place, row in enumerate(grid.rows)
         for column in grid.columns
     }
-    entries = build_entries(grid, results_of(grid, values))
+    entries = build_table_entries(grid, results_of(grid, values))
     means = estimate_variance_prior(
         filter(None, (estimate_moderated_variance(column_of(of)) for of in values.values()))
     )
@@ -98,7 +98,7 @@ def test_intervals_hold_for_all_differences_of_a_table(tmp_path: Path) -> None:
     for entry in entries:
         key = entry.row_name, entry.column_name.rpartition(", ")[2]
         assert entry.interval == mean_interval_over_seeds(column_of(values[key]), prior=means)
-        expected = paired_difference(apart[key], np.zeros(4), prior=likely).with_interval(comparisons=2 * 2)
+        expected = estimate_paired_difference(apart[key], np.zeros(4), prior=likely).with_interval(comparisons=2 * 2)
         assert entry.difference == (None if entry.row_name == "info-nce" else pytest.approx(expected))
 
 
@@ -151,7 +151,7 @@ def test_claim_is_undecided_with_one_seed(tmp_path: Path) -> None:
     values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
     (verdict,) = judge_claims(grid, results_of(grid, values, items=True))
     assert (verdict.gains, verdict.outcome) == ({}, UNDECIDED)
-    entry = build_entries(grid, results_of(grid, values, items=True))[1]
+    entry = build_table_entries(grid, results_of(grid, values, items=True))[1]
     assert entry.difference is not None, "of the test items it is known"
     assert entry.difference.low > 0.2
 
@@ -160,19 +160,19 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
     results = results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}, items=True)
-    _, entry = build_entries(grid, results)
+    _, entry = build_table_entries(grid, results)
 
     def items(name: str) -> np.ndarray:
         jobs = [results[name, "digits, plain", seed][0] for seed in (0, 2, 3)]
         return np.stack([RunFolder(job.run_folder).item_metric_values()["knn"].astype(float) for job in jobs])
 
     both = [np.array([0.93, 0.94, 0.94]), np.array([0.90, 0.90, 0.92])]
-    expected = paired_difference(*both, items("rince"), items("info-nce")).with_interval()
+    expected = estimate_paired_difference(*both, items("rince"), items("info-nce")).with_interval()
     assert entry.difference == pytest.approx(expected)
     job, _ = results["rince", "digits, plain", 3]
     write_npz(RunFolder(job.run_folder).items_path, {"knn": np.ones(7)})
-    _, entry = build_entries(grid, results)
-    assert entry.difference == pytest.approx(paired_difference(*both).with_interval()), (
+    _, entry = build_table_entries(grid, results)
+    assert entry.difference == pytest.approx(estimate_paired_difference(*both).with_interval()), (
         "of unequal numbers of items none are known"
     )
 

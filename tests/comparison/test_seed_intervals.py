@@ -10,14 +10,14 @@ from scipy.special import digamma, polygamma
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
 from contraport.comparison.seed_intervals import (
-    MAX_SEEDS,
+    MAX_PREDICTED_SEEDS,
     PairedDifference,
     VarianceEstimate,
     estimate_moderated_variance,
+    estimate_paired_difference,
     estimate_variance_prior,
     mean_interval_over_seeds,
-    num_seeds_to_decide,
-    paired_difference,
+    predict_num_seeds_to_decide,
 )
 from contraport.metrics.intervals import Difference
 
@@ -41,14 +41,14 @@ def test_interval_for_one_seed_uses_items() -> None:
 def test_difference_without_items_is_a_paired_t_test() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
     expected = ttest_rel(values, others).confidence_interval()
-    found = paired_difference(values, others).with_interval()
+    found = estimate_paired_difference(values, others).with_interval()
     assert found is not None
     assert found[1:] == pytest.approx((expected.low, expected.high))
 
 
 def test_bonferroni_widens_intervals() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
-    one, many = (paired_difference(values, others).with_interval(comparisons=number) for number in (1, 20))
+    one, many = (estimate_paired_difference(values, others).with_interval(comparisons=number) for number in (1, 20))
     assert one is not None
     assert many is not None
     assert one.value == many.value
@@ -100,7 +100,7 @@ def test_no_prior_from_two_or_zero_variances() -> None:
 
 def test_interval_for_one_seed_uses_the_prior() -> None:
     likely = VarianceEstimate(0.01**2, 4.0)
-    found = paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).with_interval()
+    found = estimate_paired_difference(np.array([0.92]), np.array([0.9]), prior=likely).with_interval()
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
     low, high = mean_interval_over_seeds(np.array([0.9]), prior=likely)
@@ -108,13 +108,13 @@ def test_interval_for_one_seed_uses_the_prior() -> None:
 
 
 def test_no_interval_for_one_seed_without_items() -> None:
-    assert paired_difference(np.array([0.9]), np.array([0.8])).with_interval() is None
+    assert estimate_paired_difference(np.array([0.9]), np.array([0.8])).with_interval() is None
 
 
 def test_no_interval_for_equal_values() -> None:
     same = np.array([0.9, 0.9])
     assert mean_interval_over_seeds(same) is None
-    assert paired_difference(same, same - 0.1).with_interval() is None
+    assert estimate_paired_difference(same, same - 0.1).with_interval() is None
     assert mean_interval_over_seeds(same, prior=VarianceEstimate(1e-4, 3.0)) is not None
 
 
@@ -130,7 +130,9 @@ def test_intervals_cover_at_their_level() -> None:
             filter(None, (estimate_moderated_variance(one - means[0]) for one in means[1:]))
         )
         for one in range(1, rows):
-            found = paired_difference(means[one], means[0], values[one], values[0], prior=likely).with_interval()
+            found = estimate_paired_difference(
+                means[one], means[0], values[one], values[0], prior=likely
+            ).with_interval()
             assert found is not None
             held.append(not found.is_significant)
     assert 0.93 <= np.mean(held) <= 0.995
@@ -144,7 +146,7 @@ def test_seed_and_item_variances_add_as_in_welch() -> None:
     apart = items - others
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False)
     low, high = welch.confidence_interval(1 - 0.05 / comparisons)
-    found = paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).with_interval(
+    found = estimate_paired_difference(items.mean(axis=1), others.mean(axis=1), items, others).with_interval(
         comparisons=comparisons
     )
     assert found is not None
@@ -159,7 +161,7 @@ def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
     lasting = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
     passing = random.choice([-1.0, 0.0, 1.0], (seeds, items), p=[0.03, 0.93, 0.04])
     found = lasting + passing + random.normal(0, 0.02, (seeds, 1))
-    return paired_difference(found.mean(axis=1), np.zeros(seeds), found, np.zeros_like(found))
+    return estimate_paired_difference(found.mean(axis=1), np.zeros(seeds), found, np.zeros_like(found))
 
 
 def test_predicted_interval_agrees_with_more_seeds() -> None:
@@ -175,12 +177,12 @@ def test_predicted_interval_agrees_with_more_seeds() -> None:
 
 
 def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
-    few = paired_difference(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
+    few = estimate_paired_difference(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
 
     def sure(then: Sequence[Difference]) -> bool:
         return then[0].is_significant
 
-    seeds = num_seeds_to_decide(sure, [few], comparisons=3)
+    seeds = predict_num_seeds_to_decide(sure, [few], comparisons=3)
     assert seeds is not None
     least, one_less = (few.with_interval(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
     assert least is not None
@@ -189,31 +191,33 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     assert not one_less.is_significant
     same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
     assert (
-        num_seeds_to_decide(sure, [paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3)
-        == MAX_SEEDS
+        predict_num_seeds_to_decide(
+            sure, [estimate_paired_difference(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3
+        )
+        == MAX_PREDICTED_SEEDS
     )
-    alone = paired_difference(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
-    assert num_seeds_to_decide(sure, [few, alone], comparisons=1) is None
-    assert num_seeds_to_decide(sure, [], comparisons=1) is None
+    alone = estimate_paired_difference(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
+    assert predict_num_seeds_to_decide(sure, [few, alone], comparisons=1) is None
+    assert predict_num_seeds_to_decide(sure, [], comparisons=1) is None
 
 
 def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
     """Of two differences one has fewer seeds yet: as many as the other has may do."""
-    few = paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
-    many = paired_difference(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
+    few = estimate_paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
+    many = estimate_paired_difference(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
 
     def sure(then: Sequence[Difference]) -> bool:
         return all(one.is_significant for one in then)
 
-    alone = num_seeds_to_decide(sure, [few], comparisons=1)
+    alone = predict_num_seeds_to_decide(sure, [few], comparisons=1)
     assert alone == 5
     assert not sure([one for one in (few.with_interval(), many.with_interval()) if one is not None])
-    assert num_seeds_to_decide(sure, [few, many], comparisons=1) == 9
+    assert predict_num_seeds_to_decide(sure, [few, many], comparisons=1) == 9
 
 
 def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
-    found = paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
+    found = estimate_paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):
         told = found.with_interval(seeds=seeds)
         assert told is not None

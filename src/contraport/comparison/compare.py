@@ -34,18 +34,18 @@ from contraport.comparison.jobs import (
 )
 from contraport.comparison.page import render_comparison_page, save_figure
 from contraport.comparison.result_statistics import (
-    CellResults,
-    build_entries,
+    JobAndResultByCell,
+    build_table_entries,
     compute_epoch_means,
     judge_claims,
-    list_single_seed_differences,
+    list_cells_with_single_seed_difference,
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
     build_search_space,
-    build_trials,
+    build_trial_cells,
     describe_trial_settings,
-    list_fixed_settings,
+    list_fixed_settings_by_row,
     select_best_trial,
 )
 from contraport.embedding import LoaderConfig
@@ -65,13 +65,13 @@ from contraport.training.step_timing import measure_training_steps
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished cell with its result."""
 
-TrialMap = Mapping[tuple[str, str], list[Cell]]
-"""Trials of the hyperparameter search by row and column."""
+TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[Cell]]
+"""Cells of the search trials, by row name and column name."""
 
 
 @COMPARE.with_option_parameters
 def compare(arguments: dict[str, Any]) -> Comparison:
-    """Compare objectives on a grid of settings and seeds, and return the result.
+    """Train and evaluate objectives on a grid of data, settings and seeds, and return the comparison.
 
     Raises:
         UsageError: a wrong argument, every training refused its settings, or a worker process was killed.
@@ -92,15 +92,21 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
-    trials = {(row.name, column.name): build_trials(grid, row, column) for row, column in searched}
+    trials = {(row.name, column.name): build_trial_cells(grid, row, column) for row, column in searched}
     trial_cells = [cell for cells in trials.values() for cell in cells]
     default_cells = [*trial_cells, *grid.cells]
     _check_cell_settings(default_cells)
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
-    missing = [cell for cell in _list_cells(grid, trials, metric) if build_cell_job(grid, cell).saved_result is None]
+    missing = [
+        cell
+        for cell in _list_trial_and_table_cells(grid, trials, metric)
+        if build_cell_job(grid, cell).saved_result is None
+    ]
     needs_estimate = console is not None or options.budget is not None
-    budget.first_job_seconds = _check_and_time_cell(grid, missing[0], estimate=needs_estimate) if missing else None
+    budget.first_job_seconds = (
+        _check_metrics_and_estimate_seconds(grid, missing[0], estimate=needs_estimate) if missing else None
+    )
     if console is not None:
         _print_training_estimate(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
     if options.dry_run:
@@ -108,21 +114,22 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         return Comparison(grid.title, grid.output_folder, grid.baseline, rows, columns, [])
     hint = f"Finished trainings are in {grid.output_folder}; the same command resumes."
     try:
-        with _report_progress(console, len(missing)) as on_done:
+        with _provide_progress_callback(console, len(missing)) as on_done:
             trial_results = _run_cells(grid, trial_cells, budget, on_done)
-            cells = _build_table_cells(grid, trials, trial_results, metric)
+            cells = _build_tuned_table_cells(grid, trials, trial_results, metric)
             results = _run_cells(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"interrupted. {hint}") from error
     except BrokenProcessPool as error:
         message = f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}"
         raise UsageError(message, kind="killed") from error
-    return _save_results(
+    return _build_and_save_comparison(
         grid, trials, trial_results, cells, results, metric, has_started=len(budget.finished_job_seconds) > 0
     )
 
 
-_OUTPUT_FILES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
+_OUTPUT_FILE_NAMES = ("results.json", "commands.sh", "table.md", "table.csv", "plot.png", "page.html")
+"""Names of the files in the output folder, next to the folder `cells/` of the trainings."""
 
 
 def _check_output_folder(out: Path) -> None:
@@ -132,13 +139,13 @@ def _check_output_folder(out: Path) -> None:
     """
     saved = read_json_or_none(out / "results.json")
     is_own = isinstance(saved, dict) and "cells" in saved
-    is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in _OUTPUT_FILES)
+    is_begun = (out / "cells").is_dir() and not any((out / name).exists() for name in _OUTPUT_FILE_NAMES)
     if not is_own and not is_begun:
         check_new_folder("out", out)
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
-    """Train and evaluate cells, and return the results by folder name."""
+    """Train and evaluate cells, and return the results of all finished ones by name of their run folder."""
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
@@ -154,16 +161,17 @@ def _check_any_metric_computed(grid: Grid, results: Mapping[str, JobResult]) -> 
     """Raise `UsageError` if no metric of the first evaluated cell could be computed."""
     first = next((one for one in results.values() if "values" in one), None)
     if first is not None and not first["values"]:
-        raise _no_metric_error(first["not_measured"], f"; finished trainings in {grid.output_folder} are reused")
+        raise _build_no_metric_error(first["not_measured"], f"; finished trainings in {grid.output_folder} are reused")
 
 
-def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
+def _build_no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
+    """Build the error for metrics of which none can be computed, with a remark before its last period."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Name others, such as "
     return UsageError(f"{message}{format_options(metrics=['recall@1'])}{remark}.", kind="none_computed")
 
 
-def _list_cells(grid: Grid, trials: TrialMap, metric: Metric) -> list[Cell]:
-    """Return the cells of all trainings, finished ones included: search trials, then cells of the table.
+def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, metric: Metric) -> list[Cell]:
+    """List all trainings, finished ones included: the cells of the search trials, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
@@ -173,11 +181,13 @@ def _list_cells(grid: Grid, trials: TrialMap, metric: Metric) -> list[Cell]:
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
-    return [*trial_cells, *_build_table_cells(grid, trials, results, metric), *others]
+    return [*trial_cells, *_build_tuned_table_cells(grid, trials, results, metric), *others]
 
 
-def _build_table_cells(grid: Grid, trials: TrialMap, results: Mapping[str, JobResult], metric: Metric) -> list[Cell]:
-    """Return the cells of the table, with the settings that the search selected; unfinished searches are left out."""
+def _build_tuned_table_cells(
+    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], metric: Metric
+) -> list[Cell]:
+    """Build the cells of the table with the settings selected by the search; unfinished searches are left out."""
     cells = []
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name))
@@ -189,7 +199,7 @@ def _build_table_cells(grid: Grid, trials: TrialMap, results: Mapping[str, JobRe
 
 
 def _check_cell_settings(cells: Iterable[Cell]) -> None:
-    """Raise `UsageError` for invalid settings before any training starts."""
+    """Raise `UsageError` for the first row and column with invalid settings, before any training starts."""
     for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in cells}.items():
         try:
             resolve_settings(cell.options)
@@ -197,7 +207,7 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
             raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
-def _check_and_time_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
+def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
     """Raise `UsageError` if no metric of a cell can be computed; return the training time, estimated by a dry run.
 
     Returns:
@@ -207,7 +217,7 @@ def _check_and_time_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | N
     try:
         settings = resolve_settings({**cell.options, **grid.machine_options})
         components = build_components(settings)
-        unmet = _find_unmet_metric_requirements(metrics, settings, components)
+        unmet = _find_unmet_requirement_by_metric(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
             seconds = measure_training_steps(settings, components).median_step_seconds * steps
@@ -216,14 +226,14 @@ def _check_and_time_cell(grid: Grid, cell: Cell, *, estimate: bool) -> float | N
             raise
         return None  # the training itself reports it
     if all(unmet.values()):
-        raise _no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, by_name=True))
+        raise _build_no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, by_name=True))
     return seconds
 
 
-def _find_unmet_metric_requirements(
+def _find_unmet_requirement_by_metric(
     metrics: Sequence[Metric], settings: Settings, components: Components
 ) -> dict[str, Requirement | None]:
-    """Return for each metric the first requirement that the data and the untrained model do not meet, or None."""
+    """Return the first requirement that data and untrained model do not meet, by metric key; None if all are met."""
     model, views = components.module.model, components.module.views
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
     objective = build_objective_or_reason(settings)
@@ -232,23 +242,26 @@ def _find_unmet_metric_requirements(
     return {metric.key: metric.first_unmet_requirement(context) for metric in metrics}
 
 
-def _print_training_estimate(console: Console, grid: Grid, trials: int, missing: int, seconds: float | None) -> None:
-    """Print the number of trainings and, if there is an estimate, their duration."""
+def _print_training_estimate(
+    console: Console, grid: Grid, num_trials: int, num_missing: int, seconds_per_training: float | None
+) -> None:
+    """Print the number of trainings and, if there is an estimate, their total duration."""
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
-    search = f", and {trials} trials of the search" if grid.compare_options.tune else ""
-    message = f"{product}: {len(grid.cells)} trainings{search}; {missing} to run"
+    search = f", and {num_trials} trials of the search" if grid.compare_options.tune else ""
+    message = f"{product}: {len(grid.cells)} trainings{search}; {num_missing} to run"
     console.print(message, highlight=False, soft_wrap=True)
-    if seconds is not None:
-        total = format_duration(seconds * missing / min(grid.compare_options.processes, missing))
-        message = f"estimate: {seconds:.0f} s per training, {total} in all, without the evaluations"
+    if seconds_per_training is not None:
+        rounds = num_missing / min(grid.compare_options.processes, num_missing)
+        total = format_rough_duration(seconds_per_training * rounds)
+        message = f"estimate: {seconds_per_training:.0f} s per training, {total} in all, without the evaluations"
         console.print(message, highlight=False, soft_wrap=True)
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration in rounded minutes or hours.
+def format_rough_duration(seconds: float) -> str:
+    """Format a duration in rounded minutes or hours, such as "about 30 minutes".
 
-    >>> format_duration(20), format_duration(70), format_duration(1800), format_duration(9000)
+    >>> format_rough_duration(20), format_rough_duration(70), format_rough_duration(1800), format_rough_duration(9000)
     ('under a minute', 'about 1 minute', 'about 30 minutes', 'about 2.5 hours')
     """
     minutes = round(seconds / 60)
@@ -260,8 +273,8 @@ def format_duration(seconds: float) -> str:
 
 
 @contextmanager
-def _report_progress(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Provide a callback that reports finished cells: in a progress bar on a terminal, otherwise in one line each."""
+def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
+    """Context with a callback that reports finished cells: a progress bar on a terminal, otherwise a line each."""
     if console is None:
         yield lambda cell, result: None
         return
@@ -271,7 +284,7 @@ def _report_progress(console: Console | None, total: int) -> Iterator[OnCellDone
         def print_line(cell: Cell, result: JobResult) -> None:
             nonlocal done
             done += 1
-            left = format_duration((time.monotonic() - started) / done * (total - done))
+            left = format_rough_duration((time.monotonic() - started) / done * (total - done))
             console.print(
                 f"{done}/{total}  {_describe_result(cell, result)}  {left} left", highlight=False, soft_wrap=True
             )
@@ -300,9 +313,9 @@ def _describe_result(cell: Cell, result: JobResult) -> str:
     return f"{cell.row.name} on {cell.column.name}, {kind}: {outcome}"
 
 
-def _save_results(
+def _build_and_save_comparison(
     grid: Grid,
-    trials: TrialMap,
+    trials: TrialCellsByRowAndColumn,
     trial_results: Mapping[str, JobResult],
     cells: Sequence[Cell],
     cell_results: Mapping[str, JobResult],
@@ -310,7 +323,7 @@ def _save_results(
     *,
     has_started: bool,
 ) -> Comparison:
-    """Write the tables, the figure, the HTML page and `results.json` of a comparison, and return it."""
+    """Build the comparison from the results, and write its tables, figure, HTML page and `results.json`."""
     jobs = [(cell, build_cell_job(grid, cell)) for cell in cells]
     results = {
         (cell.row.name, cell.column.name, cell.seed): (job, cell_results[job.run_folder.name])
@@ -321,7 +334,7 @@ def _save_results(
     refused = [one["failed"] for one in every.values() if one.get("refused")]
     if refused and len(refused) == len(every):
         raise UsageError(f"every training refused its settings: {refused[0]}", kind="all_refused")
-    results |= _collect_failed_searches(grid, trials, trial_results)
+    results |= _build_results_of_failed_searches(grid, trials, trial_results)
     missing = len(grid.cells) - len(results)
     comparison = Comparison(
         title=grid.title,
@@ -329,7 +342,7 @@ def _save_results(
         baseline=grid.baseline,
         rows=[row.name for row in grid.rows],
         columns=[column.name for column in grid.columns],
-        entries=build_entries(grid, results),
+        entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
         reference_metrics=_collect_reference_metrics(grid, results),
@@ -340,7 +353,7 @@ def _save_results(
             for row in (grid.rows if trials else ())
         },
         search_trials=_build_trial_records(grid, trials, trial_results, metric),
-        notes=_write_notes(grid, results, missing, has_started=has_started),
+        notes=_compose_notes(grid, results, missing, has_started=has_started),
         num_missing=missing,
     )
     out, commands = grid.output_folder, [job.shell_commands for _, job in jobs]
@@ -356,7 +369,9 @@ def _save_results(
     ]
     # Another process may be running other cells of the same table.
     with lock_folder(out, "compare", wait=True), report_write_errors("out", out):
-        write_json(out / "results.json", {**_provenance(grid), **comparison.to_json_dict(), "cells": cell_records})
+        write_json(
+            out / "results.json", {**_build_provenance_record(grid), **comparison.to_json_dict(), "cells": cell_records}
+        )
         write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table alone.", *commands]) + "\n")
         write_text(out / "table.md", comparison.markdown())
         write_text(out / "table.csv", comparison.csv())
@@ -365,8 +380,10 @@ def _save_results(
     return comparison
 
 
-def _collect_failed_searches(grid: Grid, trials: TrialMap, results: Mapping[str, JobResult]) -> CellResults:
-    """Build a failed result for each cell whose search trials all failed."""
+def _build_results_of_failed_searches(
+    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
+) -> JobAndResultByCell:
+    """Build a failed result for each cell of the table whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name), [])
@@ -377,10 +394,10 @@ def _collect_failed_searches(grid: Grid, trials: TrialMap, results: Mapping[str,
     return failed_cells
 
 
-def _collect_reference_metrics(grid: Grid, results: CellResults) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the metrics of untrained encoders and raw inputs, by name of the reference, column and metric key."""
+def _collect_reference_metrics(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
+    """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.reference_rows.items():
+    for row, differing in grid.encoder_options_by_reference_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -393,7 +410,7 @@ def _collect_reference_metrics(grid: Grid, results: CellResults) -> dict[str, di
 
 
 def _build_trial_records(
-    grid: Grid, trials: TrialMap, results: Mapping[str, JobResult], metric: Metric
+    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], metric: Metric
 ) -> list[dict[str, Any]]:
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []
@@ -415,7 +432,7 @@ def _build_trial_records(
     return records
 
 
-def _write_notes(grid: Grid, results: CellResults, missing: int, *, has_started: bool) -> list[str]:
+def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has_started: bool) -> list[str]:
     """Return the notes below the tables, about intervals, missing and failed trainings, and the search."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
@@ -428,7 +445,7 @@ def _write_notes(grid: Grid, results: CellResults, missing: int, *, has_started:
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := list_single_seed_differences(grid, results)):
+    if most_seeds > 1 and (single := list_cells_with_single_seed_difference(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(
@@ -456,22 +473,38 @@ def _write_notes(grid: Grid, results: CellResults, missing: int, *, has_started:
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in list_fixed_settings(grid.rows, grid.common_options).items()
+            for name, fixed in list_fixed_settings_by_row(grid.rows, grid.common_options).items()
         ]
     return notes
 
 
-_MACHINE_OPTIONS = ("out", "root", "num_workers", "decoded", "progress", "dry_run", "budget", "processes", "device")
-"""Options of a comparison that determine where it is computed, not its result."""
+_OPTIONS_WITHOUT_EFFECT_ON_RESULTS = (
+    "out",
+    "root",
+    "num_workers",
+    "decoded",
+    "progress",
+    "dry_run",
+    "budget",
+    "processes",
+    "device",
+)
+"""Options of `compare` that `results.json` does not record: they determine where it is computed, not its result."""
 
 
-def _provenance(grid: Grid) -> dict[str, Any]:
-    """Return the options, the command and the machine of a comparison, as stored in `results.json`."""
-    options = {name: getattr(grid.compare_options, name) for name in COMPARE.options if name not in _MACHINE_OPTIONS}
+def _build_provenance_record(grid: Grid) -> dict[str, Any]:
+    """Build the record of options, command, machine and versions of a comparison for `results.json`."""
+    options = {
+        name: getattr(grid.compare_options, name)
+        for name in COMPARE.options
+        if name not in _OPTIONS_WITHOUT_EFFECT_ON_RESULTS
+    }
     suite, device = grid.compare_options.suite, grid.compare_options.device
     if device in ("auto", "cuda") and torch.cuda.is_available():
         device = torch.cuda.get_device_name()
-    explicit = {name: value for name, value in grid.explicit_options.items() if name not in _MACHINE_OPTIONS}
+    explicit = {
+        name: value for name, value in grid.explicit_options.items() if name not in _OPTIONS_WITHOUT_EFFECT_ON_RESULTS
+    }
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
         "command": f"contraport compare {format_flags(explicit)}",

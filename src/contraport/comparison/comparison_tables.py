@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from contraport._utils.files import format_csv
 from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_json_record
-from contraport.comparison.seed_intervals import MAX_SEEDS
+from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -23,6 +23,8 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
     missing="num_missing",
     entry="find_entry",
     sentences="summary_sentences",
+    headings="table_headings",
+    best_rows="rows_with_best_mean",
 )
 @dataclass(frozen=True)
 class Comparison:
@@ -57,12 +59,12 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """Metrics of the tables, in order; the summaries name values of the first, and count differences of all."""
+        """Metrics of the tables, in order; the first is the main one, whose values the summaries name."""
         return select_metrics_keeping_order([entry.metric_key for entry in self.entries])
 
     @property
-    def headings(self) -> list[str]:
-        """Headings of a table: one for the row names, then one for each column.
+    def table_headings(self) -> list[str]:
+        """Headings of the table: the first is above the row names, then one for each column.
 
         Data that all columns share are named in the first heading only.
         """
@@ -80,7 +82,7 @@ class Comparison:
         """Return the entry of a row in each column for one metric, by column name."""
         return {column: self.find_entry(row, column, metric.key) for column in self.columns}
 
-    def best_rows(self, column: str, metric: Metric) -> set[str]:
+    def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
         """Return the names of the rows with the best mean in a column.
 
         The set is empty if the metric has no better direction, or if there is only one row with a mean.
@@ -114,7 +116,11 @@ class Comparison:
 
     def markdown(self) -> str:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
-        parts = [f"# {self.title}", *_build_tables(self), "\n".join(f"- {one}" for one in self.summary_sentences)]
+        parts = [
+            f"# {self.title}",
+            *_format_means_and_difference_tables(self),
+            "\n".join(f"- {one}" for one in self.summary_sentences),
+        ]
         for metric in self.metrics:
             for table in build_epoch_tables(self, metric):
                 rows = [[row, *means] for row, means in table.means_by_row.items()]
@@ -133,7 +139,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
-        """Return the table entries as CSV, one line each."""
+        """Return the table entries as CSV text, one line for each row, column and metric."""
         heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
         rows = (
             (*one[:5], *(one.interval or (None,) * 2), *(one.difference or (None,) * 3), one.training_seconds)
@@ -164,12 +170,12 @@ class Comparison:
         }
 
 
-_MAX_NAMED = 4
-"""Maximum number of comparisons that are listed by name."""
+_MAX_LISTED_COMPARISONS = 4
+"""Maximum number of comparisons that the explanation of a verdict lists by name; more are only counted."""
 
 
 def explain_verdict(verdict: ClaimVerdict) -> str:
-    """Return the differences that a verdict is based on, in one or two sentences."""
+    """Return one or two sentences with the differences that a verdict is based on."""
     if not verdict.gains:
         return "Not measured, or with one seed only."
     better = [name for name, gain in verdict.gains.items() if gain.low > 0]
@@ -178,22 +184,27 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
     (metric,) = select_metrics_keeping_order([verdict.metric_key])
     text = f"{largest}: {metric.format_difference(verdict.gains[largest], signed=True)}."
     if len(verdict.gains) > 1:
-        counts = [_describe_count(better, "better", largest), _describe_count(worse, "worse", largest)]
+        counts = [
+            _describe_significant_count(better, "better", largest),
+            _describe_significant_count(worse, "worse", largest),
+        ]
         text = f"Of {len(verdict.gains)} comparisons, {' and '.join(counts)}. Largest difference, {text}"
     if verdict.num_seeds_to_decide is None:
         return text
-    if verdict.num_seeds_to_decide == MAX_SEEDS:
+    if verdict.num_seeds_to_decide == MAX_PREDICTED_SEEDS:
         return f"{text} If the differences stayed the same, more seeds would not decide it: it needs more test items."
     return f"{text} If the differences stayed the same, about {verdict.num_seeds_to_decide} seeds would decide it."
 
 
-def _describe_count(names: Sequence[str], direction: str, largest: str) -> str:
-    """Describe how many rows are significantly better or worse, with their names if they are few."""
-    listed = f" ({'; '.join(names)})" if 0 < len(names) <= _MAX_NAMED and list(names) != [largest] else ""
+def _describe_significant_count(names: Sequence[str], direction: str, largest_name: str) -> str:
+    """Return text such as "2 significantly better (a; b)"; no names if they are many, or only `largest_name`."""
+    is_listed = 0 < len(names) <= _MAX_LISTED_COMPARISONS and list(names) != [largest_name]
+    listed = f" ({'; '.join(names)})" if is_listed else ""
     return f"{len(names)} significantly {direction}{listed}"
 
 
 def _format_without_percent(metric: Metric, value: float) -> str:
+    """Format a metric value like `Metric.format`, without the percent sign."""
     return metric.format(value).removesuffix("%")
 
 
@@ -230,7 +241,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
     for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
         rows.append([f"*{name}*", *values])
-    return format_markdown_table(comparison.headings, rows)
+    return format_markdown_table(comparison.table_headings, rows)
 
 
 class EpochTable(NamedTuple):
@@ -260,8 +271,8 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
     return tables
 
 
-def _build_tables(comparison: Comparison) -> list[str]:
-    """Return Markdown blocks: a table of means for each metric and a table of differences for the first metric."""
+def _format_means_and_difference_tables(comparison: Comparison) -> list[str]:
+    """Return Markdown texts: a table of means for each metric, and a table of differences for the first metric."""
     parts = []
     for metric in comparison.metrics:
         unit = "%" if metric.in_percent else metric.unit
@@ -285,16 +296,17 @@ def _build_tables(comparison: Comparison) -> list[str]:
                 f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
                 "that hold at 95 % for all comparisons of the table at once"
             )
-            parts.append(format_markdown_table(comparison.headings, rows))
+            parts.append(format_markdown_table(comparison.table_headings, rows))
     return parts
 
 
 def _summarize_column(comparison: Comparison, column: str) -> str:
+    """Return the summary sentence of a column: best row, differences from the baseline, failures and references."""
     metric = comparison.metrics[0]
     cells = [one for one in comparison.entries if (one.column_name, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
     failed = [one.row_name for one in cells if one.mean is None and one.failure_reason]
-    failure = [f"{_join_first_names(failed)} failed"] if failed else []
+    failure = [f"{_join_first_few(failed)} failed"] if failed else []
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     best, title = _find_best_entry(metric, entries), lower_first_letter(metric.title)
@@ -308,13 +320,13 @@ def _summarize_column(comparison: Comparison, column: str) -> str:
         if len(comparison.rows) == 1
         else f"{best.row_name} has the {superlative} {title}, {value}"
     ]
-    parts += _baseline_clauses(comparison, metric, entries)
-    parts += [*failure, *_reference_clauses(comparison, column, metric, entries)]
-    return f"{column}: {'; '.join(parts)}.{_count_differing_metrics(comparison, column)}"
+    parts += _describe_differences_from_baseline(comparison, metric, entries)
+    parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, entries)]
+    return f"{column}: {'; '.join(parts)}.{_summarize_differing_metrics(comparison, column)}"
 
 
-def _count_differing_metrics(comparison: Comparison, column: str) -> str:
-    """Write a sentence on how many metrics differ significantly from the baseline; empty for a single metric."""
+def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:
+    """Return a sentence on how many metrics differ significantly from the baseline; empty for a single metric."""
     metrics, clauses, equal = comparison.metrics, [], []
     others = [row for row in comparison.rows if row != comparison.baseline]
     missing: dict[str, list[str]] = {}
@@ -332,20 +344,22 @@ def _count_differing_metrics(comparison: Comparison, column: str) -> str:
                 is_better = (entry.difference.value > 0) == (metric.better_direction == "higher")
                 word = "better" if is_better else "worse"
                 names["different" if metric.better_direction == "neither" else word].append(title)
-        counts = [f"{word} in {len(titles)} ({_join_first_names(titles)})" for word, titles in names.items() if titles]
+        counts = [f"{word} in {len(titles)} ({_join_first_few(titles)})" for word, titles in names.items() if titles]
         if counts:
             clauses.append(f"{row} is significantly {join_names(counts)}")
         else:
             equal.append(row)
     if equal:
-        clauses.append(f"{_join_first_names(equal)} in none" if clauses else "none differs significantly")
-    clauses += [f"no interval in {_join_first_names(titles)} for {reason}" for reason, titles in missing.items()]
+        clauses.append(f"{_join_first_few(equal)} in none" if clauses else "none differs significantly")
+    clauses += [f"no interval in {_join_first_few(titles)} for {reason}" for reason, titles in missing.items()]
     start = f" Of {len(metrics)} metrics, each tested by itself against {comparison.baseline}: "
     return f"{start}{'; '.join(clauses)}." if clauses else ""
 
 
-def _reference_clauses(comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
-    """Write clauses about references (untrained encoder, raw inputs) that are at least as good as the best row."""
+def _describe_references_as_good_as_best(
+    comparison: Comparison, column: str, metric: Metric, entries: Sequence[TableEntry]
+) -> list[str]:
+    """Return clauses that name references (untrained encoder, raw inputs) at least as good as the best row."""
     if metric.better_direction == "neither":
         return []
     best, sign = _find_best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
@@ -364,8 +378,10 @@ def _find_best_entry(metric: Metric, entries: Sequence[TableEntry]) -> TableEntr
     return max(entries, key=lambda one: sign * (one.mean or 0.0))
 
 
-def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]) -> list[str]:
-    """Write clauses that name the rows significantly better, worse and not different, relative to the baseline."""
+def _describe_differences_from_baseline(
+    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry]
+) -> list[str]:
+    """Return clauses that name the rows significantly better, worse or not different, relative to the baseline."""
     baseline = comparison.baseline
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
@@ -376,24 +392,24 @@ def _baseline_clauses(comparison: Comparison, metric: Metric, entries: Sequence[
     parts = []
     if above:
         best = _find_best_entry(metric, entries).row_name
-        names = _join_first_names(sorted(above, key=lambda name: name != best))
+        names = _join_first_few(sorted(above, key=lambda name: name != best))
         parts.append(f"{names} {'is' if len(above) == 1 else 'are'} significantly {more} {baseline}")
     if below:
-        parts.append(f"{_join_first_names(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
+        parts.append(f"{_join_first_few(below)} {'is' if len(below) == 1 else 'are'} significantly {less}")
     if rest := [name for name in differences if name not in above and name not in below]:
         verb = "does" if len(rest) == 1 else "do"
-        parts.append(f"{_join_first_names(rest)} {verb} not differ significantly from {baseline}")
+        parts.append(f"{_join_first_few(rest)} {verb} not differ significantly from {baseline}")
     unknown: dict[str, list[str]] = {}
     for one in entries:
         if one.difference is None and one.row_name != baseline:
             unknown.setdefault(one.missing_interval_reason or "its variance is unknown", []).append(one.row_name)
-    return parts + [f"no interval for {_join_first_names(names)}, as {reason}" for reason, names in unknown.items()]
+    return parts + [f"no interval for {_join_first_few(names)}, as {reason}" for reason, names in unknown.items()]
 
 
-def _join_first_names(names: Sequence[str]) -> str:
-    """Join names for a sentence; of more than four, name the first three; names with commas are quoted.
+def _join_first_few(names: Sequence[str]) -> str:
+    """Join names for a sentence: up to four, or the first three and the number of others; commas are quoted.
 
-    >>> _join_first_names(["a, b"]), _join_first_names(["a, b", "c", "d", "e", "f"])
+    >>> _join_first_few(["a, b"]), _join_first_few(["a, b", "c", "d", "e", "f"])
     ('a, b', '“a, b”, c, d and 2 others')
     """
     quoted = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]

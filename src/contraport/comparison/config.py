@@ -23,12 +23,12 @@ from contraport.options import (
 from contraport.runs.config import progress_option, training_device_option
 from contraport.training.config import DataPreparationSettings
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600}
+_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smh])")  # number and unit
 
 
 def parse_duration(budget: str) -> float:
-    """Return the seconds of a duration such as 90s, 30m or 2h.
+    """Parse a duration such as 90s, 30m or 2h into seconds.
 
     >>> parse_duration("30m")
     1800.0
@@ -36,14 +36,16 @@ def parse_duration(budget: str) -> float:
     match = _DURATION_PATTERN.fullmatch(budget) if isinstance(budget, str) else None
     check(match is not None, f"budget: must be a duration such as 90s, 30m or 2h, got {budget!r}.")
     assert match is not None
-    return float(match[1]) * _UNITS[match[2]]
+    return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
 
 
 def _check_budget(name: str, value: Any) -> None:
+    """Raise `UsageError` unless the budget is a duration such as 90s, 30m or 2h."""
     parse_duration(value)
 
 
 def _check_fraction(name: str, value: Any) -> None:
+    """Raise `UsageError` unless an option is a number between 0 and 1, both excluded."""
     check(matches_type(value, float) and 0 < value < 1, f"{name}: must be between 0 and 1, got {value!r}.")
 
 
@@ -134,7 +136,7 @@ class CompareOptions(EvaluationOptions, DataPreparationSettings, GridOptions):
 
 
 DATA_OPTIONS = get_declared_options(DataPreparationSettings)
-"""Options for loading data, which hold for all cells."""
+"""Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training."""
 
 
 COMPARE = Command(

@@ -24,12 +24,23 @@ from contraport.training.config import OPTIONS
 OptionMap = Mapping[str, Any]
 """Options of `contraport.train` by name."""
 
-_ENCODER_SETTINGS = ("representation", "encoder", "shared_encoder", "pretrained", "init", "freeze", "image_size")
-_NOT_IN_NAMES = re.compile(r"[^\w.=+-]+")
+_UNTRAINED_ENCODER_SETTINGS = (
+    "representation",
+    "encoder",
+    "shared_encoder",
+    "pretrained",
+    "init",
+    "freeze",
+    "image_size",
+)
+"""Options of a training that determine its untrained encoder; images are scaled to `image_size` before it."""
+
+_CHARS_NOT_IN_FOLDER_NAMES = re.compile(r"[^\w.=+-]+")
+"""Characters that become ``-`` in the name of a run folder."""
 
 
 class Row(NamedTuple):
-    """Row of the table: a named objective with its settings, as options of `contraport.train`."""
+    """Row of the comparison table: a named objective with its settings, given as options of `contraport.train`."""
 
     name: str
     options: OptionMap
@@ -76,7 +87,7 @@ class Claim(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One training of the grid: an objective on some data with one seed.
+    """One training of the grid: a row (objective) and a column (data and setting) with one seed.
 
     Attributes:
         options: keyword arguments of `contraport.train` that determine the training result.
@@ -95,11 +106,11 @@ class Cell(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """Name of the run folder of the training, which contains a digest of all options."""
+        """Name of the run folder of the training; it ends with a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
         words = (Path(self.column.data).name, self.column.setting_name, self.row.name, kind)
-        return "--".join(_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"
+        return "--".join(_CHARS_NOT_IN_FOLDER_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"
 
 
 @dataclass(frozen=True)
@@ -127,16 +138,16 @@ class Grid:
         """Random seeds of the trainings, from 0."""
         return range(self.compare_options.seeds)
 
-    def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **others: Any) -> Cell:
-        """Build the cell for a row, a column and a seed; further options override the options of the grid."""
+    def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **overrides: Any) -> Cell:
+        """Build the cell for a row, a column and a seed; `overrides` replace options of the grid, column and row."""
         options: dict[str, Any] = {}
-        for layer in (self.common_options, {"data": column.data}, column.options, row.options, others):
+        for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
             options = merge_options(options, layer)
         return Cell(row, column, {**options, "seed": seed}, trial)
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells of the table without search trials, ordered by seed.
+        """All cells of the table, ordered by seed; search trials are not included.
 
         The first cells are thus a complete table with fewer seeds.
         """
@@ -144,15 +155,17 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def reference_rows(self) -> dict[str, dict[str, Any]]:
-        """Rows evaluated untrained and on raw inputs, by name; the values are encoder options unlike the baseline's.
+    def encoder_options_by_reference_row(self) -> dict[str, dict[str, Any]]:
+        """Encoder options that differ from the baseline's, by row whose untrained encoder and raw inputs are evaluated.
 
         These are the baseline and the first row of each other encoder or representation: metrics of another
         representation do not show what training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
         column = self.columns[0]
-        kinds = {row.name: _untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered}
+        kinds = {
+            row.name: _resolve_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
+        }
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
         for name, kind in kinds.items():
@@ -163,7 +176,7 @@ class Grid:
 
     @property
     def machine_options(self) -> dict[str, Any]:
-        """Options of `contraport.train` that select where cells are computed, such as device and data folder."""
+        """Options of `contraport.train` that do not change the result: device, data loading workers, data folders."""
         folders = {"root": self.compare_options.root, "decoded": self.compare_options.decoded}
         return {
             "device": self.compare_options.device,
@@ -180,13 +193,13 @@ class Grid:
         return Path("runs", "compare") if suite is None else default_path(str(suite), "compare")
 
 
-def _untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
-    """Return the options that determine the untrained encoder and its metrics."""
+def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
+    """Resolve the options of a training that determine its untrained encoder and the metrics of that encoder."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_setup import resolve_settings
 
     settings = resolve_settings(options)
-    relevant = {name: getattr(settings, name) for name in _ENCODER_SETTINGS}
+    relevant = {name: getattr(settings, name) for name in _UNTRAINED_ENCODER_SETTINGS}
     representation = settings.representation or ""
     views = list(settings.given_views)
     is_one_view = representation.isdigit() and int(representation) < len(views)
@@ -197,7 +210,7 @@ def _untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
 
 
 def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
-    """Return options updated by others; `objective_settings` are merged key by key.
+    """Return options overridden by others; the dictionaries `objective_settings` are merged key by key.
 
     >>> merge_options({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
@@ -212,11 +225,11 @@ def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
 SUITE_KEYS = ("title", "source", "claims", "quick", "not_run")
 """Keys of a suite that are not options of `compare`."""
 
-CLAIM_KEYS = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
-"""Fields of a claim by their keys in a suite."""
+CLAIM_FIELDS_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
+"""Fields of `Claim` by their keys in the file of a suite."""
 
 
-def suites_folder() -> Path:
+def find_suites_folder() -> Path:
     """Return the folder of the suite files: in the package, or in the source tree of an editable installation."""
     package = Path(contraport.__file__).parent
     inside = package / "suites"
@@ -225,7 +238,7 @@ def suites_folder() -> Path:
 
 def find_suite_paths() -> dict[str, Path]:
     """Return the path of each suite file, by suite name."""
-    return {file.stem: file for file in sorted(suites_folder().glob("*.yaml"))}
+    return {file.stem: file for file in sorted(find_suites_folder().glob("*.yaml"))}
 
 
 def load_suite(suite: str | Path) -> dict[str, Any]:
@@ -264,10 +277,10 @@ def parse_claim(value: Any) -> Claim:
     is_claim = isinstance(value, Mapping) and {"says", "better", "than"} <= value.keys()
     check(is_claim, f"claims: must have the keys says, better and than, got {value!r}.", "missing_key")
     for key in value:
-        check_name("claims: key", key, CLAIM_KEYS)
+        check_name("claims: key", key, CLAIM_FIELDS_BY_KEY)
     lists = {key: tuple(value[key]) for key in ("better", "settings") if key in value}
     has_lists = not any(isinstance(value[key], str) for key in lists)
     check(has_lists, f"claims: better and settings must be lists of names, got {value!r}.", "not_a_list")
     each = value.get("each", False)
     check(isinstance(each, bool), f"claims: each must be true or false, got {each!r}.", "not_a_bool")
-    return Claim(**{CLAIM_KEYS[key]: entry for key, entry in {**value, **lists}.items()})
+    return Claim(**{CLAIM_FIELDS_BY_KEY[key]: entry for key, entry in {**value, **lists}.items()})

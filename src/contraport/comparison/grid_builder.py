@@ -33,7 +33,7 @@ from contraport.training.config import OPTIONS
 
 
 def build_grid(explicit: OptionMap) -> Grid:
-    """Build the grid of a comparison from explicit options, which override the options of the suite.
+    """Build the grid of a comparison from explicitly passed options, which override the options of the suite.
 
     Raises:
         UsageError: unknown or invalid suite, wrong options, or an empty grid.
@@ -48,10 +48,13 @@ def build_grid(explicit: OptionMap) -> Grid:
     options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
     own_rows, own_columns = (index_suite_entries(key, saved, quick) for key in ("objectives", "settings"))
-    parsed = tuple(parse_row(value, own_rows) for value in split_entries(options.objectives, own_rows))
+    parsed = tuple(parse_row(value, own_rows) for value in split_entries_at_commas(options.objectives, own_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
-    settings = [parse_column(value, own_columns) for value in split_entries(options.settings, own_columns)]
+    settings = [
+        parse_column_name_and_options(value, own_columns)
+        for value in split_entries_at_commas(options.settings, own_columns)
+    ]
     ends = Counter(Path(data).name for data in options.data)
     columns = tuple(
         Column(str(data), Path(data).name if ends[Path(data).name] == 1 else str(data), name, column_options)
@@ -90,7 +93,7 @@ _TEST_ITEM_OPTIONS = ("test_items", "test_fraction", "corrupt", "domains")
 
 
 def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequence[OptionMap]) -> None:
-    """Raise `UsageError` if the options of a row change its test items, which all rows must share.
+    """Raise `UsageError` if the options of a row change its test items: all rows must share them.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.
     """
@@ -126,23 +129,34 @@ def _check_claims(
                     check_name(f"claims: {claim.statement}", name, valid)
 
 
-_RESERVED = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")
-"""Options of a training that the comparison sets itself."""
+_RESERVED_TRAIN_OPTIONS = (
+    "data",
+    "seed",
+    "out",
+    "resume",
+    "overwrite",
+    "dry_run",
+    "progress",
+    "device",
+    "root",
+    "validation",
+)
+"""Options of `contraport.train` that the comparison sets itself, so that rows and columns may not."""
 
 
 def index_suite_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
-    """Return the entries with names (rows or columns) that suites have under `key`, by name."""
+    """Return the named entries (rows or columns) under `key` of several suites, by name."""
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 
-def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionMap]) -> list[str | OptionMap]:
-    """Split option values at commas into the entries of rows or columns.
+def split_entries_at_commas(values: Iterable[str | OptionMap], saved: Mapping[str, OptionMap]) -> list[str | OptionMap]:
+    """Split the values of `--objectives` or `--settings` at commas into entries, one for each row or column.
 
     A part without a colon before its ``=`` continues the settings before it.
     Quoted values keep their commas. The name of a saved entry is replaced by that entry.
 
-    >>> split_entries(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
-    ['info-nce', 'gca-uot:relaxation=0.2,temperature=0.1', {'U(a, b)': 'iot'}]
+    >>> split_entries_at_commas(["info-nce,gca-uot:relaxation=0.2,q=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
+    ['info-nce', 'gca-uot:relaxation=0.2,q=0.1', {'U(a, b)': 'iot'}]
     """
     entries: list[str | OptionMap] = []
     for value in values:
@@ -159,24 +173,25 @@ def split_entries(values: Iterable[str | OptionMap], saved: Mapping[str, OptionM
 
 
 def parse_row(value: str | OptionMap, saved: OptionMap) -> Row:
-    """Parse a row of the table from an objective with settings as text, or from a name with options.
+    """Parse a row of the table: an objective with settings as text, or a mapping from a name to its options.
 
     Args:
         value: the entry.
-        saved: names of saved rows, which an error suggests too.
+        saved: named rows of the suite; an error for an unknown name suggests their names too.
 
     Raises:
         UsageError: unknown objective, option or setting.
     """
     if isinstance(value, str):
-        return Row(value, _parse_objective(value, saved))
+        return Row(value, _parse_objective_options(value, saved))
     name, options = _parse_named_options("objectives", value)
     if isinstance(options, str):
-        return Row(name, _parse_objective(options))
+        return Row(name, _parse_objective_options(options))
     return Row(name, _nest_objective_settings(f"objectives: {name}", dict(options)))
 
 
 def _parse_named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
+    """Return the name and the options (text or mapping) of a mapping with one key, such as ``{"a name": "iot"}``."""
     is_single = isinstance(value, Mapping) and len(value) == 1
     check(is_single, f"{argument}: must be a name, or one name with its options, got {value!r}.", "entry")
     ((name, options),) = value.items()
@@ -185,12 +200,16 @@ def _parse_named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
     return str(name), options
 
 
-def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Parse a name with settings after a colon into options; for an unknown name, the error also suggests `others`.
+def _parse_objective_options(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Parse an objective name with settings after a colon into options of `contraport.train`.
 
-    >>> _parse_objective("gca-uot:relaxation=0.2,temperature=0.1")
+    Args:
+        text: the name and settings, such as in the examples.
+        others: names that the error for an unknown name suggests, besides those of objectives.
+
+    >>> _parse_objective_options("gca-uot:relaxation=0.2,temperature=0.1")
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
-    >>> _parse_objective("gca-ince:target='domains:alpha=0.5,beta=0'")
+    >>> _parse_objective_options("gca-ince:target='domains:alpha=0.5,beta=0'")
     {'recipe': 'gca-ince', 'target': 'domains:alpha=0.5,beta=0'}
     """
     name, _, rest = text.partition(":")
@@ -200,7 +219,7 @@ def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
     parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
     for key, equals, value in parts:
         check(bool(equals), f"objectives: must have the form {name}:setting=value, got {text!r}.", "syntax")
-        options[key] = _parse_value(value)
+        options[key] = _parse_number_bool_or_text(value)
     try:
         return _nest_objective_settings(f"objectives: {name}", options)
     except UsageError as error:
@@ -210,14 +229,14 @@ def _parse_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
         raise UsageError(f"{error} Quote a value that contains commas: {cut}.", kind="unquoted") from error
 
 
-def _parse_value(value: str) -> Any:
-    """Return the number or Boolean that a text stands for, or the text."""
+def _parse_number_bool_or_text(value: str) -> Any:
+    """Parse a text as a number or Boolean; any other text is returned without its quotes."""
     text = strip_quotes(value)
     return {"true": True, "false": False}.get(text, parse_number_or_text(text))
 
 
 def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Move options that `train` does not have into `objective_settings`.
+    """Return options with those that `train` does not have moved into the dictionary `objective_settings`.
 
     Raises:
         UsageError: the objective does not have such a setting either.
@@ -234,7 +253,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def get_objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of the objective selected by the options, by name."""
+    """Return the signature parameters of the objective that options of `train` select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     return inspect.signature(OBJECTIVES[name].build).parameters if name in OBJECTIVES else {}
@@ -244,7 +263,11 @@ def check_train_options(argument: str, options: OptionMap) -> None:
     """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
     for key, value in options.items():
         check_name(argument, key, OPTIONS)
-        check(key not in _RESERVED, f"{argument}: {key} is set by the comparison itself, got {value!r}.", "reserved")
+        check(
+            key not in _RESERVED_TRAIN_OPTIONS,
+            f"{argument}: {key} is set by the comparison itself, got {value!r}.",
+            "reserved",
+        )
         OPTIONS[key].validate(value)
 
 
@@ -255,7 +278,9 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
         copies = []
-        for row, value in itertools.product(expanded, map(_parse_value, split_at_unquoted_commas(values))):
+        for row, value in itertools.product(
+            expanded, map(_parse_number_bool_or_text, split_at_unquoted_commas(values))
+        ):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})
             copies.append(Row(f"{row.name}, {key} {value}", merge_options(row.options, option)))
@@ -263,30 +288,32 @@ def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
     return expanded
 
 
-_OPTION_BY_SETTING_WORD = {
+_OPTION_AND_DEFAULT_BY_SETTING_WORD = {
     "corrupt": ("corrupt", "noise:3"),
     "mismatched": ("mismatch", "0.2"),
     "domains": ("domains", "style"),
     "imbalanced": ("imbalance", "100"),
 }
-"""Option of `contraport.train` and its default value, by word of a setting; augmentations are words too."""
+"""Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
-_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_BY_SETTING_WORD)
-_WORD_SEPARATOR = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")
+_SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
+"""Words that the name of a setting is joined from: augmentations and options."""
+
+_WORD_SEPARATOR = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")  # a "+", or a "-" before a word
 
 
-def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Parse a column into its name and options: words joined by ``+``, or by ``-`` as in papers.
+def parse_column_name_and_options(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of a setting, given as words joined by ``+``, or by ``-`` as in papers.
 
-    >>> parse_column("strong+mismatched:0.2")
+    >>> parse_column_name_and_options("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
-    >>> parse_column("corrupt-strong")
+    >>> parse_column_name_and_options("corrupt-strong")
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
         name, options = _parse_named_options("settings", value)
         if isinstance(options, str):
-            return name, parse_column(options)[1]
+            return name, parse_column_name_and_options(options)[1]
         options = replace_deprecated_options(OPTIONS, options)
         check_train_options(f"settings: {name}", options)
         return name, options
@@ -299,7 +326,7 @@ def parse_column(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[st
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":
-            option, default = _OPTION_BY_SETTING_WORD[name]
-            options[option] = _parse_value(rest or default)
+            option, default = _OPTION_AND_DEFAULT_BY_SETTING_WORD[name]
+            options[option] = _parse_number_bool_or_text(rest or default)
     check_train_options(f"settings: {value}", options)
     return "+".join(parts), options

@@ -64,13 +64,13 @@ class CellJob:
 
     @property
     def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
-        """Checkpoints to evaluate: "all" if the training saves intermediate ones (`keep_every`), otherwise "last"."""
+        """Return "all" if the training keeps intermediate checkpoints (`keep_every`), otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 
     @property
     def saved_result(self) -> JobResult | None:
-        """Result read from the JSON file; None if the job is not done, or was evaluated with other metrics."""
+        """Result read from the JSON file; None if the job is not done or was evaluated with other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -82,13 +82,13 @@ class CellJob:
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """Options of `contraport.train` that determine the training and test items."""
+        """Options of the training that determine its training and test items, by name."""
         names = {*get_declared_options(DataSettings), *get_declared_options(DataPreparationSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
     @property
     def shell_commands(self) -> str:
-        """Shell commands that train and evaluate this cell alone."""
+        """Two lines of shell commands, which train and evaluate this cell alone."""
         folders = {
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
@@ -118,8 +118,10 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
-    """Build the job that trains and evaluates one cell (row, column and seed) of the comparison."""
-    evaluates_references = cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.reference_rows
+    """Build the job that trains and evaluates one cell of the grid in its folder below `cells/`."""
+    evaluates_references = (
+        cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.encoder_options_by_reference_row
+    )
     path = grid.output_folder / "cells" / cell.folder_name
     return CellJob(
         path,
@@ -149,6 +151,7 @@ def run_cell_job(job: CellJob) -> JobResult | None:
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
+    """Train (or resume) and evaluate a cell, write its JSON file unless it was refused, and return the result."""
     run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
@@ -195,7 +198,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget of a comparison: a job may start if a job of average duration would still end in time.
+    """Time budget of a comparison: a job may start if it would end in time with the average duration of a job.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.
@@ -245,12 +248,13 @@ def run_cell_jobs(
 def _run_in_parallel(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
+    """Run jobs in worker processes and yield each with its result; None if another comparison is running it."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)
     waiting, running = list(reversed(jobs)), dict[Future[JobResult | None], CellJob]()
     pool = ProcessPoolExecutor(
-        processes, context, initializer=_init_worker, initargs=(counter, torch.cuda.device_count(), threads)
+        processes, context, initializer=_init_worker_process, initargs=(counter, torch.cuda.device_count(), threads)
     )
     try:
         while waiting or running:
@@ -265,12 +269,12 @@ def _run_in_parallel(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _init_worker(counter: Synchronized[int], devices: int, threads: int) -> None:
+def _init_worker_process(counter: Synchronized[int], num_devices: int, num_threads: int) -> None:
     """Set the number of threads of a worker process; if there are several GPUs, assign one to the process."""
     with counter.get_lock():
         index, counter.value = counter.value, counter.value + 1
-    torch.set_num_threads(threads)
-    if devices > 1:
+    torch.set_num_threads(num_threads)
+    if num_devices > 1:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # the GPUs that this user may use, if set
-        names = visible if len(visible) >= devices else [str(device) for device in range(devices)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[index % devices]
+        names = visible if len(visible) >= num_devices else [str(device) for device in range(num_devices)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[index % num_devices]

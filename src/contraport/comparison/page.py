@@ -33,7 +33,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(_MAX_PANELS_PER_ROW, len(comparison.columns))
     down = -(-len(comparison.columns) // across)
-    names, heads = [_wrap_name(row) for row in rows], [_wrap_name(head) for head in comparison.headings[1:]]
+    names, heads = [_wrap_name(row) for row in rows], [_wrap_name(head) for head in comparison.table_headings[1:]]
     wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
     high = 0.26 + 0.13 * max(name.count("\n") for name in names)
     over = 0.15 * max(head.count("\n") for head in heads)
@@ -62,35 +62,36 @@ def plot_first_metric(comparison: Comparison) -> Figure:
             panel.spines[side].set_visible(False)
     label = f"{metric.title}{', %' if scale == 100 else ''}"
     figure.supxlabel(
-        escape_dollars(f"{label}, mean over seeds and interval of 95%{_shared_data_name(comparison)}"), fontsize=9
+        escape_dollars(f"{label}, mean over seeds and interval of 95%{_format_shared_data_name(comparison)}"),
+        fontsize=9,
     )
     return figure
 
 
 def _wrap_name(name: str) -> str:
-    """Wrap a long name into lines."""
+    """Wrap a long name into lines of the figure, with dollar signs escaped for matplotlib."""
     return escape_dollars("\n".join(textwrap.wrap(name, _MAX_LINE_LENGTH)))
 
 
-def _shared_data_name(comparison: Comparison) -> str:
-    """Return the name of the data if all columns have the same data; empty if the headings contain the name."""
-    return f", {comparison.headings[0]}" if comparison.headings[1:] != comparison.columns else ""
+def _format_shared_data_name(comparison: Comparison) -> str:
+    """Return text such as ", on digits" if all columns have the same data; empty if the headings name the data."""
+    return f", {comparison.table_headings[0]}" if comparison.table_headings[1:] != comparison.columns else ""
 
 
 def save_figure(comparison: Comparison, path: Path) -> None:
-    """Write the comparison figure to a file; write nothing if the comparison has no means."""
+    """Write the comparison figure to a PNG file; write nothing if the comparison has no means."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))
 
 
-def build_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Build a panel of means and intervals for each column of the table that has at least one mean.
+def build_template_panels(comparison: Comparison) -> list[dict[str, Any]]:
+    """Build the panels of the HTML page, as dictionaries: means and intervals of each column with at least one mean.
 
     The first metric is used. Positions are in percent of the panel width.
     """
     panels = []
-    for column, heading in zip(comparison.columns, comparison.headings[1:], strict=True):
+    for column, heading in zip(comparison.columns, comparison.table_headings[1:], strict=True):
         entries = {
             entry.row_name: (entry, entry.mean, entry.interval or Interval(entry.mean, entry.mean))
             for entry in comparison.entries
@@ -139,13 +140,14 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         build_epoch_tables=build_epoch_tables,
         claims=[(one, explain_verdict(one)) for one in comparison.claim_verdicts],
         commands="\n".join(commands),
-        panels=build_panels(comparison),
-        shared_data=_shared_data_name(comparison),
+        panels=build_template_panels(comparison),
+        shared_data=_format_shared_data_name(comparison),
         seconds={row: _format_mean_seconds(comparison, row) for row in comparison.rows},
     )
 
 
 def _format_mean_seconds(comparison: Comparison, row: str) -> str:
+    """Format the mean training time of a row in seconds, or a dash if it is unknown."""
     entries = [entry for entry in comparison.entries if entry.row_name == row]
     seconds = [entry.training_seconds for entry in entries if entry.training_seconds is not None]
     return f"{sum(seconds) / len(seconds):.1f}" if seconds else "–"

@@ -15,25 +15,26 @@ from contraport.comparison.seed_intervals import (
     PairedDifference,
     VarianceEstimate,
     estimate_moderated_variance,
+    estimate_paired_difference,
     estimate_variance_prior,
     mean_interval_over_seeds,
-    num_seeds_to_decide,
-    paired_difference,
+    predict_num_seeds_to_decide,
 )
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import RunFolder
 
 HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not decided at this size"
+"""Outcomes of a claim."""
 
 NEGLIGIBLE_GAIN = 0.01
-"""Largest gain, as a share of test items, that is too small to matter for the choice of an objective."""
+"""Gain of a metric in percent (0.01: one percentage point) below which the choice of an objective does not matter."""
 
-CellResults = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
+JobAndResultByCell = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
 """Job and result of each cell, by row, column and seed."""
 
 
-T = TypeVar("T", "TableEntry", "EpochMean")
+Record = TypeVar("Record", "TableEntry", "EpochMean")
 
 
 class CellValues(NamedTuple):
@@ -50,7 +51,7 @@ class CellValues(NamedTuple):
     item_values: np.ndarray[Any, Any] | None
 
     def select_seeds(self, seeds: Sequence[int]) -> CellValues:
-        """Return the values of the given seeds only, in their order."""
+        """Return the values of these seeds only, in the order of `seeds`."""
         positions = [self.seeds.index(seed) for seed in seeds]
         return CellValues(
             tuple(seeds), self.seed_values[positions], None if self.item_values is None else self.item_values[positions]
@@ -67,7 +68,7 @@ class TableEntry(NamedTuple):
         difference: difference from the baseline with its confidence interval (Bonferroni-corrected within the table).
         training_seconds: mean training time in seconds.
         failure_reason: reason why the first failed training failed; None if none failed.
-        missing_interval_reason: reason why there is no difference from the baseline; None for the baseline itself.
+        missing_interval_reason: reason why `difference` is None; itself None for the baseline.
     """
 
     row_name: str
@@ -83,7 +84,7 @@ class TableEntry(NamedTuple):
 
 
 class EpochMean(NamedTuple):
-    """Mean of one metric over seeds for one row and column at an evaluated epoch; one seed has no interval."""
+    """Mean of one metric over seeds, for one row and column at one epoch; without an interval for one seed."""
 
     row_name: str
     column_name: str
@@ -101,19 +102,19 @@ _RECORD_KEYS = {
     "training_seconds": "seconds",
     "failure_reason": "failed",
 }
-"""Keys in `results.json` by field, for fields that have another name there."""
+"""Keys in `results.json` by field of `TableEntry` or `EpochMean`, for fields that have another name there."""
 
 
 def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
-    """Convert an entry or a mean by epoch to its JSON record in `results.json`."""
+    """Convert a table entry or an epoch mean to its JSON record in `results.json`."""
     return {
         _RECORD_KEYS.get(name, name): list(value) if isinstance(value, tuple) else value
         for name, value in entry._asdict().items()
     }
 
 
-def from_json_record(kind: type[T], record: Mapping[str, Any]) -> T:
-    """Convert a record of `results.json` to a named tuple: an entry of the table, or a mean at one epoch."""
+def from_json_record(kind: type[Record], record: Mapping[str, Any]) -> Record:
+    """Convert a JSON record of `results.json` to a `TableEntry` or an `EpochMean`, whichever `kind` is."""
     keys = {name: _RECORD_KEYS.get(name, name) for name in kind._fields}
     fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}
     for name, interval in (("interval", Interval), ("difference", Difference)):
@@ -127,7 +128,7 @@ class ClaimVerdict(NamedTuple):
 
     Attributes:
         outcome: held, held in part, did not hold, or not decided at this size.
-        gains: difference in favor of the claim, by row and column.
+        gains: difference in favor of the claim (positive if it supports it), by text such as "iot on digits, plain".
         num_seeds_to_decide: number of seeds that would decide an undecided claim; None otherwise, or if unknown.
     """
 
@@ -139,7 +140,7 @@ class ClaimVerdict(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """Values of one metric in all cells of a comparison, with priors of their variances.
+    """Values of one metric in all cells of a comparison, with priors for the variances between seeds.
 
     Attributes:
         cell_values: values of each cell, by row and column.
@@ -151,24 +152,27 @@ class MetricValues(NamedTuple):
     value_variance_prior: VarianceEstimate | None
     difference_variance_prior: VarianceEstimate | None
 
-    def paired_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
-        """Return the difference of two rows in a column, paired by seed, or None if they have no seed in common."""
+    def estimate_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
+        """Estimate the difference of two rows in a column, paired by seed; None if they have no seed in common."""
         one, two = _select_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
         items, others = one.item_values, two.item_values
         if items is None or others is None or items.shape != others.shape:
             items = others = None
-        return paired_difference(one.seed_values, two.seed_values, items, others, prior=self.difference_variance_prior)
+        return estimate_paired_difference(
+            one.seed_values, two.seed_values, items, others, prior=self.difference_variance_prior
+        )
 
 
 def _select_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
+    """Return the values of two cells for the seeds that both have."""
     shared = [seed for seed in one.seeds if seed in other.seeds]
     return one.select_seeds(shared), other.select_seeds(shared)
 
 
-def collect_metric_values(grid: Grid, results: CellResults, key: str) -> MetricValues:
-    """Collect the values of one metric and estimate the priors of their variances."""
+def collect_metric_values(grid: Grid, results: JobAndResultByCell, key: str) -> MetricValues:
+    """Collect the values of one metric in all cells, and estimate the priors for their variances between seeds."""
     cells = {
         (row.name, column.name): _collect_cell_values(grid, results, row, column, key)
         for row in grid.rows
@@ -187,7 +191,8 @@ def collect_metric_values(grid: Grid, results: CellResults, key: str) -> MetricV
     )
 
 
-def _collect_cell_values(grid: Grid, results: CellResults, row: Row, column: Column, key: str) -> CellValues:
+def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, column: Column, key: str) -> CellValues:
+    """Collect the values of one metric in a row and column over all seeds that have one."""
     by_seed = {
         seed: results[place]
         for seed in grid.seeds
@@ -200,8 +205,8 @@ def _collect_cell_values(grid: Grid, results: CellResults, row: Row, column: Col
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_single_seed_differences(grid: Grid, results: CellResults) -> list[str]:
-    """Return the names of cells whose difference from the baseline has a single seed and no variance prior.
+def list_cells_with_single_seed_difference(grid: Grid, results: JobAndResultByCell) -> list[str]:
+    """List the cells, as "row on column", whose difference from the baseline has one seed and no variance prior.
 
     Their intervals do not cover other seeds. The first metric is used.
     """
@@ -211,12 +216,12 @@ def list_single_seed_differences(grid: Grid, results: CellResults) -> list[str]:
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline
-        and (difference := values.paired_difference(row.name, grid.baseline, column.name)) is not None
+        and (difference := values.estimate_difference(row.name, grid.baseline, column.name)) is not None
         and difference.seed_variance is None
     ]
 
 
-def build_entries(grid: Grid, results: CellResults) -> list[TableEntry]:
+def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEntry]:
     """Build the table entries for all metrics, columns and rows."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
@@ -225,7 +230,7 @@ def build_entries(grid: Grid, results: CellResults) -> list[TableEntry]:
         for column, row in itertools.product(grid.columns, grid.rows):
             cell = values.cell_values[row.name, column.name]
             is_baseline = row.name == grid.baseline
-            difference = None if is_baseline else values.paired_difference(row.name, grid.baseline, column.name)
+            difference = None if is_baseline else values.estimate_difference(row.name, grid.baseline, column.name)
             of_cell = [
                 result for (name, where, _), (_, result) in results.items() if (name, where) == (row.name, column.name)
             ]
@@ -256,7 +261,7 @@ def build_entries(grid: Grid, results: CellResults) -> list[TableEntry]:
     return entries
 
 
-def compute_epoch_means(grid: Grid, results: CellResults) -> list[EpochMean]:
+def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMean]:
     """Compute the means over seeds at the intermediate and the last epochs, for all cells and metrics."""
     means = []
     for metric, column, row in itertools.product(
@@ -278,7 +283,7 @@ def compute_epoch_means(grid: Grid, results: CellResults) -> list[EpochMean]:
     return means
 
 
-def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
+def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
     """Test each claim of a suite against the results, with intervals corrected for all comparisons of all claims."""
     names = [row.name for row in grid.rows]
     default = select_metrics_keeping_order(grid.compare_options.metrics)[0]
@@ -296,15 +301,17 @@ def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
         gains = {
             f"{name} on {column.name}": difference if metric.better_direction != "lower" else -difference
             for name, column in pairs
-            if (difference := values.paired_difference(name, claim.other_row, column.name)) is not None
+            if (difference := values.estimate_difference(name, claim.other_row, column.name)) is not None
             and difference.seed_variance is not None
         }
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
-        judge = partial(judge_claim, requires_all=claim.requires_all, negligible=NEGLIGIBLE_GAIN * metric.in_percent)
+        judge = partial(
+            classify_claim_outcome, requires_all=claim.requires_all, negligible=NEGLIGIBLE_GAIN * metric.in_percent
+        )
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:
-            seeds = num_seeds_to_decide(
+            seeds = predict_num_seeds_to_decide(
                 lambda predicted, judge=judge: judge(predicted) != UNDECIDED,  # type: ignore[misc]
                 list(gains.values()),
                 comparisons=comparisons,
@@ -313,8 +320,10 @@ def judge_claims(grid: Grid, results: CellResults) -> list[ClaimVerdict]:
     return verdicts
 
 
-def judge_claim(gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN) -> str:
-    """Return the verdict on a claim, from differences (positive if they support it) with confidence intervals.
+def classify_claim_outcome(
+    gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN
+) -> str:
+    """Return the outcome of a claim, from the confidence intervals of differences (positive if they support it).
 
     Without `requires_all`, it held if some gain is significantly positive and none significantly negative, and in part
     if some are both. It did not hold if some are significantly negative and none positive, or if all gains are below
@@ -326,13 +335,15 @@ def judge_claim(gains: Sequence[Difference], *, requires_all: bool = False, negl
         requires_all: whether the claim is about all gains rather than about some.
         negligible: gain that is too small to matter: a point of a share; 0 for other units.
 
-    >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
+    >>> classify_claim_outcome([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
-    >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(-0.02, -0.03, -0.01)])
+    >>> classify_claim_outcome([Difference(0.02, 0.01, 0.03), Difference(-0.02, -0.03, -0.01)])
     'held in part'
-    >>> judge_claim([Difference(0.001, -0.005, 0.007)]), judge_claim([Difference(0.01, -0.03, 0.05)])
-    ('did not hold', 'not decided at this size')
-    >>> judge_claim([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)], requires_all=True)
+    >>> classify_claim_outcome([Difference(0.001, -0.005, 0.007)])
+    'did not hold'
+    >>> classify_claim_outcome([Difference(0.01, -0.03, 0.05)])
+    'not decided at this size'
+    >>> classify_claim_outcome([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)], requires_all=True)
     'not decided at this size'
     """
     if requires_all and gains:

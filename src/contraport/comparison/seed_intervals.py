@@ -22,12 +22,14 @@ from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResu
 
 Array = np.ndarray[Any, Any]
 
-_MAX_DOF = 1e4
-_MIN_VARIANCE_RATIO = 1e-2
+_MAX_PRIOR_DOF = 1e4
+"""Maximum degrees of freedom of a variance prior, reached if all variance estimates agree."""
+
+_MIN_RATIO_TO_MEDIAN_VARIANCE = 1e-2
 """Minimum ratio of a variance to the median variance; smaller variances, from few test items, are raised to it."""
 
-MAX_SEEDS = 1_000
-"""Number of seeds beyond which `num_seeds_to_decide` gives up."""
+MAX_PREDICTED_SEEDS = 1_000
+"""Number of seeds beyond which `predict_num_seeds_to_decide` gives up."""
 
 
 class VarianceEstimate(NamedTuple):
@@ -64,12 +66,12 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
     if len(several) < 3 or not np.median(variances) > 0:
         return None
     dof = np.array([one.dof for one in several])
-    variances = np.maximum(variances, _MIN_VARIANCE_RATIO * np.median(variances))
+    variances = np.maximum(variances, _MIN_RATIO_TO_MEDIAN_VARIANCE * np.median(variances))
     logs = np.log(variances) - digamma(dof / 2) + np.log(dof / 2)
     excess = float(logs.var(ddof=1) - polygamma(1, dof / 2).mean())
-    own = _MAX_DOF
+    own = _MAX_PRIOR_DOF
     if excess > polygamma(1, own / 2):
-        own = float(brentq(lambda one: polygamma(1, one / 2) - excess, 1e-3, _MAX_DOF))
+        own = float(brentq(lambda one: polygamma(1, one / 2) - excess, 1e-3, _MAX_PRIOR_DOF))
     variance = float(np.exp(logs.mean() + digamma(own / 2) - np.log(own / 2)))
     return VarianceEstimate(variance, min(own, float(dof.sum()) / 2))
 
@@ -84,7 +86,7 @@ def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = 
 def mean_interval_over_seeds(
     values: Array, items: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
-    """Return the confidence interval of the mean of values ``(s,)``, one per seed, or None if it cannot be estimated.
+    """Confidence interval of the mean of values ``(s,)``, one per seed; None if the variance cannot be estimated.
 
     For one seed without a prior, it is the bootstrap interval over its items ``(1, n)``, or None without items. It is
     None too if all values are equal, as they do not show how others would vary.
@@ -108,14 +110,15 @@ class PairedDifference:
     Attributes:
         seed_variance: variance of the difference between seeds; None if it cannot be estimated.
         item_variance: variance of the difference due to the choice of test items; None if it cannot be estimated.
-        reducible_item_variance: part of `item_variance` that is independent between seeds and shrinks with more seeds.
+        item_variance_reducible_by_seeds: part of `item_variance` that is independent between seeds, so that it shrinks
+            with more seeds.
     """
 
     value: float
     num_seeds: int
     seed_variance: VarianceEstimate | None
     item_variance: VarianceEstimate | None
-    reducible_item_variance: float = 0.0
+    item_variance_reducible_by_seeds: float = 0.0
 
     @property
     def missing_interval_reason(self) -> str | None:
@@ -142,7 +145,7 @@ class PairedDifference:
             dof = self.seed_variance.dof + seeds - self.num_seeds
             components.append(VarianceEstimate(self.seed_variance.variance / seeds, dof))
         if self.item_variance is not None:
-            saved = self.reducible_item_variance * (1 - self.num_seeds / seeds)
+            saved = self.item_variance_reducible_by_seeds * (1 - self.num_seeds / seeds)
             components.append(VarianceEstimate(self.item_variance.variance - saved, self.item_variance.dof))
         total = sum(one.variance for one in components)
         if total == 0:  # also for equal values, which do not show that others would be equal
@@ -153,7 +156,7 @@ class PairedDifference:
         return Difference(self.value, self.value - half, self.value + half)
 
 
-def paired_difference(
+def estimate_paired_difference(
     values: Array,
     others: Array,
     items: Array | None = None,
@@ -161,7 +164,7 @@ def paired_difference(
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Return the difference of two means over the same seeds, with its variances.
+    """Estimate the difference of two means over the same seeds, with its variances between seeds and test items.
 
     Args:
         values: one value per seed, ``(s,)``.
@@ -171,7 +174,7 @@ def paired_difference(
         prior: prior of the variance of the difference between seeds.
 
     >>> better = np.array([0.91, 0.93, 0.92])
-    >>> paired_difference(better, better - np.array([0.02, 0.021, 0.019])).with_interval().is_significant
+    >>> estimate_paired_difference(better, better - np.array([0.02, 0.021, 0.019])).with_interval().is_significant
     True
     """
     differences, item_variance, per_seed = values - others, None, 0.0
@@ -185,23 +188,23 @@ def paired_difference(
     return PairedDifference(float(differences.mean()), len(differences), variance, item_variance, per_seed)
 
 
-def num_seeds_to_decide(
+def predict_num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int | None:
-    """Return the number of seeds that would decide a test, if differences and variances stayed as they are.
+    """Predict the number of seeds that would decide a test if differences and variances stayed the same.
 
-    It is `MAX_SEEDS` if no smaller number would: there are too few test items, or the differences contradict each
-    other. It is None for a single seed, which cannot separate the variance of seeds from that of items.
+    It is `MAX_PREDICTED_SEEDS` if no smaller number would: there are too few test items, or the differences contradict
+    each other. It is None for a single seed, which cannot separate the variance of seeds from that of items.
 
-    >>> difference = paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
-    >>> num_seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
+    >>> difference = estimate_paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
+    >>> predict_num_seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
     5
     """
     numbers = [one.num_seeds for one in differences]
     if min(numbers, default=1) < 2:
         return None
-    for seeds in range(max(numbers), MAX_SEEDS):  # rows with fewer seeds so far get as many
+    for seeds in range(max(numbers), MAX_PREDICTED_SEEDS):  # rows with fewer seeds so far get as many
         predicted = [one.with_interval(comparisons=comparisons, seeds=seeds) for one in differences]
         if is_decided([one for one in predicted if one is not None]):
             return seeds
-    return MAX_SEEDS
+    return MAX_PREDICTED_SEEDS

@@ -49,17 +49,20 @@ SEARCH_RANGES = {
     "prior": SearchRange(0.01, 0.2),
     "redundancy": SearchRange(5e-4, 5e-2),
 }
-"""Search range of each setting, in all objectives that have it; other settings keep their defaults."""
+"""Search range of each hyperparameter, in all objectives that have it; other settings keep their defaults."""
 
-_OBJECTIVE_RANGES = {"t-simclr": {"temperature": SearchRange(1.0, 32.0)}, "alpha-cl": {"gamma": SearchRange(1.1, 8.0)}}
-"""Search ranges by objective, of settings whose scale in this objective differs."""
+_SEARCH_RANGES_BY_OBJECTIVE = {
+    "t-simclr": {"temperature": SearchRange(1.0, 32.0)},
+    "alpha-cl": {"gamma": SearchRange(1.1, 8.0)},
+}
+"""Search ranges by objective and hyperparameter, which replace `SEARCH_RANGES` where the scale differs."""
 
-_INEFFECTIVE_SETTINGS = {"gca-uot": {"q"}}
-"""Settings without effect at the defaults of an objective, not searched: for gca-uot, those of its RINCE term."""
+_UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
+"""Settings by objective that are not searched, since they have no effect at its defaults: `q` of gca-uot's RINCE."""
 
 
 def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
-    """Build the search space of a row: the range of each searched hyperparameter, by name.
+    """Build the search space of a row: the range of each searched hyperparameter, by its name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.
@@ -72,13 +75,15 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
     options = merge_options(common, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
-    ranges = SEARCH_RANGES | _OBJECTIVE_RANGES.get(name, {})
-    left_out = _INEFFECTIVE_SETTINGS.get(name, set()) | {key for key, one in parameters.items() if one.default == 0}
+    ranges = SEARCH_RANGES | _SEARCH_RANGES_BY_OBJECTIVE.get(name, {})
+    left_out = _UNSEARCHED_SETTINGS_BY_OBJECTIVE.get(name, set()) | {
+        key for key, one in parameters.items() if one.default == 0
+    }
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def list_fixed_settings(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
-    """Return the settings, by row name, that the row fixes although they are searched for another row."""
+def list_fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+    """Return the names of the settings that each row fixes although another row searches them, by row name."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
@@ -87,8 +92,8 @@ def list_fixed_settings(rows: Sequence[Row], common: OptionMap) -> dict[str, lis
     return {name: keys for name, keys in fixed.items() if keys}
 
 
-def build_trials(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Build one grid cell for each trial of the hyperparameter search at a row and a column."""
+def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
+    """Build the cells of the search trials for a row and a column: the defaults first, then points of the search."""
     space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.compare_options.tune > 1:
@@ -118,7 +123,7 @@ def to_train_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
-    """Return the trial with the best value on the validation items.
+    """Return the trial whose metric is best on the validation items.
 
     None is returned unless all trials are done and at least one succeeded.
     """
@@ -136,7 +141,7 @@ def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str,
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Build the cell of the table that has the settings of a search trial and a seed."""
+    """Build the cell of the table with the settings of a search trial and another seed, without validation items."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
