@@ -27,7 +27,7 @@ from contraport.evaluation.page_samples import collect_page_data, collect_point_
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.report_run import load_runs
-from contraport.reporting.verdict import write_verdict_sentences
+from contraport.reporting.verdict import compose_verdict_sentences
 from contraport.runs import Run, RunFolder, as_run
 
 
@@ -601,7 +601,7 @@ def test_runs_on_differently_corrupted_items_are_not_compared(tmp_path: Path) ->
     told = ["digits", "digits, corrupt noise:5", "digits, domains style"]
     assert [result["data"] for result in results.values()] == told
     assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
-    said = write_verdict_sentences(load_runs(paths))
+    said = compose_verdict_sentences(load_runs(paths))
     assert not any("better than run" in sentence or "is the best" in sentence for sentence in said)
     clean = (load("digits", "train"), load("digits", "test"))
     results = evaluate(paths, data=clean, metrics=["knn"], progress=False)

@@ -30,12 +30,12 @@ from contraport.reporting.sections.metric_curves import (
     build_robustness_section,
     build_training_curves_section,
     draw_training_curve,
-    list_row_names_by_epoch,
+    list_epochs_with_row_names,
 )
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
-    compute_plan_to_target_mass,
+    compute_plan_to_target_mass_ratio,
     load_plan_snapshots,
     quantize_masses,
 )
@@ -78,7 +78,7 @@ def test_kept_mass_is_summed_over_the_rows_of_an_item(make_run) -> None:
     half = snapshot._replace(plan=snapshot.target.copy())
     half.plan[2] /= 2
     half.plan[8] = 0
-    assert compute_plan_to_target_mass(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
+    assert compute_plan_to_target_mass_ratio(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
 
 
 def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
@@ -151,7 +151,7 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
     (snapshot,) = load_plan_snapshots(builder_of(made).runs[0])
-    assert compute_plan_to_target_mass(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
+    assert compute_plan_to_target_mass_ratio(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
 def test_changing_targets_are_stored_per_epoch(make_run) -> None:
@@ -237,7 +237,7 @@ def test_curves_show_only_logged_columns(make_run) -> None:
 
 def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
     builder = builder_of(make_run(kept=2))
-    assert list_row_names_by_epoch(builder.runs[0]) == [
+    assert list_epochs_with_row_names(builder.runs[0]) == [
         (0, "untrained"),
         (1, "epoch 1"),
         (2, "epoch 2"),

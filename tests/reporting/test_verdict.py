@@ -7,7 +7,7 @@ import pytest
 from contraport._utils.files import write_json
 from contraport.reporting.report_run import load_runs
 from contraport.reporting.sections.results_table import build_metric_tables, list_evaluated_metrics
-from contraport.reporting.verdict import write_verdict_sentences
+from contraport.reporting.verdict import compose_verdict_sentences
 
 
 def evaluated(run, probe, **differences):
@@ -41,7 +41,7 @@ def pair(make_run, between):
 
 def test_significant_difference_has_its_interval(make_run):
     runs = pair(make_run, (0.012, 0.004, 0.02))
-    said = write_verdict_sentences(runs)
+    said = compose_verdict_sentences(runs)
     assert said[0] == "one is better than two on the linear probe, 95.0% against 93.8%: by 1.2 points (0.4 to 2.0)."
     assert said[1] == (
         "Both runs are significantly better than the untrained encoder and raw inputs on the linear "
@@ -57,25 +57,25 @@ def test_significant_difference_has_its_interval(make_run):
 
 def test_machine_settings_are_no_difference(make_run):
     runs = load_runs([make_run("one", threads=1, device="cpu"), make_run("two", threads=2, device="cuda")])
-    assert "The runs have the same settings." in write_verdict_sentences(runs)
+    assert "The runs have the same settings." in compose_verdict_sentences(runs)
 
 
 def test_mapping_settings_list_their_names(make_run):
     runs = load_runs([make_run("one", objective_settings={"q": 0.1, "lam": 0.5}), make_run("two")])
-    assert "The runs differ in objective_settings (q=0.1, lam=0.5; –)." in write_verdict_sentences(runs)
+    assert "The runs differ in objective_settings (q=0.1, lam=0.5; –)." in compose_verdict_sentences(runs)
 
 
 def test_insignificant_difference_is_not_marked(make_run):
     runs = pair(make_run, (0.012, -0.004, 0.028))
     told = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
-    assert write_verdict_sentences(runs)[0] == told
+    assert compose_verdict_sentences(runs)[0] == told
     (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
     assert not any(encoder.cells[0].is_significantly_best for encoder in group.encoder_rows)
 
 
 def test_run_worse_than_a_baseline(make_run):
     run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
-    assert write_verdict_sentences(load_runs([run]))[0] == (
+    assert compose_verdict_sentences(load_runs([run]))[0] == (
         "one has 87.0% on the linear probe: significantly worse than raw inputs, by 3.0 points (1.0 to "
         "5.0); not significantly "
         "different from the untrained encoder, −1.0 points (−3.0 to 1.0)."
@@ -84,7 +84,7 @@ def test_run_worse_than_a_baseline(make_run):
 
 def test_gain_with_interval_across_zero_is_not_better(make_run):
     run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
-    assert write_verdict_sentences(load_runs([run]))[0] == (
+    assert compose_verdict_sentences(load_runs([run]))[0] == (
         "one has 91.0% on the linear probe: significantly better than the untrained encoder, by 3.0 "
         "points (1.0 to 5.0); not "
         "significantly different from raw inputs, 1.0 points (−1.0 to 3.0)."
@@ -100,7 +100,7 @@ def test_two_runs_worse_than_a_baseline(make_run):
         "On the linear probe neither run is significantly better than raw inputs; the best difference is −2.0 points "
         "(−3.0 to −1.0)."
     )
-    assert told in write_verdict_sentences(load_runs(runs))
+    assert told in compose_verdict_sentences(load_runs(runs))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_weakest_gain_over_baselines_is_given(make_run, raw, untrained, told):
         )
         for k, name in enumerate(("one", "two"))
     ]
-    assert told in write_verdict_sentences(load_runs(runs))
+    assert told in compose_verdict_sentences(load_runs(runs))
 
 
 def test_lowest_value_is_best_if_lower_is_better(make_run):
@@ -154,7 +154,7 @@ def test_lowest_value_is_best_if_lower_is_better(make_run):
         gain = {"value": value - (12.0 - value), "low": low, "high": high}
         known["differences"] = {str(other.path): {"median_rank": gain}}
         write_json(run.evaluation_path, known)
-    assert write_verdict_sentences(load_runs([two, one]))[
+    assert compose_verdict_sentences(load_runs([two, one]))[
         0
     ] == "one is better than two on the median rank, 3.0 against 9.0: by 6.0 " + ("(4.0 to 8.0).")
 
@@ -173,14 +173,14 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
             str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
         }
         write_json(run.evaluation_path, known)
-    said = write_verdict_sentences(load_runs([one, two]))
+    said = compose_verdict_sentences(load_runs([one, two]))
     told = "Of 5 metrics one is significantly better on 2 (linear probe and hubness), two is significantly better on 2 "
     assert told + "(kNN and uniformity)." in said, "few labels speak for either"
 
 
 def test_runs_evaluated_separately_get_a_command(make_run):
     runs = [evaluated(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
-    said = write_verdict_sentences(load_runs(runs))
+    said = compose_verdict_sentences(load_runs(runs))
     assert said[0] == "one has the highest value on the linear probe, 95.0%; no interval is known."
     paths = " ".join(str(run.path) for run in runs)
     assert said[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
@@ -188,7 +188,7 @@ def test_runs_evaluated_separately_get_a_command(make_run):
 
 def test_command_quotes_the_folders(make_run):
     runs = [evaluated(make_run(name), 0.9, **BASELINES) for name in ("a run", "$b")]
-    assert f"contraport evaluate '{runs[0].path}' '{runs[1].path}'" in write_verdict_sentences(load_runs(runs))[1]
+    assert f"contraport evaluate '{runs[0].path}' '{runs[1].path}'" in compose_verdict_sentences(load_runs(runs))[1]
 
 
 def test_runs_on_different_test_items_are_not_compared(make_run):
@@ -196,7 +196,7 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
     third = evaluated(make_run("three"), 0.97, **BASELINES)
     write_json(third.evaluation_path, third.evaluation() | {"test_items": 900, "train_items": 2000})
     runs = [one, two, *load_runs([third])]
-    said = write_verdict_sentences(runs)
+    said = compose_verdict_sentences(runs)
     assert said[0].startswith("one is better than two on the linear probe")
     assert any(sentence.startswith("three has 97.0% on the linear probe: significantly better") for sentence in said)
     assert (
@@ -212,7 +212,7 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
 
 
 def test_rounded_zero_has_no_minus(make_run):
-    told = write_verdict_sentences(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
+    told = compose_verdict_sentences(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
     assert told.endswith(": 0.0 points (0.0 to 2.0).")
 
 
@@ -223,7 +223,7 @@ def test_metric_without_percent_has_no_points(make_run):
     gain = {"nmi": {"value": 0.112, "low": 0.1, "high": 0.124}}
     known |= {"differences": {"raw": gain, "untrained": gain}, "test_items": 100}
     write_json(run.evaluation_path, known)
-    assert write_verdict_sentences(load_runs([run])) == [
+    assert compose_verdict_sentences(load_runs([run])) == [
         "one has 0.612 on NMI: significantly better than the untrained encoder, by 0.112 (0.100 to "
         "0.124), and than raw "
         "inputs, by 0.112 (0.100 to 0.124)."
@@ -239,7 +239,7 @@ def test_names_runs_that_do_not_differ(make_run, unsure):
         others = {str(runs[0].path): (-0.01, -0.02, 0.0), str(runs[2].path): (0.01, 0.001, 0.02)}
         evaluated(run, probe, **BASELINES, **others)
     assert (
-        write_verdict_sentences(load_runs(runs))[0]
+        compose_verdict_sentences(load_runs(runs))[0]
         == [
             "a is the best on the linear probe, ahead of the next by 1.0 points (0.1 to 5.0).",
             "On the linear probe a and b do not differ significantly; a is ahead of c.",
@@ -249,7 +249,7 @@ def test_names_runs_that_do_not_differ(make_run, unsure):
 
 
 def test_no_sentence_without_evaluation(make_run):
-    assert write_verdict_sentences(load_runs([make_run("one", evaluated=False)])) == []
+    assert compose_verdict_sentences(load_runs([make_run("one", evaluated=False)])) == []
 
 
 def test_states_the_mismatch_rate(make_run):
@@ -258,16 +258,16 @@ def test_states_the_mismatch_rate(make_run):
         "An estimated 10.0% (5.0 to 15.0) of the 60 pairs of one are mismatched; the audit below lists the "
         "10 with the lowest scores."
     )
-    assert told in write_verdict_sentences(load_runs([run]))
+    assert told in compose_verdict_sentences(load_runs([run]))
 
 
 def test_moved_runs_are_matched_by_their_values(make_run):
     """Differences were written under the paths of then; of a run that was measured anew an older one is none."""
     one, two = pair(make_run, (0.012, 0.004, 0.02))
     moved = [replace(run, path=f"elsewhere/{run.name}") for run in (one, two)]
-    assert write_verdict_sentences(moved) == write_verdict_sentences([one, two])
+    assert compose_verdict_sentences(moved) == compose_verdict_sentences([one, two])
     changed = replace(two, evaluation={**two.evaluation, "rows": {"trained": {"linear_probe": 0.9}}})
-    assert write_verdict_sentences([one, changed])[0].endswith("no interval is known.")
+    assert compose_verdict_sentences([one, changed])[0].endswith("no interval is known.")
 
 
 def test_retrieval_is_a_headline_for_several_views(make_run):
@@ -277,27 +277,29 @@ def test_retrieval_is_a_headline_for_several_views(make_run):
         known["rows"][row]["recall@1"] = value
     known["differences"]["untrained"]["recall@1"] = {"value": 0.24, "low": 0.2, "high": 0.28}
     write_json(made.evaluation_path, known)
-    assert not any("recall" in sentence for sentence in write_verdict_sentences(load_runs([made]))), (
+    assert not any("recall" in sentence for sentence in compose_verdict_sentences(load_runs([made]))), (
         "both views were made of one"
     )
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     write_json(made.evaluation_path, known | {"directions": {"image to text": numbers, "text to image": numbers}})
     told = "one has 25.0% on recall@1: significantly better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
-    assert write_verdict_sentences(load_runs([made]))[1] == told
+    assert compose_verdict_sentences(load_runs([made]))[1] == told
 
 
 def test_points_to_the_most_confident_errors(make_run):
     told = "The most confident errors of the linear probe are listed under Confusion."
-    assert write_verdict_sentences(load_runs([make_run("one")]))[-1] == told
-    assert told not in write_verdict_sentences(load_runs([make_run("two", labels=False)]))
+    assert compose_verdict_sentences(load_runs([make_run("one")]))[-1] == told
+    assert told not in compose_verdict_sentences(load_runs([make_run("two", labels=False)]))
 
 
 @pytest.mark.parametrize(("pairs", "told"), [(0, False), (1, False), (3, True)])
 def test_simultaneous_intervals_are_mentioned_for_several_pairs(make_run, pairs, told):
     one, two = pair(make_run, (0.012, 0.004, 0.02))
     runs = [replace(run, evaluation=run.evaluation | {"pairs_of_runs": pairs}) for run in (one, two)]
-    assert ("The intervals between runs hold simultaneously for all 3 pairs." in write_verdict_sentences(runs)) == told
-    assert any("simultaneously" in sentence for sentence in write_verdict_sentences(runs)) == told
+    assert (
+        "The intervals between runs hold simultaneously for all 3 pairs." in compose_verdict_sentences(runs)
+    ) == told
+    assert any("simultaneously" in sentence for sentence in compose_verdict_sentences(runs)) == told
 
 
 def test_metric_without_direction_has_no_best(make_run):

@@ -70,7 +70,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print evaluation results: metrics of each run, notes, paired differences and a verdict."""
     # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.report_run import load_runs
-    from contraport.reporting.verdict import write_run_comparisons
+    from contraport.reporting.verdict import compose_run_comparisons
 
     for name, result in results.items():
         whose = f"{name} on " if len(results) > 1 else ""
@@ -88,7 +88,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     for name in others:
         if rows := tabulate_metric_differences(results[name]["differences"].get(first, {})):
             print_table(f"{name} minus {first}, paired by item", rows)
-    for sentence in write_run_comparisons(load_runs(list(results))):
+    for sentence in compose_run_comparisons(load_runs(list(results))):
         print(sentence)
     if not others and results[first]["verdict"]:
         print(results[first]["verdict"])

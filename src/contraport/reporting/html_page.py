@@ -20,11 +20,11 @@ from contraport._version import __version__
 from contraport.reporting.plotly_figures import Figure
 from contraport.reporting.report_run import ReportRun
 
-MAX_LOSSLESS_SIDE = 48
-"""Images up to this side in pixels are stored without loss."""
+MAX_LOSSLESS_SIDE_PIXELS = 48
+"""Image previews up to this longer side are stored without loss, as PNG; larger ones as WebP."""
 
-PreviewData = dict[str, Any]
-"""JSON data of a preview, from which ``preview.js`` draws one view of an item; ``is`` names the kind of view."""
+PreviewJson = dict[str, Any]
+"""Preview of one view of an item, as JSON that ``preview.js`` draws; ``is``: text, image, vector or series."""
 
 
 def render_page(template: str, package: str, **values: Any) -> str:
@@ -68,28 +68,28 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def convert_previews_to_json(previews: NDArray[Any]) -> list[PreviewData]:
-    """Convert previews of items (text, image, vector or series) to the JSON from which the page draws them.
+def convert_previews_to_json(previews: NDArray[Any]) -> list[PreviewJson]:
+    """Convert previews of items (text, image, vector or series) to JSON that the script of the page draws.
 
     `contraport.data.thumbnails` makes the previews.
     """
     if previews.dtype.kind == "U":
         return [{"is": "text", "text": str(text)} for text in previews]
     if previews.ndim == 4:
-        lossless = max(previews.shape[2:]) <= MAX_LOSSLESS_SIDE
+        lossless = max(previews.shape[2:]) <= MAX_LOSSLESS_SIDE_PIXELS
         kind = "png" if lossless else "webp"
         return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in previews]
     return [{"is": "vector" if previews.ndim == 2 else "series", "values": values.tolist()} for values in previews]
 
 
-MAX_PNG_CHARS = 670_000
-"""A sprite sheet with a longer PNG data URI is stored as JPEG, so that a page of two runs stays below 2 MB."""
+MAX_PNG_URI_CHARS = 670_000
+"""Maximum length of the data URI of a PNG sprite sheet; a longer one becomes JPEG: two runs stay below 2 MB."""
 
-JPEG_QUALITY = 80
+JPEG_QUALITY = 80  # of sprite sheets, 0 to 100
 
 
 class Section(NamedTuple):
-    """Section of the report page; `key` is the name of its template file and the id of its HTML element."""
+    """Section of the report page; `key` names its template file and is the id of its HTML element."""
 
     key: str
     title: str
@@ -163,6 +163,6 @@ def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
     image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
     uri = encode_data_uri(image, "png", optimize=True)
-    if len(uri) > MAX_PNG_CHARS:
+    if len(uri) > MAX_PNG_URI_CHARS:
         uri = encode_data_uri(image, "jpeg", quality=JPEG_QUALITY, optimize=True)
     return SpriteSheet(uri, columns, width, height)

@@ -48,8 +48,8 @@ SECTION_BUILDERS: tuple[Callable[[PageBuilder], Section | None], ...] = (
 )
 """Functions that build the sections, in the order of the page; each returns None if the runs have no data for it."""
 
-PLOTLY_FILE = "plotly-cartesian-4.1.1.min.js.gz"
-"""File with the cartesian bundle of plotly.js (lines, bars, heatmaps), as published, compressed with gzip."""
+PLOTLY_FILE_NAME = "plotly-cartesian-4.1.1.min.js.gz"
+"""Name of the file with the cartesian bundle of plotly.js (lines, bars, heatmaps), as published, in gzip."""
 
 
 @REPORT.with_option_parameters
@@ -71,18 +71,18 @@ def report(arguments: dict[str, Any]) -> Path:
 
 
 def render_report(runs: Sequence[ReportRun]) -> str:
-    """Render the report on some runs as the text of an HTML page."""
+    """Render the report on runs, with all its sections, as the text of an HTML page."""
     builder = PageBuilder(runs)
     sections = [section for build in SECTION_BUILDERS if (section := build(builder)) is not None]
     return render_sections(builder, sections, build_report_title(runs))
 
 
 def render_sections(builder: PageBuilder, sections: Sequence[Section], title: str) -> str:
-    """Render sections and the figures that they added to the builder as the text of an HTML page."""
+    """Render sections, and the figures and data that they added to the builder, as the text of an HTML page."""
     return render_page(
         "report.html.j2",
         "contraport.reporting",
-        by_group=_group_metrics,
+        by_group=_group_metrics_with_indices,
         runs=builder.runs,
         sentence=title,
         sections=sections,
@@ -92,12 +92,12 @@ def render_sections(builder: PageBuilder, sections: Sequence[Section], title: st
         sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in builder.sheets.items()})),
         data=Markup(to_script_json(builder.script_data)),
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
-        plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE).read_bytes()).decode(),
+        plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE_NAME).read_bytes()).decode(),
     )
 
 
 def build_report_title(runs: Sequence[ReportRun]) -> str:
-    """Write the title of the report: which encoders were trained, on which data, with which objective."""
+    """Return the title of the report, such as "mlp encoder trained on digits with nt-xent for 10 epochs."."""
 
     def values(key: str) -> list[str]:
         return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
@@ -118,8 +118,8 @@ def build_report_title(runs: Sequence[ReportRun]) -> str:
     return f"{what} {verb} {data}{objective}{length}."
 
 
-def _group_metrics(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
-    """Return the name and the metrics of each group; each metric is paired with its index among all metrics."""
+def _group_metrics_with_indices(metrics: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
+    """Group metrics: name of each group, and its metrics with their indices among all metrics."""
     groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, metric in enumerate(metrics):
         groups.setdefault(metric.group, []).append((place, metric))

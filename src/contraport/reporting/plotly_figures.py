@@ -17,16 +17,19 @@ from contraport.plots.figure_setup import MASS_ON_LIGHT
 from contraport.reporting.report_run import ReportRun
 
 Figure = dict[str, Any]
-"""Traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
+"""Plotly figure as JSON data: traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
 
 INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
+"""CSS colors of main text, other text and lines."""
+
 NUM_COLOR_STEPS = len(MASS_ON_LIGHT)
 COLORSCALE = [[step / (NUM_COLOR_STEPS - 1), f"var(--mass-{step})"] for step in range(NUM_COLOR_STEPS)]
+"""Plotly color scale of heatmaps: position from 0 to 1 and CSS color of each step."""
 
-CURVE_HEIGHT = 290
-MAX_INTEGER_TICKS = 12
-MAX_LABEL_CHARS = 14
-PERCENT_FORMAT = ".1~%"
+CURVE_HEIGHT_PIXELS = 290  # of a figure of curves
+MAX_INTEGER_TICKS = 12  # on an axis with a tick at each integer; plotly spaces the ticks of a longer axis
+MAX_LABEL_CHARS = 14  # of a name on an axis, the ellipsis included
+PERCENT_TICK_FORMAT = ".1~%"
 """Tick format of shares in plotly: percent with at most one decimal."""
 
 
@@ -60,19 +63,19 @@ def build_figure(
     }
 
 
-def build_axis_from_zero(title: str, last: float | None = None) -> dict[str, Any]:
-    """Build a titled axis that starts at zero, with a tick at each integer if `last` is small."""
-    ticks = {} if last is None or last > MAX_INTEGER_TICKS else {"dtick": 1}
+def build_axis_from_zero(title: str, last_value: float | None = None) -> dict[str, Any]:
+    """Build the plotly settings of a titled axis from zero; a tick at each integer if `last_value` is small."""
+    ticks = {} if last_value is None or last_value > MAX_INTEGER_TICKS else {"dtick": 1}
     return build_titled_axis(title, rangemode="tozero", **ticks)
 
 
-def build_titled_axis(text: str, **settings: Any) -> dict[str, Any]:
+def build_titled_axis(title: str, **settings: Any) -> dict[str, Any]:
     """Build the plotly settings of an axis with a title."""
-    return {"title": {"text": text, "standoff": 10}, **settings}
+    return {"title": {"text": title, "standoff": 10}, **settings}
 
 
 def build_line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
-    """Build a plotly line in the color and line style of a run; a single point becomes a marker."""
+    """Build a plotly line trace in the color and dash style of a run; a single point becomes a marker."""
     return {
         "type": "scatter",
         "x": list(x),
@@ -90,7 +93,7 @@ def build_line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **setti
 
 
 def build_heatmap_trace(values: np.ndarray[Any, Any], **settings: Any) -> dict[str, Any]:
-    """Build a plotly heatmap of values from 0 to 255."""
+    """Build a plotly heatmap trace of a matrix of values from 0 to 255, encoded as bytes."""
     return {
         "type": "heatmap",
         "z": encode_byte_matrix(values),
@@ -119,10 +122,10 @@ def to_script_json(value: Any) -> str:
 
 
 def shorten_label(name: str) -> str:
-    """Shorten a long name to 14 characters for an axis or a label."""
+    """Shorten a name to 14 characters for an axis or a label, with an ellipsis at its end."""
     return name if len(name) <= MAX_LABEL_CHARS else f"{name[: MAX_LABEL_CHARS - 1]}…"
 
 
 def escape_tags(text: str) -> str:
-    """Escape HTML tags in a text, which plotly would interpret."""
+    """Escape ``&``, ``<`` and ``>`` in a text: plotly interprets HTML tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -17,12 +17,12 @@ from contraport.plots.figure_setup import SERIES_COLORS
 from contraport.runs import MetricsRow, Run, RunFolder, as_different_runs
 from contraport.runs.run import check_is_run
 
-LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # plotly dash styles, by index of the run
 
 
 @dataclass(frozen=True)
 class ReportRun:
-    """Settings, logged metrics, evaluation and samples of one run.
+    """Run in a report: its settings, logged metrics, evaluation, and arrays for figures.
 
     Attributes:
         name: name of the run folder; the path if several runs have the same name.
@@ -46,12 +46,12 @@ class ReportRun:
 
     @property
     def color(self) -> str:
-        """Color of the run in every figure."""
+        """Color of the run in all figures."""
         return SERIES_COLORS[self.position % len(SERIES_COLORS)]
 
     @property
     def line_dash(self) -> str:
-        """Line style of the run in every figure, so that runs are distinguished without color."""
+        """Plotly dash style of the run's lines in all figures, so that runs are distinguished without color."""
         return LINE_STYLES[self.position % len(LINE_STYLES)]
 
     @property
@@ -61,12 +61,12 @@ class ReportRun:
 
     @property
     def test_set_key(self) -> tuple[str, int | None]:
-        """Name of the evaluation data and number of test items; runs with equal keys can be compared."""
+        """Name of the evaluation data and number of test items: runs with equal keys can be compared."""
         return self.data_name, self.evaluation.get("test_items")
 
     @property
     def training_seconds(self) -> float | None:
-        """Training time in seconds."""
+        """Training time in seconds; None if nothing is logged."""
         return self.metrics_rows[-1].get("seconds") if self.metrics_rows else None
 
     @property
@@ -79,12 +79,12 @@ class ReportRun:
         return dict(self.evaluation.get("rows", {}))
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
-        """Return the value of a metric for the trained encoder, or for another row of the results; None if missing."""
+        """Return a metric of the trained encoder, or of another row such as "raw" or "epoch 1"; None if missing."""
         value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
-    def paired_difference(self, other: str | ReportRun, key: str) -> Difference | None:
-        """Return the difference of a metric from a baseline or another run, over the same test items.
+    def find_stored_difference(self, other: str | ReportRun, key: str) -> Difference | None:
+        """Find the stored difference of a metric from a baseline or another run, paired over the same test items.
 
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
         may have moved; if it was evaluated again, stored differences from its older values no longer match.
@@ -141,7 +141,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
 
 
 def shorten_data_name(data: object) -> str:
-    """Return a short name of a data set: a registered name, the last part of a path, or the name of an object."""
+    """Return a short name of a data set: its registered name, or the last part of its path."""
     return Path(str(data).strip("<>")).name
 
 

@@ -16,22 +16,22 @@ from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
 from contraport.training.config import RECORDED_OPTIONS
 
-MAX_LISTED = 6
-"""Maximum number of runs or settings that a sentence lists."""
+MAX_LISTED_IN_SENTENCE = 6
+"""Maximum number of runs or settings that a sentence lists by name."""
 
 FEW_TEST_ITEMS = 2_000
 """Number of test items below which the verdict states how many points one of them is worth."""
 
 
 def build_verdict_section(builder: PageBuilder) -> Section | None:
-    """Build the verdict section of the report; return None if there is nothing to state."""
-    sentences = write_verdict_sentences(builder.runs)
+    """Build the verdict section of the report; None if there is nothing to state."""
+    sentences = compose_verdict_sentences(builder.runs)
     return Section("verdict", "Verdict", {"sentences": sentences}) if sentences else None
 
 
-def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
-    """Write the sentences of the verdict: comparisons of metrics, then settings and items to inspect."""
-    sentences = write_run_comparisons(runs)
+def compose_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
+    """Return the sentences of the verdict: comparisons of metrics, then differing settings and items to inspect."""
+    sentences = compose_run_comparisons(runs)
     if len(runs) == 1:
         sentences[:0] = filter(None, [runs[0].evaluation.get("verdict")])
     else:
@@ -42,8 +42,8 @@ def write_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
     return sentences
 
 
-def write_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
-    """Write sentences that compare runs with each other and with the baselines.
+def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
+    """Return sentences that compare runs with each other and with the baselines.
 
     Only runs that were evaluated on the same test items are compared.
     """
@@ -58,7 +58,7 @@ def write_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
         else:
             sentences += [_describe_best_run(metric, group) for metric in headlines]
             sentences += _suggest_joint_evaluation(group, headlines)
-            sentences += _write_better_metric_counts(group)
+            sentences += _describe_better_metric_counts(group)
             if (pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
                 sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
             for metric in headlines:
@@ -94,13 +94,13 @@ def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
 
 
 def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
-    """Write which run is best in a metric, and which runs do not differ significantly from it."""
+    """Return a sentence on the best run in a metric and the runs that do not differ significantly from it."""
     ranked = sorted(
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
     )
     best, others = ranked[0], ranked[1:]
     name = metric.title_in_sentence
-    leads = {run.name: lead for run in others if (lead := _difference_in_favor(metric, best, run)) is not None}
+    leads = {run.name: lead for run in others if (lead := _find_difference_in_favor(metric, best, run)) is not None}
     if len(leads) < len(others):
         end = "highest" if metric.better_direction == "higher" else "lowest"
         return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
@@ -118,27 +118,30 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
         return f"{best.name} is the best on {name}, ahead of the next by {size}."
     if not behind:
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."
-    rest = join_names(behind) if len(behind) <= MAX_LISTED else f"{len(behind)} others"
+    rest = join_names(behind) if len(behind) <= MAX_LISTED_IN_SENTENCE else f"{len(behind)} others"
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
 
 
 def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
-    """Suggest the command that evaluates runs together, if they were evaluated separately."""
+    """Return a sentence with the command that evaluates runs together; empty if they were evaluated together."""
     pairs = permutations(runs, 2)
-    together = all(one.paired_difference(other, metric.key) for one, other in pairs for metric in headlines)
+    together = all(one.find_stored_difference(other, metric.key) for one, other in pairs for metric in headlines)
     paths = " ".join(shlex.quote(run.path) for run in runs)
     return [] if together else [f"For intervals of differences, evaluate them together: contraport evaluate {paths}"]
 
 
-def _write_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
-    """Write on how many metrics each of two runs is significantly better; those that differ only in k count as one."""
+def _describe_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
+    """Return a sentence on the number of metrics in which each of two runs is significantly better.
+
+    Metrics that differ only in k count as one. The list is empty unless there are two runs with several metrics.
+    """
     if len(runs) != 2:
         return []
     one, other = runs
     gains = {
         metric: gain
         for metric in list_evaluated_metrics(runs)
-        if metric.better_direction != "neither" and (gain := _difference_in_favor(metric, one, other)) is not None
+        if metric.better_direction != "neither" and (gain := _find_difference_in_favor(metric, one, other)) is not None
     }
     titles = titles_by_metric_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
@@ -162,10 +165,10 @@ def _write_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
 
 
 def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
-    """Write a sentence that compares one run with the baselines in a metric."""
+    """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINES.items():
-        gain = _difference_in_favor(metric, run, row)
+        gain = _find_difference_in_favor(metric, run, row)
         if gain is None:
             continue
         if gain.low > 0:
@@ -182,11 +185,11 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
 
 
 def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
-    """Write sentences that compare several runs with the baselines in a metric."""
+    """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
     for row, title in BASELINES.items():
-        gains = {run.name: gain for run in runs if (gain := _difference_in_favor(metric, run, row)) is not None}
+        gains = {run.name: gain for run in runs if (gain := _find_difference_in_favor(metric, run, row)) is not None}
         if len(gains) < len(runs):
             continue
         not_ahead = [run for run, gain in gains.items() if not gain.low > 0]
@@ -195,7 +198,7 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
         elif len(not_ahead) == len(runs):
             best_gains[title] = max(gains.values())
         else:
-            sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED]]
+            sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED_IN_SENTENCE]]
             yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
     if best_gains:
         size, titles = metric.format_difference(max(best_gains.values())), " or ".join(best_gains)
@@ -206,6 +209,7 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
 
 
 def _describe_mismatch_rate(run: ReportRun) -> str:
+    """Return a sentence on the share of mismatched training pairs that the online audit of a run estimated."""
     assert run.online_audit_arrays
     rate, low, high = (100 * float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
     scores, mismatched = run.online_audit_arrays["scores"], run.online_audit_arrays["mismatched"]
@@ -217,23 +221,25 @@ def _describe_mismatch_rate(run: ReportRun) -> str:
 
 
 def _describe_differing_settings(runs: Sequence[ReportRun]) -> str:
+    """Return a sentence that lists the settings in which runs differ, without those of the machine."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
     differing = [(key, values) for key, values, differs in tabulate_settings(runs) if differs and key not in machine]
     if not differing:
         return "The runs have the same settings."
-    named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED]]
+    named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED_IN_SENTENCE]]
     further = len(differing) - len(named)
     return f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."
 
 
-def _difference_in_favor(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
-    """Return the difference of a run from a baseline or another run, signed so that positive means better."""
-    difference = run.paired_difference(other, metric.key)
+def _find_difference_in_favor(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
+    """Find the difference of a run from a baseline or another run, signed so that positive means better."""
+    difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference
 
 
 def _format_value(run: ReportRun, metric: Metric) -> str:
+    """Format the value of a metric that the trained encoder of a run has, with a proper minus sign."""
     value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run
     return metric.format(value).replace("-", "−")

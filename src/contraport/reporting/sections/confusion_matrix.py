@@ -24,11 +24,11 @@ MAX_CLASSES_WITH_NUMBERS = 12
 MAX_CLASSES_DRAWN = 120
 """Maximum number of classes of a drawn matrix; with more there is only a longer list of confusions."""
 
-NUM_CONFUSIONS, NUM_CONFUSIONS_WITHOUT_MATRIX = 3, 12
+NUM_CONFUSIONS, NUM_CONFUSIONS_WITHOUT_MATRIX = 3, 12  # confusions listed as text
 
 
 def build_confusion_section(builder: PageBuilder) -> Section | None:
-    """Build the section of confusion matrices; return None if no run has a fitted linear probe."""
+    """Build the section of confusion matrices; None if no run has a fitted linear probe."""
     entries = []
     for run in builder.runs:
         counts = run.figure_arrays.get("confusion")
@@ -41,12 +41,12 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
         figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else builder.add_plot(f"confusion-{run.position}", figure, label, "square")
         views = [str(name) for name in run.figure_arrays.get("mistaken_views", ())]
-        entries.append((run, plot, worst, views, add_misclassified_items(builder, run, names)))
+        entries.append((run, plot, worst, views, add_most_confident_errors(builder, run, names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
-    """Return the most confident errors of a run's linear probe, and add the previews of these items to the page."""
+def add_most_confident_errors(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
+    """Add previews of the most confident errors of a run's linear probe to the page, and return one record each."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
         return []
@@ -65,7 +65,7 @@ def add_misclassified_items(builder: PageBuilder, run: ReportRun, names: list[st
 
 
 def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
-    """Draw a confusion matrix: share of each predicted class (columns) among the items of each true class (rows)."""
+    """Draw a confusion matrix of counts, as shares of the predicted classes (columns) in each true class (rows)."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
     hover = [
@@ -89,7 +89,7 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
 
 
 def describe_frequent_confusions(counts: np.ndarray, names: list[str], count: int = NUM_CONFUSIONS) -> list[str]:
-    """Describe the most frequent confusions of one class with another, one text per pair of classes."""
+    """Describe the most frequent confusions, such as "7% of cat predicted as dog (7 of 100)"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
     worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:count]

@@ -17,19 +17,22 @@ MAX_CLASSES_IN_LEGEND = 24
 """Maximum number of classes in a legend; with more the names are in the hover text only."""
 
 ASPECT_RATIO_RANGE = 0.8, 1.7
-"""Range of the aspect ratio of a map, its width over its height."""
+"""Minimum and maximum aspect ratio of a map: width over height."""
 
-COLORINGS = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
+COLORING_TITLES = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
+"""Titles on the page of the colorings of points, by key in the data of its script."""
 
-
-LEAD = (
+DEFAULT_LEAD_TEXT = (
     "Test items by the features of the frozen encoder. Hover over a point to see the item; click it for its nearest "
     "neighbors."
 )
+"""Text above the embedding maps."""
 
 
-def build_embedding_map_section(builder: PageBuilder, *, noun: str = "test item", lead: str = LEAD) -> Section | None:
-    """Build the section of embedding maps, one per run; return None if no run has a projection to the plane.
+def build_embedding_map_section(
+    builder: PageBuilder, *, noun: str = "test item", lead: str = DEFAULT_LEAD_TEXT
+) -> Section | None:
+    """Build the section of embedding maps, one per run; None if no run has a projection to the plane.
 
     Args:
         builder: page that the maps are added to.
@@ -47,12 +50,12 @@ def build_embedding_map_section(builder: PageBuilder, *, noun: str = "test item"
         ratio = float(np.clip(width / height, *ASPECT_RATIO_RANGE)) if height > 0 else None
         plot = builder.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
         sheet = builder.add_thumbnails(run.figure_arrays.get("thumbnails"))
-        builder.script_data.setdefault("maps", {})[plot.element_id] = build_point_data(run, sheet) | {"noun": noun}
+        builder.script_data.setdefault("maps", {})[plot.element_id] = build_map_script_data(run, sheet) | {"noun": noun}
         maps.append((run, plot, method))
     if not maps:
         return None
     available = {name for points in builder.script_data["maps"].values() for name in points["colors"]}
-    colorings = {name: title for name, title in COLORINGS.items() if name in available}
+    colorings = {name: title for name, title in COLORING_TITLES.items() if name in available}
     values = {"maps": maps, "legends": _build_legends(builder.runs), "colors": colorings, "noun": noun, "lead": lead}
     return Section("embeddings", "Embeddings", values)
 
@@ -85,12 +88,12 @@ def draw_embedding_map(run: ReportRun) -> Figure:
     traces.append(empty)
     y = {"visible": False, "scaleanchor": "x"}
     return build_figure(
-        traces, margin=4, x={"visible": False}, y=y, annotations=_build_class_annotations(run, points, labels)
+        traces, margin=4, x={"visible": False}, y=y, annotations=_build_class_name_annotations(run, points, labels)
     )
 
 
-def _build_class_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
-    """Build plotly annotations that write the class names on the map, to distinguish classes without color."""
+def _build_class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """Build plotly annotations with the class names at their points, to distinguish classes without color."""
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
@@ -101,8 +104,8 @@ def _build_class_annotations(run: ReportRun, points: np.ndarray, labels: np.ndar
     ]
 
 
-def build_point_data(run: ReportRun, sheet: str) -> dict[str, Any]:
-    """Build the data that the page's script needs for a map: items, classes, neighbors and colorings."""
+def build_map_script_data(run: ReportRun, sheet: str) -> dict[str, Any]:
+    """Build the data that the script of the page reads for a map: items, classes, neighbors and colorings."""
     samples = run.figure_arrays
     result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
@@ -117,7 +120,7 @@ def build_point_data(run: ReportRun, sheet: str) -> dict[str, Any]:
 
 
 def _build_legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
-    """Return class names with colors for each data set that has few enough classes for a legend."""
+    """Build a legend of class names with colors for each data set with at most `MAX_CLASSES_IN_LEGEND` classes."""
     names = {run.data_name: run.class_names for run in runs if run.class_names}
     return [
         (data, list(zip(classes, class_colors(len(classes)), strict=True)))
@@ -126,12 +129,12 @@ def _build_legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[
     ]
 
 
-NUM_QUERIES = 10
-NUM_NEIGHBORS = 8
+NUM_QUERY_ITEMS = 10  # test items whose neighbors are shown
+NUM_SHOWN_NEIGHBORS = 8  # per query item
 
 
 def build_neighbors_section(builder: PageBuilder) -> Section | None:
-    """Build the section of nearest neighbors, with the same query items for each run; None without neighbors."""
+    """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
     strips = [
         _build_neighbor_rows(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
         for run in builder.runs
@@ -146,6 +149,7 @@ def build_neighbors_section(builder: PageBuilder) -> Section | None:
 
 
 def _build_neighbor_rows(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
+    """Build the template data of a run: a row of a query item and its neighbors each, and the share of same class."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
@@ -162,17 +166,20 @@ def _build_neighbor_rows(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any
         "run": run,
         "sprite_sheet_key": sprite_sheet_key,
         "rows": [
-            (tabulate_item(query, None), [tabulate_item(int(other), query) for other in nearest[query][:NUM_NEIGHBORS]])
+            (
+                tabulate_item(query, None),
+                [tabulate_item(int(other), query) for other in nearest[query][:NUM_SHOWN_NEIGHBORS]],
+            )
             for query in _choose_query_items(labels, len(nearest))
         ],
         "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),
     }
 
 
-def _choose_query_items(labels: np.ndarray | None, items: int) -> list[int]:
-    """Choose the items whose neighbors are shown: the first of evenly spaced classes, or evenly spaced items."""
-    places = np.arange(items)
+def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
+    """Choose indices of query items: the first item of evenly spaced classes, or evenly spaced items."""
+    places = np.arange(num_items)
     if labels is not None and len(np.unique(labels)) > 1:
         places = np.unique(labels, return_index=True)[1]
-    spaced = np.linspace(0, len(places) - 1, min(NUM_QUERIES, len(places))).round().astype(int)
+    spaced = np.linspace(0, len(places) - 1, min(NUM_QUERY_ITEMS, len(places))).round().astype(int)
     return [int(place) for place in places[spaced]]

@@ -15,7 +15,7 @@ from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
-    CURVE_HEIGHT,
+    CURVE_HEIGHT_PIXELS,
     MUTED,
     Figure,
     build_axis_from_zero,
@@ -27,21 +27,24 @@ from contraport.reporting.plotly_figures import (
     shorten_label,
 )
 from contraport.reporting.report_run import ReportRun
-from contraport.reporting.sections.metric_curves import list_row_names_by_epoch
+from contraport.reporting.sections.metric_curves import list_epochs_with_row_names
 
-LOG_TICKS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
+LOG_TICK_LABELS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
+"""Labels of ticks on the logarithmic axis of singular values, by position."""
 
-CHAR_WIDTH = 0.0125
-"""Width of a character of a class name beside a heatmap, relative to the width of both."""
+RELATIVE_CHAR_WIDTH = 0.0125
+"""Width of one character of the class names beside a heatmap, as a share of the whole figure's width."""
 
 
 def build_geometry_section(builder: PageBuilder) -> Section | None:
-    """Build the section of cosines, singular values, alignment and uniformity; return None if no run has them."""
+    """Build the section of cosines, singular values, alignment and uniformity; None if no run has them."""
     # One color scale for all runs, from the smallest 1% quantile of the cosines, rounded down to a tenth.
     arrays = [run.figure_arrays["cosines"] for run in builder.runs if "cosines" in run.figure_arrays]
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
     lowest = min(0.9, math.floor(10 * quantile) / 10)
-    summaries = [_summarize_cosines(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays]
+    summaries = [
+        _draw_and_summarize_cosines(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
+    ]
     with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
     spectrum = builder.add_plot("spectrum", *draw_spectra(with_spectrum)) if with_spectrum else None
     paths = [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]
@@ -52,8 +55,8 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def _summarize_cosines(builder: PageBuilder, run: ReportRun, lowest: float) -> dict[str, Any]:
-    """Draw the cosines between test items of a run, and average them within and between classes."""
+def _draw_and_summarize_cosines(builder: PageBuilder, run: ReportRun, lowest_cosine: float) -> dict[str, Any]:
+    """Draw the cosines between test items of a run, and return the heatmap with means within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
     label = f"cosines of {len(cosines)} test items"
@@ -63,16 +66,19 @@ def _summarize_cosines(builder: PageBuilder, run: ReportRun, lowest: float) -> d
         if others.any():
             within, between = float(cosines[others].mean()), float(cosines[~same].mean())
             label += f", {within:.2f} within classes and {between:.2f} between"
-    figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest)
+    figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest_cosine)
     names = figure["layout"]["yaxis"].get("ticktext", [""])
-    ratio = 1 / (1 - CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
+    ratio = 1 / (1 - RELATIVE_CHAR_WIDTH * max(map(len, names)))  # a square, and room for the names beside it
     heatmap = builder.add_plot(f"cosines-{run.position}", figure, f"{run.name}: {label}.", "square", ratio)
     return {"run": run, "heatmap": heatmap, "within": within, "between": between}
 
 
-def draw_cosine_heatmap(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
-    """Draw a heatmap of cosines from `lowest` to 1, with lines between the classes."""
-    trace = build_heatmap_trace(((cosines - lowest) / (1 - lowest)).clip(0, 1) * 255, colorscale=COLORSCALE)
+def draw_cosine_heatmap(
+    cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
+) -> Figure:
+    """Draw a heatmap of cosines, with colors from `lowest_cosine` to 1 and lines between the classes."""
+    shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
+    trace = build_heatmap_trace(shares * 255, colorscale=COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
     axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "ticks": "", "constrain": "domain"}
     shapes = []
@@ -88,13 +94,13 @@ def draw_cosine_heatmap(cosines: np.ndarray, labels: np.ndarray | None, names: S
             shapes.append(style | {"x0": end, "x1": end, "y0": -0.5, "y1": len(labels) - 0.5})
             shapes.append(style | {"y0": end, "y1": end, "x0": -0.5, "x1": len(labels) - 0.5})
         places = [names[int(label)] for label in labels]
-    trace["meta"] = {"places": places, "scale": [lowest, 1.0]}
+    trace["meta"] = {"places": places, "scale": [lowest_cosine, 1.0]}
     y = {**axis, "autorange": "reversed", "scaleanchor": "x", "constraintoward": "top"}
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
 def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
-    """Draw singular values divided by the largest, one line per run; also return a description."""
+    """Draw singular values divided by the largest, one line per run; return the figure and its description."""
     lines, ranks = [], []
     for run in runs:
         values = run.figure_arrays["spectrum"].astype(float)
@@ -106,16 +112,13 @@ def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
             f"{run.name}: effective rank {effective_rank_from_spectrum(torch.from_numpy(values)):.1f} of {len(values)}"
         )
     x = build_axis_from_zero("direction")
-    y = {"type": "log", "tickvals": list(LOG_TICKS), "ticktext": list(LOG_TICKS.values())}
-    figure = build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y)
+    y = {"type": "log", "tickvals": list(LOG_TICK_LABELS), "ticktext": list(LOG_TICK_LABELS.values())}
+    figure = build_figure(lines, height=CURVE_HEIGHT_PIXELS, hovermode="x unified", x=x, y=y)
     return figure, f"Singular values. {'; '.join(ranks)}."
 
 
 def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
-    """Draw alignment against uniformity, one path per run from the untrained to the trained encoder.
-
-    The description of the figure is returned with it.
-    """
+    """Draw alignment against uniformity, one path per run from untrained to trained; return figure and description."""
     lines, last = [], []
     for run in runs:
         path = _list_alignment_uniformity(run)
@@ -130,13 +133,13 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
         last.append(f"{run.name}: uniformity {x[-1]:.2f}, alignment {y[-1]:.2f}")
     x_axis = build_titled_axis("uniformity (lower: more even)")
     y_axis = build_titled_axis("alignment (lower: closer views)")
-    figure = build_figure(lines, height=CURVE_HEIGHT, x=x_axis, y=y_axis)
+    figure = build_figure(lines, height=CURVE_HEIGHT_PIXELS, x=x_axis, y=y_axis)
     return figure, f"Alignment against uniformity. {'; '.join(last)}."
 
 
 def _list_alignment_uniformity(run: ReportRun) -> list[tuple[str, float, float]]:
-    """List name, uniformity and alignment of the encoders of a run, from before training to the last epoch."""
-    names = [row for _, row in list_row_names_by_epoch(run)] or [
+    """List row name, uniformity and alignment of a run's encoders, from before training to the last epoch."""
+    names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_BASELINES, "trained") if row in run.values_by_encoder
     ]
     path = [

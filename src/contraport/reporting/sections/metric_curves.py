@@ -10,9 +10,9 @@ from contraport.metrics.registry import BASELINES, INITIAL_ENCODER_BASELINES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
-    CURVE_HEIGHT,
+    CURVE_HEIGHT_PIXELS,
     MUTED,
-    PERCENT_FORMAT,
+    PERCENT_TICK_FORMAT,
     Figure,
     build_axis_from_zero,
     build_figure,
@@ -22,14 +22,14 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.results_table import ROBUSTNESS_GROUP, build_metric_tables, list_evaluated_metrics
 
-HORIZONTAL_AXES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
-"""Horizontal axes that the page offers."""
+HORIZONTAL_AXIS_TITLES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
+"""Titles of the horizontal axes that the page offers, by key of the positions in its script data."""
 
 SCHEDULED_COLUMNS = ("temperature", "plan_mass")
 """Logged columns that may follow a schedule; they are drawn only if their value changes."""
 
 SCHEDULE_DECIMALS = 4
-"""Number of decimals in which a scheduled column must change: the mass of a balanced plan varies by rounding."""
+"""Number of decimals to which scheduled values are compared: the mass of a balanced plan varies by rounding."""
 
 COLUMN_NOTES = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
@@ -38,11 +38,13 @@ COLUMN_NOTES = {
     "temperature": "A lower temperature weighs only the closest pairs.",
     "plan_mass": "Below 100% the objective drops pairs whose cost is too high.",
 }
-_ONLINE_NOTE = "Measured on training items during training, not on test items."
+"""Notes below the training curves, by logged column."""
+
+_ONLINE_METRIC_NOTE = "Measured on training items during training, not on test items."
 
 
 def build_training_curves_section(builder: PageBuilder) -> Section | None:
-    """Build the section of training curves, one panel per logged metric; return None if nothing was logged."""
+    """Build the section of training curves, one panel per logged metric; None if nothing was logged."""
     monitored = collect_metrics_from_rows(row for run in builder.runs for row in run.metrics_rows)
     curves = []
     for key in ("loss", *(metric.key for metric in monitored), "mi_bound", "lr", *SCHEDULED_COLUMNS):
@@ -61,15 +63,15 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
         label = f"{title} over the training steps; last values: {'; '.join(last)}."
         figure = draw_training_curve(builder.runs, key)
         if is_percent_column(key):
-            figure["layout"]["yaxis"] |= {"tickformat": PERCENT_FORMAT}
+            figure["layout"]["yaxis"] |= {"tickformat": PERCENT_TICK_FORMAT}
         plot = builder.add_plot(f"curve-{key}", figure, label)
         builder.script_data.setdefault("along", {})[plot.element_id] = [
             positions
             for run in builder.runs
             if (positions := _compute_axis_positions(run, select_evenly_spaced_rows(run.metrics_rows, key)))
         ]
-        curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_NOTE)))
-    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXES}
+        curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_METRIC_NOTE)))
+    values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXIS_TITLES}
     return Section("training", "Training", values_by_name) if curves else None
 
 
@@ -78,11 +80,11 @@ def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
     rows = [(run, select_evenly_spaced_rows(run.metrics_rows, key)) for run in runs]
     lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
     x = build_axis_from_zero("step")
-    return build_figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
+    return build_figure(lines, height=CURVE_HEIGHT_PIXELS, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 
 def _compute_axis_positions(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Compute the position of each logged row on every horizontal axis: step, share, epoch and seconds."""
+    """Compute the positions of logged rows on each horizontal axis: step, share of the run, epoch and seconds."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]
@@ -100,28 +102,34 @@ def _compute_axis_positions(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -
 
 
 EPOCH_METRIC_GROUPS = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
+"""Groups of the metrics that are drawn over the epochs, most important first."""
+
 MAX_EPOCH_METRICS = 6
 """Maximum number of metrics that are drawn over the epochs; `evaluation.json` has all."""
 
 
 def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
-    """Build the section of metrics over the epochs; return None if no run was evaluated at several epochs."""
-    runs = [run for run in builder.runs if len(list_row_names_by_epoch(run)) > 2]
+    """Build the section of metrics over the epochs; None if no run was evaluated at several epochs."""
+    runs = [run for run in builder.runs if len(list_epochs_with_row_names(run)) > 2]
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_METRIC_GROUPS]
     metrics.sort(key=lambda metric: EPOCH_METRIC_GROUPS.index(metric.group))
     # Of Recall@1, Recall@5, ... only the first.
     families = {metric.key.partition("@")[0]: metric for metric in reversed(metrics)}
     curves = []
     for metric in [metric for metric in metrics if metric in families.values()][:MAX_EPOCH_METRICS]:
-        last = [f"{run.name}: {metric.format(values[-1])}" for run in runs if (values := _epoch_values(run, metric)[1])]
+        last = [
+            f"{run.name}: {metric.format(values[-1])}"
+            for run in runs
+            if (values := _collect_epoch_values_and_errors(run, metric)[1])
+        ]
         label = f"{metric.title} over the epochs; last values: {'; '.join(last)}."
         key = f"epochs-{metric.key.replace('@', '-')}"
         curves.append((metric, builder.add_plot(key, draw_epoch_curves(runs, metric), label)))
     return Section("epochs", "Epochs", {"curves": curves}) if curves else None
 
 
-def list_row_names_by_epoch(run: ReportRun) -> list[tuple[int, str]]:
-    """Return each evaluated epoch with the name of its row in the evaluation; epoch 0 is before training."""
+def list_epochs_with_row_names(run: ReportRun) -> list[tuple[int, str]]:
+    """List the evaluated epochs with the names of their rows in the evaluation; epoch 0 is before training."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in INITIAL_ENCODER_BASELINES if row in run.values_by_encoder]
@@ -133,7 +141,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
     """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
-        x, y, high, low = _epoch_values(run, metric)
+        x, y, high, low = _collect_epoch_values_and_errors(run, metric)
         bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color, "width": 2}
         settings = {"error_y": bars | {"thickness": 1}} if any(high) or any(low) else {}
         traces.append(build_line_trace(run, x, y, mode="lines+markers", **settings))
@@ -148,20 +156,28 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
         # Shapes do not extend the axis, so an invisible point does.
         point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
         traces.append(point | {"hoverinfo": "skip"})
-    ticks = {"tickformat": PERCENT_FORMAT} if metric.in_percent else {}
-    x_axis = build_axis_from_zero("epoch", max(list_row_names_by_epoch(run)[-1][0] for run in runs))
+    ticks = {"tickformat": PERCENT_TICK_FORMAT} if metric.in_percent else {}
+    x_axis = build_axis_from_zero("epoch", max(list_epochs_with_row_names(run)[-1][0] for run in runs))
     figure = build_figure(
-        traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes, annotations=annotations
+        traces,
+        height=CURVE_HEIGHT_PIXELS,
+        hovermode="x unified",
+        x=x_axis,
+        y=ticks,
+        shapes=shapes,
+        annotations=annotations,
     )
     figure["layout"]["margin"]["r"] = 46 if annotations else 8
     return figure
 
 
-def _epoch_values(run: ReportRun, metric: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Return the evaluated epochs, the metric values, and the error bars above and below the values."""
+def _collect_epoch_values_and_errors(
+    run: ReportRun, metric: Metric
+) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Return evaluated epochs, metric values, and lengths of the error bars above and below the values."""
     intervals = run.evaluation.get("intervals", {})
     x, y, high, low = [], [], [], []
-    for epoch, row in list_row_names_by_epoch(run):
+    for epoch, row in list_epochs_with_row_names(run):
         value = run.values_by_encoder[row].get(metric.key)
         if value is None:
             continue
@@ -173,14 +189,14 @@ def _epoch_values(run: ReportRun, metric: Metric) -> tuple[list[int], list[float
     return x, y, high, low
 
 
-HEIGHT = 210
+SEVERITY_CURVE_HEIGHT_PIXELS = 210
 
-_BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}
-_DASH_NAMES = {"dot": "dotted", "dash": "dashed"}
+_BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotly dash styles by row
+_DASH_NAMES = {"dot": "dotted", "dash": "dashed"}  # as the text of the section names them
 
 
 def build_robustness_section(builder: PageBuilder) -> Section | None:
-    """Build the section of robustness, one panel per corruption; return None if no corruption was evaluated."""
+    """Build the section of robustness, one panel per corruption; None if no corruption was evaluated."""
     metrics = [metric for metric in list_evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
     rows = ("trained", *_list_shared_baselines(builder.runs))
@@ -206,8 +222,14 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
     return Section("robustness", "Robustness", values_by_name)
 
 
-def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], lowest: float) -> Figure:
-    """Draw accuracy over the severity of one corruption, one line per run and gray lines for baselines."""
+def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], lowest_accuracy: float) -> Figure:
+    """Draw accuracy over the severity of one corruption: a line per run, gray lines for baselines.
+
+    Args:
+        runs: runs of the report.
+        metrics: accuracies at the severities of the corruption.
+        lowest_accuracy: lowest accuracy of all panels, from which their vertical axes start.
+    """
     points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in metrics)]
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED, "size": 4}, "meta": -1}
@@ -222,16 +244,23 @@ def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], l
         if values := [(at, value) for at, key in points if (value := run.metric_value(key, row)) is not None]:
             x, y = zip(*values, strict=True)
             lines.append(build_line_trace(run, x, y, **style | settings))
-    y_axis = {"tickformat": PERCENT_FORMAT, "range": [max(0.0, lowest - 0.05), 1.0]}
-    return build_figure(lines, height=HEIGHT, hovermode="x unified", x=build_titled_axis("severity", dtick=1), y=y_axis)
+    y_axis = {"tickformat": PERCENT_TICK_FORMAT, "range": [max(0.0, lowest_accuracy - 0.05), 1.0]}
+    return build_figure(
+        lines,
+        height=SEVERITY_CURVE_HEIGHT_PIXELS,
+        hovermode="x unified",
+        x=build_titled_axis("severity", dtick=1),
+        y=y_axis,
+    )
 
 
 def _parse_severity(metric: Metric) -> int:
+    """Return the severity of a corruption, which ends the key of its metric, such as 3 of "noise@3"."""
     return int(metric.key.partition("@")[2])
 
 
 def _list_shared_baselines(runs: Sequence[ReportRun]) -> list[str]:
-    """Return the baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
+    """List the row names of baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]
     return shared if len({run.data_name for run in runs}) == 1 else []

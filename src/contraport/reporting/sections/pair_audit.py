@@ -8,20 +8,27 @@ import numpy as np
 
 from contraport.auditing.pairs.noise_rate import estimate_fdr, is_rate_reliable
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT_FORMAT, build_figure, build_titled_axis
+from contraport.reporting.plotly_figures import (
+    CURVE_HEIGHT_PIXELS,
+    MUTED,
+    PERCENT_TICK_FORMAT,
+    build_figure,
+    build_titled_axis,
+)
 from contraport.reporting.report_run import ReportRun
 
-NUM_WORST = 10
-BINS = 40
+NUM_LOWEST_PAIRS = 10  # pairs listed, from the lowest score
+NUM_HISTOGRAM_BINS = 40  # of the scores
 
 
 def build_pair_audit_section(builder: PageBuilder) -> Section | None:
-    """Build the section of online audits; return None if no run was trained with an audit."""
-    audits = [_summarize_audit(builder, run) for run in builder.runs if run.online_audit_arrays]
+    """Build the section of online audits; None if no run was trained with an audit."""
+    audits = [_draw_and_summarize_audit(builder, run) for run in builder.runs if run.online_audit_arrays]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
+def _draw_and_summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
+    """Draw the histogram of pair scores, and return it with the mismatch rate and the lowest pairs for the template."""
     assert run.online_audit_arrays
     scores, mismatched = (
         run.online_audit_arrays["scores"].astype(float),
@@ -29,7 +36,7 @@ def _summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     )
     rate, low, high = (float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
     partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
-    edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), BINS)
+    edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), NUM_HISTOGRAM_BINS)
     traces = [
         {
             "type": "bar",
@@ -44,12 +51,12 @@ def _summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     ]
     figure = build_figure(
         traces,
-        height=CURVE_HEIGHT,
+        height=CURVE_HEIGHT_PIXELS,
         barmode="overlay",
         bargap=0,
         hovermode="x unified",
         x=build_titled_axis("score (higher: better match)"),
-        y={"tickformat": PERCENT_FORMAT},
+        y={"tickformat": PERCENT_TICK_FORMAT},
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
@@ -58,7 +65,7 @@ def _summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
     plot = builder.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
     fdr = estimate_fdr(scores, mismatched, rate)
-    order = np.argsort(scores, kind="stable")[:NUM_WORST]
+    order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]
     previews = _add_pair_previews(builder, run, order)
     lowest_pairs = [
         {
@@ -84,7 +91,7 @@ def _summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
 
 
 def _add_pair_previews(builder: PageBuilder, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
-    """Add previews of the lowest-scored pairs to the page and return their indices; empty if no previews are stored."""
+    """Add previews of the lowest pairs to the page; return indices of first, second and better view (or none)."""
     arrays = run.figure_arrays
     if not np.array_equal(arrays.get("worst", ()), worst):  # evaluated before the last audit, or on other data
         return []

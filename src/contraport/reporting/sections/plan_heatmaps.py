@@ -19,9 +19,9 @@ from contraport.plots.plan_plots import (
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
-    CURVE_HEIGHT,
+    CURVE_HEIGHT_PIXELS,
     MUTED,
-    PERCENT_FORMAT,
+    PERCENT_TICK_FORMAT,
     Figure,
     build_axis_from_zero,
     build_figure,
@@ -35,12 +35,12 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.report_run import ReportRun
 
 MASS_TOLERANCE = 1e-3
-"""A plan whose mass is this close to 1 counts as balanced."""
+"""Largest deviation of a mass from 1 at which a plan counts as balanced, and an item as not dropped."""
 
-MAX_LINE_ITEMS = 16
-"""Maximum number of items between which lines are drawn; the same as in ``plans.js``."""
+MAX_ITEMS_WITH_LINES = 16
+"""Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
 
-NUM_DROPPED = 6
+MAX_LISTED_DROPPED_ITEMS = 6  # per plan, those with the least mass
 
 
 class PlanSnapshot(NamedTuple):
@@ -68,12 +68,12 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def effective_partners(self) -> float:
-        """Effective number of partners of a row, from 1 (one partner) to the number of columns."""
+        """Mean effective number of partners per row, from 1 (one partner) to the number of columns."""
         return mean_effective_partners(self.plan)
 
     @property
     def negative_unevenness(self) -> float | None:
-        """Total variation distance of the negatives' masses from uniform; None if negatives have no mass."""
+        """Total variation distance of the negatives' masses from uniform, 0 to 1; None if negatives have no mass."""
         negative = self.target == 0
         if self.excludes_self_pairs:
             negative = negative & ~np.eye(len(self.plan), dtype=bool)
@@ -88,7 +88,7 @@ class PlanSnapshot(NamedTuple):
 
 
 def build_plans_section(builder: PageBuilder) -> Section | None:
-    """Build the section of transport plans; return None if no run has a stored plan."""
+    """Build the section of transport plans; None if no run has a stored plan."""
     snapshots = {run.position: load_plan_snapshots(run) for run in builder.runs}
     matrices = (matrix for several in snapshots.values() for one in several for matrix in (one.plan, one.target))
     scale = LogScale.from_matrices(matrices)
@@ -99,12 +99,18 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     ]
     several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
     over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves(several)) if several else None
-    values = {"plans": plans, "scale": scale, "decades": DECADES, "over_epochs": over_epochs, "lines": MAX_LINE_ITEMS}
+    values = {
+        "plans": plans,
+        "scale": scale,
+        "decades": DECADES,
+        "over_epochs": over_epochs,
+        "lines": MAX_ITEMS_WITH_LINES,
+    }
     return Section("plans", "Plans", values)
 
 
 def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
-    """Return the stored plans and targets of a run in the order of epochs."""
+    """Load the stored plans and targets of a run in the order of epochs; empty if there are none."""
     samples = run.figure_arrays
     if "plan" not in samples:
         return []
@@ -118,18 +124,22 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
 def _draw_last_plan(
     builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
-    """Draw the last plan of a run, and add the data from which the page's script draws lines and other epochs."""
+    """Draw the last plan of a run, and add the data of all its plans to the page; return the template data."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = compute_plan_to_target_mass(last, items)
+    kept = compute_plan_to_target_mass_ratio(last, items)
     drops_mass = last.total_mass < 1 - MASS_TOLERANCE
-    least = [k for k in np.argsort(kept, kind="stable")[:NUM_DROPPED] if drops_mass and kept[k] < 1 - MASS_TOLERANCE]
+    least = [
+        k
+        for k in np.argsort(kept, kind="stable")[:MAX_LISTED_DROPPED_ITEMS]
+        if drops_mass and kept[k] < 1 - MASS_TOLERANCE
+    ]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [
-        f"plan of {run.name}: {_describe_mass(one.total_mass)}{one.share_on_target:.0%} of its mass on target"
+        f"plan of {run.name}: {_describe_dropped_mass(one.total_mass)}{one.share_on_target:.0%} of its mass on target"
         for one in snapshots
     ]
     line_labels = [
@@ -172,23 +182,23 @@ def _draw_last_plan(
 
 
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
-    """Map masses to bytes from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
+    """Map masses to integers (uint8) from 0 to 255 on a logarithmic scale; masses below the scale become 0."""
     span = (scale.log10_high - scale.log10_low) or 1
     codes: Array = (clipped_log10(mass, scale) - scale.log10_low) / span * 255
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def compute_plan_to_target_mass(snapshot: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
-    """Return each item's mass in the plan divided by its mass in the target, ``(items,)``."""
+def compute_plan_to_target_mass_ratio(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
+    """Return each item's mass in the plan divided by its mass in the target, ``(num_items,)``."""
     actual, target = snapshot.plan.sum(axis=1), snapshot.target.sum(axis=1)
-    if len(actual) % items:  # rows that are not whole views of the items
-        return np.ones(items)
-    by_item = [rows.reshape(-1, items).sum(axis=0) for rows in (actual, target)]
+    if len(actual) % num_items:  # rows that are not whole views of the items
+        return np.ones(num_items)
+    by_item = [rows.reshape(-1, num_items).sum(axis=0) for rows in (actual, target)]
     return np.asarray(by_item[0] / np.maximum(by_item[1], 1e-12))
 
 
 def draw_mass_on_target_curves(plans: Sequence[tuple[ReportRun, Sequence[PlanSnapshot]]]) -> tuple[Figure, str]:
-    """Draw the share of mass on target over the epochs, one line per run; also return a description."""
+    """Draw the share of mass on target over the epochs, one line per run; return the figure and its description."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
     for run, snapshots in plans:
@@ -196,12 +206,13 @@ def draw_mass_on_target_curves(plans: Sequence[tuple[ReportRun, Sequence[PlanSna
         lines.append(build_line_trace(run, epochs, values, mode="lines+markers", hovertemplate=hover))
     ends = "; ".join(f"{run.name}: {of[-1].share_on_target:.0%}" for run, of in plans)
     x = build_axis_from_zero("epoch", max(of[-1].epoch or 0 for _, of in plans))
-    y = {"tickformat": PERCENT_FORMAT, "rangemode": "tozero"}
-    figure = build_figure(lines, height=CURVE_HEIGHT - 60, hovermode="x unified", x=x, y=y)
+    y = {"tickformat": PERCENT_TICK_FORMAT, "rangemode": "tozero"}
+    figure = build_figure(lines, height=CURVE_HEIGHT_PIXELS - 60, hovermode="x unified", x=x, y=y)
     return figure, f"Share of the plan’s mass on target over the epochs; last values: {ends}."
 
 
-def _describe_mass(mass: float) -> str:
+def _describe_dropped_mass(mass: float) -> str:
+    """Return text such as "mass 0.850, 15% dropped; ", or an empty text for a mass of 1."""
     if abs(mass - 1) < MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
@@ -233,7 +244,7 @@ def _draw_heatmap(
 
 
 def _build_view_ticks(size: int, items: int, views: tuple[str, str], *, view: int) -> dict[str, Any]:
-    """Return axis ticks with the names of the views whose embeddings the axis holds."""
+    """Build plotly ticks with the names of the views on an axis: both if it has more than `items` embeddings."""
     middles, names = ([size / 4, 3 * size / 4], views) if size > items else ([size / 2], (views[view],))
     return {
         "tickvals": [middle - 0.5 for middle in middles],
@@ -244,7 +255,7 @@ def _build_view_ticks(size: int, items: int, views: tuple[str, str], *, view: in
 
 
 def _build_hover_texts(size: int, suffixes: list[str], views: tuple[str, str], *, view: int) -> list[str]:
-    """Return the hover text of each row or column: view, item and class."""
+    """Build the hover text of each row or column, such as "view 1, item 3 (cat)"."""
     items = len(suffixes)
     return [
         f"{views[k // items if size > items else view]}, item {k % items + 1}{suffixes[k % items]}" for k in range(size)

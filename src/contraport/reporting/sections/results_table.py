@@ -15,10 +15,10 @@ from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build
 from contraport.reporting.report_run import ReportRun
 
 ROBUSTNESS_GROUP = "robustness"
-"""Group of the metrics on corrupted images, which have a section of their own."""
+"""Name of the group of metrics on corrupted images, which have a section of their own."""
 
-ROW_HEIGHT = 24
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+FOREST_ROW_HEIGHT_PIXELS = 24  # per metric and run in a forest plot of differences
+MARKER_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")  # of plotly, by run
 
 
 def build_results_section(builder: PageBuilder) -> Section:
@@ -28,7 +28,7 @@ def build_results_section(builder: PageBuilder) -> Section:
     values = {
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
-        "notes": write_run_notes(runs),
+        "notes": compose_run_notes(runs),
         "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
         "directions": _build_retrieval_cells(runs),
@@ -36,8 +36,8 @@ def build_results_section(builder: PageBuilder) -> Section:
     return Section("results", "Results", values)
 
 
-def write_run_notes(runs: Sequence[ReportRun]) -> list[str]:
-    """Write notes on runs without metrics or evaluation, on diverged losses, and the notes of the evaluations."""
+def compose_run_notes(runs: Sequence[ReportRun]) -> list[str]:
+    """Return notes on runs without metrics or evaluation and on diverged losses, and the notes of evaluations."""
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
     notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if not run.evaluation]
     for run in runs:
@@ -58,7 +58,11 @@ def build_settings_section(builder: PageBuilder) -> Section:
 
 
 def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportRun, PlotElement]]:
-    """Draw a forest plot per data set: differences of the runs from the first run, with confidence intervals."""
+    """Add a forest plot per data set to the page: differences of its runs from its first run, with intervals.
+
+    Returns:
+        The first run and the figure of each data set with more than one run evaluated together.
+    """
     metrics = [metric for metric in metrics if metric.in_percent and metric.better_direction != "neither"]
     result = []
     for data in dict.fromkeys(run.data_name for run in builder.runs):
@@ -67,7 +71,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
             (metric, run, gain)
             for metric in metrics
             for run in others
-            if (gain := run.paired_difference(first, metric.key)) is not None
+            if (gain := run.find_stored_difference(first, metric.key)) is not None
         ]
         if not gains:
             continue
@@ -91,14 +95,14 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
                         "thickness": 2,
                         "width": 4,
                     },
-                    "marker": {"color": run.color, "size": 9, "symbol": SYMBOLS[place % len(SYMBOLS)]},
+                    "marker": {"color": run.color, "size": 9, "symbol": MARKER_SYMBOLS[place % len(MARKER_SYMBOLS)]},
                     "name": escape_tags(run.name),
                     "meta": run.position,
                     "customdata": [metric.format_difference(gain) for metric, gain in own],
                     "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
                 }
             )
-        height = 64 + ROW_HEIGHT * len(titles) * max(1, len(others))
+        height = 64 + FOREST_ROW_HEIGHT_PIXELS * len(titles) * max(1, len(others))
         ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
         title = f"difference from {escape_tags(first.name)}, points"
         x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
@@ -114,7 +118,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
 def _build_retrieval_cells(
     runs: Sequence[ReportRun],
 ) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[MetricCell]]]]]:
-    """Return the metrics of cross-view retrieval, and table cells of each run by direction of retrieval."""
+    """Return the metrics of cross-view retrieval, and each run with its table cells by direction of retrieval."""
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
     return metrics, [
@@ -129,7 +133,7 @@ def _build_retrieval_cells(
     ]
 
 
-MISSING_VALUE = "–"
+MISSING_VALUE_TEXT = "–"
 
 
 class MetricCell(NamedTuple):
@@ -141,7 +145,7 @@ class MetricCell(NamedTuple):
 
 
 class EncoderRow(NamedTuple):
-    """Metrics of one encoder: the trained encoder of a run, or a baseline, whose `run` is None."""
+    """Table row with the metrics of one encoder: the trained one of a run, or a baseline, whose `run` is None."""
 
     name: str
     run: ReportRun | None
@@ -158,7 +162,7 @@ class DatasetTable(NamedTuple):
 
 
 def list_evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
-    """Return all metrics that have a value in at least one of the runs."""
+    """List all metrics that have a value in at least one of the runs."""
     return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
 
 
@@ -169,40 +173,44 @@ def build_metric_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) ->
 
 
 def tabulate_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
-    """Return name, values in all runs, and whether the values differ, for each training setting."""
+    """Return a row for each training setting: its name, its value in each run, and whether the values differ."""
     rows = {key: [_format_setting(run.config.get(key)) for run in runs] for run in runs for key in run.config}
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
 
 
 def summarize_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
-    """Return rows of steps, seconds, items per second and data waiting time, with one text per run."""
+    """Return rows of a title and one text per run: steps, seconds, items per second, share of time waiting for data."""
     return [
-        ("steps", [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE for run in runs]),
+        ("steps", [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]),
         ("seconds", [_format_seconds(run.training_seconds) for run in runs]),
-        ("items per second", [_format_mean(run, "images_per_second", "{:,.0f}") for run in runs]),
-        ("share of time waiting for data", [_format_mean(run, "data_wait", "{:.1%}") for run in runs]),
+        ("items per second", [_format_logged_mean(run, "images_per_second", "{:,.0f}") for run in runs]),
+        ("share of time waiting for data", [_format_logged_mean(run, "data_wait", "{:.1%}") for run in runs]),
     ]
 
 
 def _build_dataset_table(data: str, runs: list[ReportRun], metrics: Sequence[Metric]) -> DatasetTable:
     """Build the table of metrics of one data set: distinct baselines first, then the runs."""
     sources = [*_list_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
-    best = {metric.key: _find_best_encoder(metric, sources) for metric in metrics}
+    best = {metric.key: _find_significantly_best_encoder(metric, sources) for metric in metrics}
     encoders = []
     for source in sources:
         values, run = source.metric_values, source.run if source.row == "trained" else None
         intervals = source.run.evaluation.get("intervals", {}).get(source.row, {})
         cells = [
-            build_metric_cell(m, values.get(m.key), intervals.get(m.key), is_best=source is best[m.key])
+            build_metric_cell(m, values.get(m.key), intervals.get(m.key), is_significantly_best=source is best[m.key])
             for m in metrics
         ]
-        seconds = MISSING_VALUE if run is None else _format_seconds(run.training_seconds)
+        seconds = MISSING_VALUE_TEXT if run is None else _format_seconds(run.training_seconds)
         encoders.append(EncoderRow(source.name, run, cells, seconds))
     return DatasetTable(data, _describe_dataset_sizes(data, runs), encoders)
 
 
 class _EvaluatedEncoder(NamedTuple):
-    """Encoder with metrics: the trained encoder of a run, or a baseline that was evaluated with the run."""
+    """Encoder with metrics: the trained encoder of a run, or a baseline that was evaluated with it.
+
+    Attributes:
+        row: row of the run's evaluation: "trained" or a baseline such as "raw".
+    """
 
     name: str
     run: ReportRun
@@ -210,6 +218,7 @@ class _EvaluatedEncoder(NamedTuple):
 
     @property
     def metric_values(self) -> dict[str, Any]:
+        """Metric values by metric key; empty if the encoder was not evaluated."""
         return dict(self.run.values_by_encoder.get(self.row, {}))
 
     def has_same_values(self, other: _EvaluatedEncoder) -> bool:
@@ -222,15 +231,15 @@ class _EvaluatedEncoder(NamedTuple):
         if self.row != "trained":
             return other.row == "trained" and other.differs_significantly(self, key)
         if other.row == "trained":
-            difference = self.run.paired_difference(other.run, key)
+            difference = self.run.find_stored_difference(other.run, key)
         else:  # the baseline of another run counts if the run's own baseline has the same values
             own = self._replace(row=other.row)
-            difference = self.run.paired_difference(other.row, key) if own.has_same_values(other) else None
+            difference = self.run.find_stored_difference(other.row, key) if own.has_same_values(other) else None
         return difference is not None and difference.is_significant
 
 
 def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
-    """Return the baselines of all runs without duplicates; repeated names get the run's name appended."""
+    """List the baselines of all runs without duplicates of equal values; repeated names get the run's name appended."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_BASELINES):
         for run in runs:
@@ -250,7 +259,7 @@ def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
 
 
 def _describe_dataset_sizes(data: str, runs: Iterable[ReportRun]) -> str:
-    """Write a sentence with the numbers of training and test items, for each run where they differ."""
+    """Return a sentence with the numbers of training and test items, by run if they differ."""
     names_by_size: dict[str, list[str]] = {}
     for run in runs:
         if run.evaluation and "test_items" in run.evaluation:
@@ -263,8 +272,8 @@ def _describe_dataset_sizes(data: str, runs: Iterable[ReportRun]) -> str:
     return f"On {data}: {'; '.join(parts)}." if parts else ""
 
 
-def _find_best_encoder(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _EvaluatedEncoder | None:
-    """Return the encoder that is significantly better than all others in a metric, or None.
+def _find_significantly_best_encoder(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> _EvaluatedEncoder | None:
+    """Find the encoder that is significantly better than all others in a metric; None if there is none.
 
     None as well if a run has no value of the metric.
     """
@@ -280,13 +289,13 @@ def _find_best_encoder(metric: Metric, sources: Sequence[_EvaluatedEncoder]) -> 
 
 
 def build_metric_cell(
-    metric: Metric, value: float | None, interval: Mapping[str, float] | None, *, is_best: bool = False
+    metric: Metric, value: float | None, interval: Mapping[str, float] | None, *, is_significantly_best: bool = False
 ) -> MetricCell:
     """Build the cell of a value with its confidence interval; a dash if the value is missing or not finite."""
     if value is None or not math.isfinite(value):
-        return MetricCell(MISSING_VALUE, False)
+        return MetricCell(MISSING_VALUE_TEXT, False)
     ends = "" if interval is None else format_interval(metric, interval["low"], interval["high"])
-    return MetricCell(metric.format(value).replace("-", "−"), is_best, ends)
+    return MetricCell(metric.format(value).replace("-", "−"), is_significantly_best, ends)
 
 
 def format_interval(metric: Metric, low: float, high: float) -> str:
@@ -303,17 +312,20 @@ def format_interval(metric: Metric, low: float, high: float) -> str:
 
 
 def _format_seconds(value: float | None) -> str:
+    """Format seconds with one decimal below 100, otherwise as an integer; a dash for None."""
     if value is None:
-        return MISSING_VALUE
+        return MISSING_VALUE_TEXT
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _format_mean(run: ReportRun, key: str, pattern: str) -> str:
+def _format_logged_mean(run: ReportRun, key: str, pattern: str) -> str:
+    """Format the mean of a logged column over the training steps by a `str.format` pattern; a dash without values."""
     values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
-    return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE
+    return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT
 
 
 def _format_setting(value: object) -> str:
+    """Format the value of a setting: a mapping as "name=value, ...", None as a dash."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE
-    return MISSING_VALUE if value is None else str(value)
+        return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE_TEXT
+    return MISSING_VALUE_TEXT if value is None else str(value)
