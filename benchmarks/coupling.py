@@ -156,7 +156,7 @@ def rank_scores(case: Case, scores: Any) -> LinkRanking:
 
 
 def recall(ranking: LinkRanking, k: int) -> float:
-    return float(ranking.recall(k).mean())
+    return float(ranking.pair_hits_at(k).mean())
 
 
 # Packages
@@ -295,10 +295,10 @@ def list_methods() -> dict[str, tuple[Callable[..., np.ndarray], list[dict[str, 
 def measure_packages(ranking: LinkRanking) -> dict[str, float]:
     return {
         "recall@10": recall(ranking, 10),
-        "NDCG@10": float(ranking.ndcg(10).mean()),
-        "new rows": float(ranking.recall(10)[ranking.is_new_row].mean()),
-        "coverage@10": ranking.coverage(10),
-        "hubness@10": ranking.hubness(10),
+        "NDCG@10": float(ranking.pair_ndcg_at(10).mean()),
+        "new rows": float(ranking.pair_hits_at(10)[ranking.is_new_row].mean()),
+        "coverage@10": ranking.column_coverage(10),
+        "hubness@10": ranking.column_hubness(10),
         "popularity@10": ranking.popularity_ratio(10),
     }
 
@@ -450,13 +450,17 @@ def measure_persons(ranking: LinkRanking, rows: Any = slice(None)) -> dict[str, 
     ranks = np.empty(len(ranking.pair_ranks))
     ranks[ranking.row_index] = ranking.pair_ranks
     part = LinkRanking(
-        np.arange(len(ranks[rows])), ranks[rows], ranking.ranked_columns[rows], ranking.popularity, ranking.is_new_row
+        np.arange(len(ranks[rows])),
+        ranks[rows],
+        ranking.ranked_columns[rows],
+        ranking.column_popularity,
+        ranking.is_new_row,
     )
     return {
         "recall@1": recall(part, 1),
         "recall@10": recall(part, 10),
-        "coverage@10": part.coverage(10),
-        "hubness@10": part.hubness(10),
+        "coverage@10": part.column_coverage(10),
+        "hubness@10": part.column_hubness(10),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contraport.metrics import METRICS, Metric
-from contraport.metrics.intervals import LEVEL, RESAMPLES
+from contraport.metrics.intervals import CONFIDENCE_LEVEL, NUM_RESAMPLES
 
 _BETTER = {"higher": "↑", "lower": "↓", "neither": ""}
 
@@ -100,7 +100,7 @@ from contraport.metrics import register_metric
 @register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
 def largest_variance(context):
     \"\"\"Largest variance of a feature.\"\"\"
-    return float(context.test_x.var(dim=0).max())
+    return float(context.test_features.var(dim=0).max())
 ```
 
 The function returns one value for each test item (the mean is reported, with an interval), a `MetricResult` with
@@ -114,7 +114,7 @@ def evaluating() -> str:
     """Return the page."""
     groups = dict.fromkeys(metric.group for metric in METRICS.values())
     tables = "\n\n".join(table(group) for group in groups)
-    return PAGE.format(tables=tables, level=LEVEL, resamples=RESAMPLES)
+    return PAGE.format(tables=tables, level=CONFIDENCE_LEVEL, resamples=NUM_RESAMPLES)
 
 
 def table(group: str) -> str:
@@ -126,7 +126,7 @@ def table(group: str) -> str:
 
 def row(metric: Metric) -> str:
     """Return the table row of a metric."""
-    name = "`, `".join(one.key for one in metric.expand_numbers())
+    name = "`, `".join(one.key for one in metric.expand_default_numbers())
     summary = metric.summary.replace("|", "\\|")
     star = "" if metric.is_default else " *"
     return f"| `{name}`{star} | {_BETTER[metric.better_direction]} | {summary} | {metric.unit} |"

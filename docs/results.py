@@ -13,7 +13,7 @@ from typing import Any
 from suites import suites
 
 from contraport.auditing.pairs.paired_features import MAX_EXACT_ITEMS, MAX_REFERENCE_ITEMS
-from contraport.metrics.probes import CELL_RECALL, MAX_EXACT_PRODUCTS
+from contraport.metrics.probes import MAX_EXACT_KNN_PAIRS, MIN_KNN_RECALL
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"
@@ -230,8 +230,8 @@ def scale(results: list[dict[str, Any]]) -> str:
     )
     quadratic = paragraph(
         "`duplicates` without an index compares all pairs of rows. kNN in `evaluate` compares the test items, here a "
-        f"fifth of the rows, with the training items. Above {MAX_EXACT_PRODUCTS:,} of these pairs, in the table from "
-        f"100,000 rows on, it finds {CELL_RECALL:.0%} of the neighbors by cells, if these are less than half of the "
+        f"fifth of the rows, with the training items. Above {MAX_EXACT_KNN_PAIRS:,} of these pairs, in the table from "
+        f"100,000 rows on, it finds {MIN_KNN_RECALL:.0%} of the neighbors by cells, if these are less than half of the "
         "pairs, and logs the recall on a sample. Retrieval is exact and compares the test items with one another: its "
         "time is quadratic, its memory is not. The number of cells of an index grows with the root of the rows, so the "
         "time of `duplicates` with one approaches n^1.5. `cluster` repeats its passes until no item changes its "

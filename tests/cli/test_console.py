@@ -17,7 +17,7 @@ from contraport.similarity_search.neighbors import NearestItems, Neighbor
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    measures = [one for row in METRICS.values() for one in row.expand_numbers()]
+    measures = [one for row in METRICS.values() for one in row.expand_default_numbers()]
     values = {measure.key: 0.987 for measure in measures}
     columns = dict.fromkeys(("raw pixels", "untrained encoder", "nt-xent", "gca-uot"), values)
     print_table("a title", tabulate_metrics_across_encoders(columns))

@@ -78,7 +78,7 @@ def test_trustworthiness_of_parts_and_ties(monkeypatch):
     z = x[:, :2] + 0.1 * torch.randn(90, 2, generator=generator)
     expected = peer_trustworthiness(x.numpy(), z.numpy(), n_neighbors=12)
     assert trustworthiness(x, z) == pytest.approx(expected, abs=1e-9)
-    monkeypatch.setattr("contraport.metrics.embedding_geometry.PAIRS_AT_ONCE", 200)
+    monkeypatch.setattr("contraport.metrics.embedding_geometry.MAX_PAIRS_IN_MEMORY", 200)
     assert trustworthiness(x, z) == pytest.approx(expected, abs=1e-9)
     assert trustworthiness(torch.ones(40, 2), torch.randn(40, 2, generator=generator)) == 1
     with raises_usage_error("z.invalid", 24):

@@ -16,7 +16,7 @@ from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
 from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
 from contraport.metrics import METRICS, metric_by_key, register_metric, select_metrics
-from contraport.metrics.builtin_metrics import LABELS
+from contraport.metrics.builtin_metrics import REQUIRES_LABELS
 from contraport.reporting import report
 
 
@@ -28,13 +28,14 @@ def mine():
         better="higher",
         unit="share of test items",
         pattern="{:.0%}",
-        requires=(LABELS,),
+        requires=(REQUIRES_LABELS,),
         numbers=(1, 1000),
         default=False,
     )
     def near(context, number):
         """Share of the items that are as near to the mean as a number."""
-        return torch.cdist(context.test_x, context.test_x.mean(dim=0, keepdim=True)).flatten().numpy() < number
+        features = context.test_features
+        return torch.cdist(features, features.mean(dim=0, keepdim=True)).flatten().numpy() < number
 
     yield "near"
     del METRICS["near"]
@@ -60,7 +61,7 @@ def test_a_metric_that_returns_nan_is_left_out_and_noted(wrong, tmp_path: Path) 
     )
     def broken(context):
         """NaN for some items."""
-        found = torch.ones(len(context.test_x))
+        found = torch.ones(len(context.test_features))
         found[wrong] = torch.nan
         return found.numpy()
 

@@ -13,12 +13,12 @@ from contraport.catalog.option_parsers import CORRUPTION_KINDS
 from contraport.data import Dataset, Views, from_arrays, from_coupling
 from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
-from contraport.metrics import METRICS, Metric
+from contraport.metrics import METRICS, Metric, builtin_metrics
 from contraport.metrics import fine_tuning as tuning
-from contraport.metrics.builtin_metrics import COUPLING, TEXT_ENCODER
+from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_TEXT_ENCODER
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
-from contraport.metrics.probes import few_label_correctness, ridge_predictions_and_targets
+from contraport.metrics.probes import few_label_accuracy_per_item, ridge_predictions_and_targets
 from contraport.metrics.retrieval import rank_links
 
 
@@ -67,15 +67,15 @@ def coupled(items: int, split: str, seed: int = 0) -> Dataset:
     return from_coupling(rows.astype("float32"), columns.astype("float32"), part, test_fraction=0)
 
 
-ROWS = [one for row in METRICS.values() for one in row.expand_numbers()]
+ROWS = [one for row in METRICS.values() for one in row.expand_default_numbers()]
 
 
 @pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
 def test_no_metric_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "EPOCHS", 2)
+    monkeypatch.setattr(tuning, "MIN_EPOCHS", 2)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
-    make = captioned if TEXT_ENCODER in measure.requirements else pictures
-    make = coupled if COUPLING in measure.requirements else make
+    make = captioned if REQUIRES_TEXT_ENCODER in measure.requirements else pictures
+    make = coupled if REQUIRES_LINK_DATA in measure.requirements else make
     model = model_of(make(6, "train")).train()
     model.towers[0].requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
@@ -110,9 +110,9 @@ def test_columns_without_a_pair_are_not_ranked() -> None:
         return data.subset((data.entity_ids[:, 1] % 2 == 0).nonzero()[:, 0])
 
     ranking = context_of(model_of(coupled(6, "train")).eval(), coupled_with_even_columns).link_ranking
-    assert ranking.ranked_columns.shape[1] == len(ranking.popularity) == 10
-    assert ranking.popularity.sum() == 30
-    assert ranking.recall(10).all()
+    assert ranking.ranked_columns.shape[1] == len(ranking.column_popularity) == 10
+    assert ranking.column_popularity.sum() == 30
+    assert ranking.pair_hits_at(10).all()
 
 
 def number(result: np.ndarray | MetricResult | float) -> float:
@@ -125,7 +125,7 @@ def number(result: np.ndarray | MetricResult | float) -> float:
 
 def test_raw_inputs_lack_weights_and_objective() -> None:
     raw = context_of(RawInputEncoder(((3, 12, 12),)))
-    lacking = {row.key for row in ROWS if row.first_unmet_requirement(raw) not in (None, COUPLING)}
+    lacking = {row.key for row in ROWS if row.first_unmet_requirement(raw) not in (None, REQUIRES_LINK_DATA)}
     assert lacking == {"fine_tuning", "mutual_information", "zero_shot"}
 
 
@@ -145,13 +145,22 @@ def test_mutual_information_requires_info_nce(objective, temperature: float | No
     assert context_of(objective=objective).info_nce_temperature == temperature
 
 
+def test_deprecated_names_of_the_context() -> None:
+    context = context_of()
+    for old, new in (("train_x", "train_features"), ("test_x", "test_features"), ("test_y", "test_labels")):
+        with pytest.warns(FutureWarning, match=f"EvalContext.{new}"):
+            assert getattr(context, old) is getattr(context, new)
+    with pytest.warns(FutureWarning, match="REQUIRES_LABELS"):
+        assert builtin_metrics.LABELS is builtin_metrics.REQUIRES_LABELS
+
+
 def test_unseen_domain_probe_is_trained_on_the_other_domains() -> None:
     """Where each domain's classes look like another class of the other domain, a probe of the other is always wrong."""
     context = context_of()
-    shift = 100 * torch.nn.functional.one_hot((context.test_y + context.test_domains) % 3, 3).float()
-    context.__dict__["test_x"] = shift
-    context.__dict__["train_x"] = (
-        100 * torch.nn.functional.one_hot((context.train_y + context.train_domains) % 3, 3).float()
+    shift = 100 * torch.nn.functional.one_hot((context.test_labels + context.test_domains) % 3, 3).float()
+    context.__dict__["test_features"] = shift
+    context.__dict__["train_features"] = (
+        100 * torch.nn.functional.one_hot((context.train_labels + context.train_domains) % 3, 3).float()
     )
     assert METRICS["unseen_domain"](context).mean() == 0
 
@@ -177,9 +186,9 @@ def test_fine_tuning_beats_a_linear_probe_on_a_ring() -> None:
 
 def test_few_label_metrics_draw_the_requested_number_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr("contraport.metrics.probes.few_label_correctness", lambda *args: calls.append(args[-1]))
+    monkeypatch.setattr("contraport.metrics.probes.few_label_accuracy_per_item", lambda *args: calls.append(args[-1]))
     context = context_of()
-    labels = context.train_y
+    labels = context.train_labels
     for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
         METRICS[key].with_number(number)(context)
         first, again, other = (calls[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
@@ -199,7 +208,7 @@ def test_few_label_hits_are_averaged_over_draws() -> None:
         return few
 
     x, y = torch.tensor([[-1.0], [1.0], [-3.0]]), torch.tensor([0, 1, 1])
-    hits = few_label_correctness(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), choose)
+    hits = few_label_accuracy_per_item(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), choose)
     assert hits.tolist() == [1 / 5]
     assert len(set(draws)) == 5
 
@@ -221,8 +230,8 @@ def test_mutual_information_is_log_n_minus_the_loss() -> None:
 def test_domain_probe_is_trained_on_training_items() -> None:
     context = context_of()
     other = 1 - context.test_domains
-    context.__dict__["train_x"] = torch.nn.functional.one_hot(context.train_domains, 2).float()
-    context.__dict__["test_x"] = torch.nn.functional.one_hot(other, 2).float()
+    context.__dict__["train_features"] = torch.nn.functional.one_hot(context.train_domains, 2).float()
+    context.__dict__["test_features"] = torch.nn.functional.one_hot(other, 2).float()
     assert METRICS["domain_probe"](context).mean() == 0
 
 
@@ -232,18 +241,18 @@ def test_knn_uses_the_requested_number_of_neighbors() -> None:
     found = []
     for neighbors in (1, 7):
         context = context_of(neighbors=neighbors)
-        context.__dict__["train_x"], context.__dict__["test_x"] = features
+        context.__dict__["train_features"], context.__dict__["test_features"] = features
         found.append(METRICS["knn"](context))
         expected = KNeighborsClassifier(
             neighbors, metric="cosine", weights=lambda distances: np.exp((1 - distances) / 0.07)
-        ).fit(features[0], context.train_y)
-        assert np.array_equal(found[-1], expected.predict(features[1]) == context.test_y.numpy())
+        ).fit(features[0], context.train_labels)
+        assert np.array_equal(found[-1], expected.predict(features[1]) == context.test_labels.numpy())
     assert not np.array_equal(*found)
 
 
 def test_number_of_clusters_equals_number_of_classes() -> None:
     context = context_of()
-    context.__dict__["test_x"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    context.__dict__["test_features"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     assert sorted(set(context.test_clusters)) == [0, 1, 2]
 
 
@@ -251,13 +260,13 @@ def test_number_of_clusters_equals_number_of_classes() -> None:
 def test_robustness_metrics_use_their_kind_and_severity(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe is trained on clean images."""
     context, calls = context_of(), []
-    wrong = (context.test_y + 1) % 3
-    context.__dict__["train_x"] = torch.nn.functional.one_hot(context.train_y, 3).float()
-    context.__dict__["test_x"] = torch.nn.functional.one_hot(context.test_y, 3).float()
+    wrong = (context.test_labels + 1) % 3
+    context.__dict__["train_features"] = torch.nn.functional.one_hot(context.train_labels, 3).float()
+    context.__dict__["test_features"] = torch.nn.functional.one_hot(context.test_labels, 3).float()
 
     def corrupted(_: EvalContext, kind: str, severity: int) -> torch.Tensor:
         calls.append((kind, severity))
-        return torch.nn.functional.one_hot(wrong if severity > 3 else context.test_y, 3).float()
+        return torch.nn.functional.one_hot(wrong if severity > 3 else context.test_labels, 3).float()
 
     monkeypatch.setattr(EvalContext, "corrupted_features", corrupted)
     assert [METRICS[kind].with_number(severity)(context).mean() for severity in (1, 3, 4)] == [1, 1, 0]

@@ -23,7 +23,7 @@ def test_alignment_is_the_mean_squared_distance_on_the_sphere() -> None:
 
 @pytest.mark.parametrize("pairs", [1 << 22, 700, 1])
 def test_uniformity_agrees_with_all_pairwise_distances(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
-    monkeypatch.setattr(geometry, "PAIRS_AT_ONCE", pairs)
+    monkeypatch.setattr(geometry, "MAX_PAIRS_IN_MEMORY", pairs)
     z = random(101, 8)
     distances = torch.pdist(F.normalize(z.double(), dim=1))
     assert uniformity(z) == pytest.approx(float((-2 * distances.square()).exp().mean().log()), rel=1e-6)

@@ -168,7 +168,7 @@ def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:
 
 def test_draws_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = draw_bootstrap_values({"a": MetricResult(HITS)}, resamples=50)["a"]
-    monkeypatch.setattr("contraport.metrics.intervals._COUNTS_AT_ONCE", 1_000)
+    monkeypatch.setattr("contraport.metrics.intervals._MAX_COUNTS_IN_MEMORY", 1_000)
     assert np.array_equal(whole, draw_bootstrap_values({"a": MetricResult(HITS)}, resamples=50)["a"])
 
 

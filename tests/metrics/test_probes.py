@@ -9,8 +9,8 @@ from contraport._utils import vector_search
 from contraport.data.splits import draw_stratified_split
 from contraport.metrics import probes
 from contraport.metrics.probes import (
-    PENALTIES,
-    few_label_correctness,
+    CANDIDATE_PENALTIES,
+    few_label_accuracy_per_item,
     fit_linear_probe,
     knn,
     knn_correctness,
@@ -70,7 +70,7 @@ def test_penalty_is_relative_to_the_mean_loss() -> None:
 
 @pytest.mark.parametrize("chunk", [1 << 13, 40])
 def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(probes, "QUERIES_AT_ONCE", chunk)
+    monkeypatch.setattr(probes, "MAX_QUERIES_IN_MEMORY", chunk)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", chunk)
     (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
 
@@ -87,12 +87,12 @@ def test_knn_of_many_items_finds_neighbors_by_cells_and_logs_their_recall(
     caplog.set_level("INFO", "contraport.metrics")
     (x, y), (tx, ty) = clusters(12_000, features=24, spread=4), clusters(1_500, features=24, spread=4, seed=1)
     exact = knn_correctness(x, y, tx, ty)
-    monkeypatch.setattr(probes, "MAX_EXACT_PRODUCTS", len(x) * len(tx))
+    monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", len(x) * len(tx))
     assert np.array_equal(knn_correctness(x, y, tx, ty), exact)
     assert not caplog.records
-    monkeypatch.setattr(probes, "MAX_EXACT_PRODUCTS", len(x) * len(tx) - 1)
-    monkeypatch.setattr(probes, "QUERIES_AT_ONCE", 400)
-    monkeypatch.setattr(probes, "CELL_RECALL", 0.9)
+    monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", len(x) * len(tx) - 1)
+    monkeypatch.setattr(probes, "MAX_QUERIES_IN_MEMORY", 400)
+    monkeypatch.setattr(probes, "MIN_KNN_RECALL", 0.9)
     by_cells = knn_correctness(x, y, tx, ty)
     assert np.array_equal(knn_correctness(x, y, tx, ty), by_cells)
     assert 0.95 < (by_cells == exact).mean() < 1
@@ -109,7 +109,7 @@ def test_knn_is_exact_if_cells_would_compare_most_items(
     (x, y), (tx, ty) = clusters(600, spread=4), clusters(150, spread=4, seed=1)
     exact = knn_correctness(x, y, tx, ty)
     caplog.set_level("INFO", "contraport.metrics")
-    monkeypatch.setattr(probes, "MAX_EXACT_PRODUCTS", 0)
+    monkeypatch.setattr(probes, "MAX_EXACT_KNN_PAIRS", 0)
     assert np.array_equal(knn_correctness(x, y, tx, ty), exact)
     assert not caplog.records
 
@@ -167,14 +167,14 @@ def test_penalty_is_selected_on_a_held_out_fifth(seed: int) -> None:
     assert unseen.sum() == 30
     right = [
         probe_correctness(fit_linear_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
-        for penalty in PENALTIES
+        for penalty in CANDIDATE_PENALTIES
     ]
-    assert list(PENALTIES) == sorted(PENALTIES, reverse=True)
-    assert select_penalty(x, y) == PENALTIES[right.index(max(right))]
+    assert list(CANDIDATE_PENALTIES) == sorted(CANDIDATE_PENALTIES, reverse=True)
+    assert select_penalty(x, y) == CANDIDATE_PENALTIES[right.index(max(right))]
 
 
 def test_strongest_penalty_wins_ties() -> None:
-    assert select_penalty(*clusters(60, spread=0.01)) == max(PENALTIES)
+    assert select_penalty(*clusters(60, spread=0.01)) == max(CANDIDATE_PENALTIES)
 
 
 def test_default_penalty_if_held_out_classes_are_unseen() -> None:
@@ -187,10 +187,10 @@ def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
     x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3
     x[:, 0] += y
     few = torch.arange(30)
-    hits = few_label_correctness(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
+    hits = few_label_accuracy_per_item(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
     penalty = select_penalty(x[:30], y[:30])
     assert penalty != 1 / 30, "it would be that if nothing were chosen"
     expected = probe_correctness(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)
     spoilt = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
-    assert np.array_equal(few_label_correctness(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)
+    assert np.array_equal(few_label_accuracy_per_item(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)

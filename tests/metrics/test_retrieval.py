@@ -11,8 +11,8 @@ from contraport._utils import vector_search
 from contraport.metrics import retrieval
 from contraport.metrics.retrieval import (
     LinkRanking,
-    class_embeddings,
-    class_prompts,
+    average_text_embeddings_by_class,
+    build_class_prompts,
     log_match_probabilities,
     nearest_neighbors,
     rank_links,
@@ -30,7 +30,7 @@ def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("tile", [1_024, 7])
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, tile: int, precision: str) -> None:
-    monkeypatch.setattr(retrieval, "TILE", tile)
+    monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     z0, z1 = paired_views()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
@@ -44,7 +44,7 @@ def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("tile", [1_024, 5])
 def test_shared_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     """Of several captions of an image the best counts, and a repeated image or caption is one candidate."""
-    monkeypatch.setattr(retrieval, "TILE", tile)
+    monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
     generator = torch.Generator().manual_seed(1)
     images, captions = torch.randn(12, 4, generator=generator), torch.randn(20, 4, generator=generator)
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
@@ -128,9 +128,11 @@ def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:
     long = texts * torch.tensor([1.0, 100, 1, 1, 1, 1])[:, None]
     expected = [F.normalize(texts[2 * c : 2 * c + 2], dim=1).sum(0) for c in range(3)]
     for given in (texts, long):
-        torch.testing.assert_close(class_embeddings(given, 2), F.normalize(torch.stack(expected), dim=1))
+        torch.testing.assert_close(
+            average_text_embeddings_by_class(given, 2), F.normalize(torch.stack(expected), dim=1)
+        )
     with raises_usage_error("texts.shape", 4, 6):
-        class_embeddings(texts, 4)
+        average_text_embeddings_by_class(texts, 4)
 
 
 def test_zero_shot_hits_compare_the_nearest_class() -> None:
@@ -142,7 +144,7 @@ def test_zero_shot_hits_compare_the_nearest_class() -> None:
 
 
 def test_braces_in_a_class_name_are_kept() -> None:
-    assert class_prompts(["{}x"], ["a {}."]) == ["a {}x."]
+    assert build_class_prompts(["{}x"], ["a {}."]) == ["a {}x."]
 
 
 rng = np.random.default_rng(0)
@@ -160,7 +162,7 @@ def scores_without_training_columns() -> np.ndarray:
 
 @pytest.fixture(params=[1 << 24, 100], ids=["at once", "in parts"])
 def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LinkRanking:
-    monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", request.param)
+    monkeypatch.setattr(retrieval, "MAX_COSINES_IN_MEMORY", request.param)
     return rank_links(ROWS, COLUMNS, TRAIN, TEST)
 
 
@@ -168,7 +170,7 @@ def test_ranks_equal_sorting_each_row(ranking: LinkRanking) -> None:
     scores = scores_without_training_columns()
     expected = [1 + (scores[row] > scores[row, column]).sum() for row, column in TEST.tolist()]
     assert ranking.pair_ranks.tolist() == expected
-    assert ranking.recall(7).mean() == np.mean(np.array(expected) <= 7)
+    assert ranking.pair_hits_at(7).mean() == np.mean(np.array(expected) <= 7)
 
 
 def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
@@ -176,7 +178,7 @@ def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
     truth = np.zeros((20, 30))
     truth[TEST[:, 0], TEST[:, 1]] = 1
     expected = ndcg_score(truth[chosen], scores_without_training_columns()[chosen], k=10)
-    assert ranking.ndcg(10).mean() == pytest.approx(expected)
+    assert ranking.pair_ndcg_at(10).mean() == pytest.approx(expected)
 
 
 def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:
@@ -186,14 +188,14 @@ def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:
 def test_coverage_and_popularity(ranking: LinkRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     counts = TRAIN[:, 1].bincount(minlength=30).numpy()
-    assert ranking.coverage(4) == len(np.unique(order)) / 30
+    assert ranking.column_coverage(4) == len(np.unique(order)) / 30
     assert ranking.popularity_ratio(4) == pytest.approx(counts[order].mean() / counts[TRAIN[:, 1]].mean())
 
 
 def test_hubness_equals_the_skewness_of_scipy(ranking: LinkRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
-    assert ranking.hubness(4) == pytest.approx(stats.skew(np.bincount(order.ravel(), minlength=30)))
-    assert ranking.hubness(30) == 0
+    assert ranking.column_hubness(4) == pytest.approx(stats.skew(np.bincount(order.ravel(), minlength=30)))
+    assert ranking.column_hubness(30) == 0
 
 
 def test_a_ranking_by_popularity_has_a_large_popularity_ratio() -> None:

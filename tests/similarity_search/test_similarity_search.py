@@ -23,7 +23,7 @@ import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
-from contraport.metrics.clustering import kmeans_clusters
+from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
 from contraport.similarity_search.page import NO_PICTURES
 
@@ -231,7 +231,7 @@ def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPat
     features = some(400, width=3)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
     sample = np.linspace(0, 399, 40).round().astype(int)
-    numbers, of = kmeans_clusters(torch.from_numpy(features[sample]), 5), unit[sample]
+    numbers, of = assign_kmeans_clusters(torch.from_numpy(features[sample]), 5), unit[sample]
     for _ in range(100):
         centres = np.stack([of[numbers == number].mean(axis=0) for number in range(5)])
         of, before = unit, numbers
@@ -254,7 +254,10 @@ def test_typical_items_and_pictures_are_members_of_their_cluster(
     features = np.concatenate([wide, narrow]).astype(np.float32)
     given = Features(features, np.arange(28), np.full(28, "train"), labels=labels, class_names=names)
     setting(
-        monkeypatch, cluster, MAX_SECTION_CARDS=3, kmeans_clusters=lambda z, k: np.minimum(np.arange(28) // 8, k - 1)
+        monkeypatch,
+        cluster,
+        MAX_SECTION_CARDS=3,
+        assign_kmeans_clusters=lambda z, k: np.minimum(np.arange(28) // 8, k - 1),
     )
     out, page = tmp_path / "clusters.csv", tmp_path / "clusters.html"
     cluster(given, k=1, out=out, page=page)

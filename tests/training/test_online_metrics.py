@@ -49,7 +49,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("recipe", [{}, {"recipe": "moco", "queue_size": 80}], ids=["simclr", "moco"])
 def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe, monkeypatch) -> None:
-    monkeypatch.setattr(tuning, "EPOCHS", 1)
+    monkeypatch.setattr(tuning, "MIN_EPOCHS", 1)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
     torch.manual_seed(7)
     without = train(tmp_path / "without", **recipe)

@@ -55,7 +55,7 @@ from contraport.evaluation.notes import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
 from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
 from contraport.metrics.eval_context import EvalContext
-from contraport.metrics.registry import BASELINES
+from contraport.metrics.registry import BASELINE_TITLES
 from contraport.options import to_config_value
 from contraport.training.components import Components, build_components
 from contraport.training.config import Settings
@@ -399,7 +399,7 @@ def _collect_reference_metrics(grid: Grid, results: JobAndResultByCell) -> dict[
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.encoder_options_by_reference_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
-        for key, name in BASELINES.items():
+        for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
                 continue  # the same raw inputs as the baseline's
             for column in grid.columns:

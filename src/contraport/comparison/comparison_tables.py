@@ -275,7 +275,7 @@ def _format_means_and_difference_tables(comparison: Comparison) -> list[str]:
     """Return Markdown texts: a table of means for each metric, and a table of differences for the first metric."""
     parts = []
     for metric in comparison.metrics:
-        unit = "%" if metric.in_percent else metric.unit
+        unit = "%" if metric.is_shown_in_percent else metric.unit
         better = "" if metric.better_direction == "neither" else f" ({metric.better_direction} is better)"
         parts.append(
             f"{metric.title}, {unit}{better}: mean over seeds ± half of its 95 % interval; ▲ ▼: significantly above or "
@@ -310,7 +310,7 @@ def _summarize_column(comparison: Comparison, column: str) -> str:
     if not entries:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     best, title = _find_best_entry(metric, entries), lower_first_letter(metric.title)
-    value = f"{format_mean_with_interval(metric, best)}{'%' if metric.in_percent else ''}"
+    value = f"{format_mean_with_interval(metric, best)}{'%' if metric.is_shown_in_percent else ''}"
     if best.interval is None:
         reason = f"all {best.num_seeds} seeds agree exactly" if best.num_seeds > 1 else "there is one seed"
         value = f"{value} without an interval, as {reason}"
@@ -363,7 +363,7 @@ def _describe_references_as_good_as_best(
     if metric.better_direction == "neither":
         return []
     best, sign = _find_best_entry(metric, entries).mean or 0.0, -1 if metric.better_direction == "lower" else 1
-    unit = "%" if metric.in_percent else ""
+    unit = "%" if metric.is_shown_in_percent else ""
     names = []
     for name, by_column in comparison.reference_metrics.items():
         value = by_column.get(column, {}).get(metric.key)

@@ -39,7 +39,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
     over = 0.15 * max(head.count("\n") for head in heads)
     figure = create_figure(0.6 + max(1.0, wide) + 2.6 * across, down * (0.9 + over + high * len(rows)))
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
-    scale = 100 if metric.in_percent else 1
+    scale = 100 if metric.is_shown_in_percent else 1
     for number, panel in enumerate(axes.flat):
         if number >= len(comparison.columns):
             panel.set_visible(False)

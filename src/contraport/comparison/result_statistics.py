@@ -307,7 +307,9 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
         judge = partial(
-            classify_claim_outcome, requires_all=claim.requires_all, negligible=NEGLIGIBLE_GAIN * metric.in_percent
+            classify_claim_outcome,
+            requires_all=claim.requires_all,
+            negligible=NEGLIGIBLE_GAIN * metric.is_shown_in_percent,
         )
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:

@@ -18,7 +18,14 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 from scipy.stats import t as student
 
-from contraport.metrics.intervals import LEVEL, Difference, Interval, MetricResult, bonferroni_level, bootstrap_interval
+from contraport.metrics.intervals import (
+    CONFIDENCE_LEVEL,
+    Difference,
+    Interval,
+    MetricResult,
+    bonferroni_confidence_level,
+    bootstrap_interval,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -99,7 +106,7 @@ def mean_interval_over_seeds(
         return None if items is None else bootstrap_interval(MetricResult(items[0]))
     if estimate.variance == 0:
         return None
-    half = float(student.ppf((1 + LEVEL) / 2, estimate.dof)) * (estimate.variance / len(values)) ** 0.5
+    half = float(student.ppf((1 + CONFIDENCE_LEVEL) / 2, estimate.dof)) * (estimate.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
 
@@ -152,7 +159,7 @@ class PairedDifference:
             return None
         squares = sum(one.variance**2 / one.dof for one in components)
         dof = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
-        half = float(student.ppf((1 + bonferroni_level(comparisons)) / 2, dof)) * total**0.5
+        half = float(student.ppf((1 + bonferroni_confidence_level(comparisons)) / 2, dof)) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 

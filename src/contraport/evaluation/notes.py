@@ -14,9 +14,9 @@ from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
-from contraport.metrics.builtin_metrics import SEVERAL_CLASSES
-from contraport.metrics.intervals import LEVEL, Difference, MetricResult, bootstrap_mean
-from contraport.metrics.registry import BASELINES, INITIAL_ENCODER_BASELINES, choose_headline_metrics
+from contraport.metrics.builtin_metrics import REQUIRES_TWO_CLASSES
+from contraport.metrics.intervals import CONFIDENCE_LEVEL, Difference, MetricResult, bootstrap_mean
+from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
 CLASSES_NAMED = 5
@@ -80,7 +80,7 @@ def build_caveat_notes(
     if isinstance(raw, RawInputEncoder) and raw.side is not None:
         notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
     uses_labels = any(
-        SEVERAL_CLASSES in metric.requirements and metric.group != "clustering"
+        REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering"
         for metric in collect_metrics_from_rows([results])
     )
     train, test = loaded.train, loaded.test
@@ -117,7 +117,7 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     if not unanimous:
         return []
     items = len(next(iter(unanimous.values())).item_values)
-    unseen = 1 - (1 - LEVEL) ** (1 / items)
+    unseen = 1 - (1 - CONFIDENCE_LEVEL) ** (1 / items)
     titles = join_names([metric.title for metric in collect_metrics_from_rows([unanimous])])
     return [
         f"{titles}: all {items:,} test items agree, so the interval has no width. "
@@ -130,7 +130,7 @@ def build_alignment_uniformity_notes(rows: _Rows, differences: Differences = Map
 
     Differences that are not significant are ignored.
     """
-    before = next((row for row in INITIAL_ENCODER_BASELINES if row in rows), None)
+    before = next((row for row in INITIAL_ENCODER_TITLES if row in rows), None)
     metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _ALIGNMENT_UNIFORMITY]
     if before is None or not (worse := _describe_changes(rows, differences, before, metrics, worse=True)):
         return []
@@ -155,7 +155,7 @@ def write_verdict(metric_keys: Iterable[str], differences: Differences, *, test_
 def _write_recommendation(metric_keys: Iterable[str], differences: Differences) -> str | None:
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
-    for row in BASELINES:
+    for row in BASELINE_TITLES:
         known = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}
         gains[row] = {m: gain if m.better_direction == "higher" else -gain for m, gain in known.items()}
     compared = {row: by_metric for row, by_metric in gains.items() if by_metric}
@@ -165,7 +165,7 @@ def _write_recommendation(metric_keys: Iterable[str], differences: Differences) 
         for metric, gain in by_metric.items():
             if gain.high < 0:
                 return (
-                    f"Use {BASELINES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
+                    f"Use {BASELINE_TITLES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
                     f"{metric.format_difference(-gain)}. {_ADVICE_BY_BASELINE[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
@@ -173,12 +173,12 @@ def _write_recommendation(metric_keys: Iterable[str], differences: Differences) 
         simplest = no_better[-1]
         measured = join_names([metric.title_in_sentence for metric in compared[simplest]])
         return (
-            f"Use {BASELINES[simplest]}: on {measured} the trained encoder is not significantly better. "
+            f"Use {BASELINE_TITLES[simplest]}: on {measured} the trained encoder is not significantly better. "
             f"{_ADVICE_BY_BASELINE[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
-        f"than {BASELINES[row]} on {metric.title_in_sentence}, by {metric.format_difference(gain)}"
+        f"than {BASELINE_TITLES[row]} on {metric.title_in_sentence}, by {metric.format_difference(gain)}"
         for row, (metric, gain) in smallest.items()
     ]
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."

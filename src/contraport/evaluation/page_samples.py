@@ -54,10 +54,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
     """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
     test, chosen = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
-    arrays = collect_point_data(test, context.test_x, chosen) | collect_cosines(test, context.test_x)
+    arrays = collect_point_data(test, context.test_features, chosen) | collect_cosines(test, context.test_features)
     arrays |= _compute_item_losses(context, chosen) | _compute_mismatch_scores(context, chosen)
     if probed:
-        arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_x, context.test_y)
+        arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_features, context.test_labels)
     return arrays
 
 
@@ -162,8 +162,8 @@ def collect_misclassified_items(context: EvalContext) -> Arrays:
     `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys` their
     names in the data, if any, and `mistaken_0`, `mistaken_1` and so on the views.
     """
-    probabilities = context.fitted_probe.predict_proba(context.test_x.cpu().numpy())
-    predicted, true = context.fitted_probe.classes_[probabilities.argmax(axis=1)], context.test_y.cpu().numpy()
+    probabilities = context.fitted_probe.predict_proba(context.test_features.cpu().numpy())
+    predicted, true = context.fitted_probe.classes_[probabilities.argmax(axis=1)], context.test_labels.cpu().numpy()
     confidence = np.where(predicted == true, -1.0, probabilities.max(axis=1))
     items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:

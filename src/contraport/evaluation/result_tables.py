@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import collect_metrics_from_rows
-from contraport.metrics.registry import INITIAL_ENCODER_BASELINES
+from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 
 MAX_EPOCHS_SHOWN = 5
 """Maximum number of intermediate models in a table; `evaluation.json` contains all."""
@@ -65,7 +65,7 @@ def tabulate_metrics_with_baselines(result: Mapping[str, Any]) -> list[dict[str,
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
-    rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_BASELINES, "trained")}
+    rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_TITLES, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
     table = tabulate_metrics_across_encoders(columns)
     for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):
@@ -108,7 +108,7 @@ def tabulate_metric_differences(differences: Mapping[str, Mapping[str, float]]) 
         value, low, high = (
             metric.format(differences[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
         )
-        points = " points" * metric.in_percent
+        points = " points" * metric.is_shown_in_percent
         table.append({"metric": metric.title, "difference": value + points, "95% interval": f"{low} to {high}"})
     return table
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from contraport._utils.lazy_imports import lazy_module
 from contraport.metrics.registry import Requirement, register_metric
+from contraport.options import keep_deprecated_module_names
 
 if TYPE_CHECKING:
     from contraport.metrics import clustering, embedding_geometry, fine_tuning, influence, intervals, probes, retrieval
@@ -26,19 +27,22 @@ else:
     probes = lazy_module("contraport.metrics.probes")
     retrieval = lazy_module("contraport.metrics.retrieval")
 
-LABELS = Requirement(
+__getattr__ = keep_deprecated_module_names(__name__, LABELS="REQUIRES_LABELS")
+
+# Requirements: the text is the reason that is printed if the condition fails.
+REQUIRES_LABELS = Requirement(
     lambda context: context.train.labels is not None and context.test.labels is not None, "there are no labels"
 )
-SEVERAL_CLASSES = Requirement(lambda context: context.num_train_classes > 1, "all labels are of one class")
-NUMBERS = Requirement(
+REQUIRES_TWO_CLASSES = Requirement(lambda context: context.num_train_classes > 1, "all labels are of one class")
+REQUIRES_REGRESSION_TARGETS = Requirement(
     lambda context: context.train.regression_targets is not None and context.test.regression_targets is not None,
     "there are no numbers to predict",
     is_rarely_met=True,
 )
-VARYING_NUMBERS = Requirement(
+REQUIRES_VARYING_TARGETS = Requirement(
     lambda context: len(context.regression_targets[1].unique()) > 1, "all test items have the same number"
 )
-DOMAINS = Requirement(
+REQUIRES_TWO_DOMAINS = Requirement(
     lambda context: (
         context.train.domains is not None
         and context.test.domains is not None
@@ -47,79 +51,101 @@ DOMAINS = Requirement(
     "there are fewer than two domains",
     is_rarely_met=True,
 )
-SHARED_DOMAINS = Requirement(
+REQUIRES_SHARED_DOMAINS = Requirement(
     lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
     "training and test items share no domain",
     is_rarely_met=True,
 )
-CLASSES_IN_OTHER_DOMAINS = Requirement(
+REQUIRES_CLASSES_IN_OTHER_DOMAINS = Requirement(
     lambda context: all(
-        len(context.train_y[context.train_domains != domain].unique()) > 1 for domain in context.test_domains.unique()
+        len(context.train_labels[context.train_domains != domain].unique()) > 1
+        for domain in context.test_domains.unique()
     ),
     "domains share fewer than two classes",
     is_rarely_met=True,
 )
-IMAGES = Requirement(
+REQUIRES_IMAGES = Requirement(
     attrgetter("image_channel_counts"), "the items are not images with pixels in [0, 1]", is_rarely_met=True
 )
-GREY_OR_RGB = Requirement(
+REQUIRES_GREY_OR_RGB = Requirement(
     lambda context: context.image_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
 )
-SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
-STORED_AUGMENTATION = Requirement(
+REQUIRES_SHARED_ENCODER = Requirement(attrgetter("has_shared_encoder"), "each view has its own encoder")
+REQUIRES_STORED_AUGMENTATION = Requirement(
     lambda context: context.views.missing_transform_name is None,
     "the augmentation was an object, which the run folder does not store",
     is_rarely_met=True,
 )
-COMPARABLE_VIEWS = Requirement(attrgetter("has_comparable_views"), "the views have embeddings of different sizes")
-INFO_NCE_OBJECTIVE = Requirement(
+REQUIRES_COMPARABLE_VIEWS = Requirement(
+    attrgetter("has_comparable_views"), "the views have embeddings of different sizes"
+)
+REQUIRES_INFO_NCE_OBJECTIVE = Requirement(
     lambda context: context.info_nce_temperature is not None, "the objective is not InfoNCE", is_rarely_met=True
 )
-TEXT_ENCODER = Requirement(
+REQUIRES_TEXT_ENCODER = Requirement(
     attrgetter("supports_zero_shot"), "the run has no text encoder beside another encoder", is_rarely_met=True
 )
-TRAINABLE_WEIGHTS = Requirement(
+REQUIRES_TRAINABLE_WEIGHTS = Requirement(
     lambda context: any(True for _ in context.encoder.parameters()), "there are no weights to train", is_rarely_met=True
 )
-COUPLING = Requirement(attrgetter("is_coupling"), "the items are not pairs between two sets", is_rarely_met=True)
-UNSEEN_TEST_ROWS = Requirement(attrgetter("has_new_rows"), "each row of the test pairs has training pairs", True)
-NO_COUPLING = Requirement(
-    lambda context: not context.is_coupling, "a row of a coupling has several partners; see the group links"
+REQUIRES_LINK_DATA = Requirement(
+    attrgetter("has_link_data"), "the items are not pairs between two sets", is_rarely_met=True
 )
-REPEATED_CLASS = Requirement(lambda context: context.test_y.bincount().max() > 1, "no class has two test items")
-AN_ITEM_PER_CLASS = Requirement(
+REQUIRES_UNSEEN_TEST_ROWS = Requirement(
+    attrgetter("has_unseen_test_rows"), "each row of the test pairs has training pairs", True
+)
+REQUIRES_NO_LINK_DATA = Requirement(
+    lambda context: not context.has_link_data, "a row of a coupling has several partners; see the group links"
+)
+REQUIRES_CLASS_WITH_TWO_TEST_ITEMS = Requirement(
+    lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"
+)
+REQUIRES_TEST_ITEM_PER_CLASS = Requirement(
     lambda context: len(context.test) >= context.num_train_classes, "there are fewer test items than classes"
 )
-MORE_THAN_10_ITEMS = Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer")
-
-share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
-accuracy_metric = partial(share_metric, group="accuracy", requires=(LABELS, SEVERAL_CLASSES))
-few_label_metric = partial(share_metric, group="few-labels", requires=(LABELS, SEVERAL_CLASSES), default=False)
-retrieval_metric = partial(
-    share_metric, group="retrieval", requires=(NO_COUPLING, COMPARABLE_VIEWS, STORED_AUGMENTATION)
+REQUIRES_MORE_THAN_10_TEST_ITEMS = Requirement(
+    lambda context: len(context.test) > 10, "there are only 10 test items or fewer"
 )
-link_metric = partial(register_metric, group="links", requires=(COUPLING, COMPARABLE_VIEWS))
-geometry_metric = partial(register_metric, group="geometry", pattern="{:.3f}")
-clustering_metric = partial(
+
+# Decorators: `register_metric` with the settings that a group of metrics shares.
+register_share_metric = partial(register_metric, better="higher", unit="share of test items", pattern="{:.1%}")
+register_accuracy_metric = partial(
+    register_share_metric, group="accuracy", requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES)
+)
+register_few_label_metric = partial(
+    register_share_metric, group="few-labels", requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES), default=False
+)
+register_retrieval_metric = partial(
+    register_share_metric,
+    group="retrieval",
+    requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
+)
+register_link_metric = partial(register_metric, group="links", requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS))
+register_geometry_metric = partial(register_metric, group="geometry", pattern="{:.3f}")
+register_clustering_metric = partial(
     register_metric,
     group="clustering",
     better="higher",
     pattern="{:.3f}",
-    requires=(LABELS, SEVERAL_CLASSES, AN_ITEM_PER_CLASS),
+    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TEST_ITEM_PER_CLASS),
 )
 
 
-@accuracy_metric("Linear probe")
-def linear_probe(context: EvalContext) -> ItemValues:
+@register_accuracy_metric("Linear probe")
+def linear_probe_accuracy(context: EvalContext) -> ItemValues:
     """Accuracy of a logistic regression on the features; its penalty is selected on held-out training items."""
-    return probes.probe_correctness(context.fitted_probe, context.test_x, context.test_y)
+    return probes.probe_correctness(context.fitted_probe, context.test_features, context.test_labels)
 
 
-@accuracy_metric("kNN")
-def knn(context: EvalContext) -> ItemValues:
-    """Accuracy of a vote among the nearest training items."""
-    train_x, test_x = (features.to(context.device) for features in (context.train_x, context.test_x))
-    return probes.knn_correctness(train_x, context.train_y, test_x, context.test_y, neighbors=context.neighbors)
+@register_accuracy_metric("kNN")
+def knn_accuracy(context: EvalContext) -> ItemValues:
+    """Accuracy of a weighted vote among the nearest training items."""
+    train_features, test_features = (
+        features.to(context.device) for features in (context.train_features, context.test_features)
+    )
+    return probes.knn_correctness(
+        train_features, context.train_labels, test_features, context.test_labels, neighbors=context.neighbors
+    )
 
 
 @register_metric(
@@ -128,31 +154,42 @@ def knn(context: EvalContext) -> ItemValues:
     better="lower",
     unit="distance of confidence from accuracy",
     pattern="{:.3f}",
-    requires=(LABELS, SEVERAL_CLASSES),
+    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES),
 )
 def rms_calibration_error(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
-    confidences = probes.probe_confidence_and_correctness(context.fitted_probe, context.test_x, context.test_y)
+    confidences = probes.probe_confidence_and_correctness(
+        context.fitted_probe, context.test_features, context.test_labels
+    )
     return intervals.MetricResult(probes.squared_calibration_error_per_item(confidences), intervals.root_bootstrap_mean)
 
 
-@few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
-def few_shot(context: EvalContext, number: int) -> ItemValues:
+@register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
+def few_shot_accuracy(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on k items per class: the mean over 5 random draws."""
-    labels = context.train_y
+    labels = context.train_labels
     draw = partial(probes.sample_per_class, labels, lambda size: number)
-    return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
+    return probes.few_label_accuracy_per_item(
+        context.train_features, labels, context.test_features, context.test_labels, draw
+    )
 
 
-@few_label_metric("Few-percent@{}", numbers=(1, 10))
-def few_percent(context: EvalContext, number: int) -> ItemValues:
+@register_few_label_metric("Few-percent@{}", numbers=(1, 10))
+def few_percent_accuracy(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on k % of each class (at least one item): the mean over 5 random draws."""
-    labels = context.train_y
+    labels = context.train_labels
     draw = partial(probes.sample_per_class, labels, lambda size: round(size * number / 100))
-    return probes.few_label_correctness(context.train_x, labels, context.test_x, context.test_y, draw)
+    return probes.few_label_accuracy_per_item(
+        context.train_features, labels, context.test_features, context.test_labels, draw
+    )
 
 
-@share_metric("Fine-tuning", group="fine-tuning", requires=(LABELS, SEVERAL_CLASSES, TRAINABLE_WEIGHTS), default=False)
+@register_share_metric(
+    "Fine-tuning",
+    group="fine-tuning",
+    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TRAINABLE_WEIGHTS),
+    default=False,
+)
 def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
     """Accuracy after training all weights of a copy of the encoder on the labels, with nothing frozen."""
     return fine_tuning.fine_tuning_correctness(
@@ -166,57 +203,67 @@ def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
     better="higher",
     unit="share of the variance",
     pattern="{:.3f}",
-    requires=(NUMBERS, VARYING_NUMBERS),
+    requires=(REQUIRES_REGRESSION_TARGETS, REQUIRES_VARYING_TARGETS),
 )
-def regression(context: EvalContext) -> MetricResult:
+def regression_r_squared(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
     train, test = context.regression_targets
-    predictions = probes.ridge_predictions_and_targets(context.train_x, train, context.test_x, test)
+    predictions = probes.ridge_predictions_and_targets(context.train_features, train, context.test_features, test)
     return intervals.MetricResult(predictions, probes.bootstrap_r_squared)
 
 
-@share_metric("Domain probe", group="domains", requires=(DOMAINS, SHARED_DOMAINS), better="neither")
-def domain_probe(context: EvalContext) -> ItemValues:
+@register_share_metric(
+    "Domain probe", group="domains", requires=(REQUIRES_TWO_DOMAINS, REQUIRES_SHARED_DOMAINS), better="neither"
+)
+def domain_probe_accuracy(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
-    probe = probes.fit_linear_probe(context.train_x, context.train_domains)
-    return probes.probe_correctness(probe, context.test_x, context.test_domains)
+    probe = probes.fit_linear_probe(context.train_features, context.train_domains)
+    return probes.probe_correctness(probe, context.test_features, context.test_domains)
 
 
-@share_metric("Unseen domain", group="domains", requires=(LABELS, SEVERAL_CLASSES, DOMAINS, CLASSES_IN_OTHER_DOMAINS))
-def unseen_domain(context: EvalContext) -> ItemValues:
+@register_share_metric(
+    "Unseen domain",
+    group="domains",
+    requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TWO_DOMAINS, REQUIRES_CLASSES_IN_OTHER_DOMAINS),
+)
+def unseen_domain_accuracy(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
     return probes.unseen_domain_correctness(
-        (context.train_x, context.train_y, context.train_domains),
-        (context.test_x, context.test_y, context.test_domains),
+        (context.train_features, context.train_labels, context.train_domains),
+        (context.test_features, context.test_labels, context.test_domains),
     )
 
 
-@link_metric("Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50))
+@register_link_metric(
+    "Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50)
+)
 def link_recall(context: EvalContext, number: int) -> ItemValues:
     """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
-    return context.link_ranking.recall(number)
+    return context.link_ranking.pair_hits_at(number)
 
 
-@link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
+@register_link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
 def link_ndcg(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
-    return intervals.MetricResult(context.link_ranking.ndcg(number), intervals.bootstrap_mean_at_most_one)
+    return intervals.MetricResult(context.link_ranking.pair_ndcg_at(number), intervals.bootstrap_mean_at_most_one)
 
 
-@link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
+@register_link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
 def link_coverage(context: EvalContext, number: int) -> float:
     """Share of all columns that are among the k nearest of some row; low if a few columns are near every row."""
-    return context.link_ranking.coverage(number)
+    return context.link_ranking.column_coverage(number)
 
 
-@link_metric("Link hubness@{}", better="lower", unit="skewness", pattern="{:.2f}", numbers=(10,))
+@register_link_metric("Link hubness@{}", better="lower", unit="skewness", pattern="{:.2f}", numbers=(10,))
 def link_hubness(context: EvalContext, number: int) -> float:
     """Skewness of how often a column is among the k nearest of a row; columns with many true partners add to it."""
-    return context.link_ranking.hubness(number)
+    return context.link_ranking.column_hubness(number)
 
 
-@link_metric("Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,))
-def link_popularity(context: EvalContext, number: int) -> float:
+@register_link_metric(
+    "Link popularity@{}", better="neither", unit="relative to true partners", pattern="{:.2f}", numbers=(10,)
+)
+def link_popularity_ratio(context: EvalContext, number: int) -> float:
     """Mean popularity (number of training pairs) of the rows' k nearest columns, divided by that of true partners."""
     return context.link_ranking.popularity_ratio(number)
 
@@ -227,17 +274,17 @@ def link_popularity(context: EvalContext, number: int) -> float:
     better="higher",
     unit="share of test pairs",
     pattern="{:.1%}",
-    requires=(COUPLING, COMPARABLE_VIEWS, UNSEEN_TEST_ROWS),
+    requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_UNSEEN_TEST_ROWS),
     numbers=(10,),
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
     """Recall@k of the links of rows that have no training pair (cold start)."""
     ranking = context.link_ranking
-    return float(ranking.recall(number)[ranking.is_new_row].mean())
+    return float(ranking.pair_hits_at(number)[ranking.is_new_row].mean())
 
 
-@retrieval_metric("Recall@{}", numbers=(1, 5, 10))
-def recall(context: EvalContext, number: int) -> MetricResult:
+@register_retrieval_metric("Recall@{}", numbers=(1, 5, 10))
+def retrieval_recall(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
     return intervals.MetricResult(context.retrieval_ranks <= number, column_names=context.retrieval_directions)
 
@@ -248,19 +295,21 @@ def recall(context: EvalContext, number: int) -> MetricResult:
     better="lower",
     unit="rank",
     pattern="{:.1f}",
-    requires=(NO_COUPLING, COMPARABLE_VIEWS, STORED_AUGMENTATION),
+    requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
-def median_rank(context: EvalContext) -> MetricResult:
+def median_retrieval_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
     return intervals.MetricResult(
         context.retrieval_ranks, intervals.bootstrap_median, column_names=context.retrieval_directions
     )
 
 
-@share_metric("Zero-shot", group="zero-shot", requires=(LABELS, TEXT_ENCODER))
+@register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_ENCODER))
 def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
-    return retrieval.zero_shot_correctness(context.non_text_projections, context.test_y, context.class_text_embeddings)
+    return retrieval.zero_shot_correctness(
+        context.non_text_projections, context.test_labels, context.class_text_embeddings
+    )
 
 
 @register_metric(
@@ -269,9 +318,9 @@ def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     better="higher",
     unit="nats",
     pattern="{:.3f}",
-    requires=(COMPARABLE_VIEWS, STORED_AUGMENTATION, INFO_NCE_OBJECTIVE),
+    requires=(REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION, REQUIRES_INFO_NCE_OBJECTIVE),
 )
-def mutual_information(context: EvalContext) -> ItemValues:
+def mutual_information_bound(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
     return math.log(len(context.test)) + retrieval.log_match_probabilities(
@@ -279,65 +328,78 @@ def mutual_information(context: EvalContext) -> ItemValues:
     )
 
 
-@geometry_metric("Alignment", better="lower", unit="squared distance", requires=(SHARED_ENCODER, STORED_AUGMENTATION))
+@register_geometry_metric(
+    "Alignment",
+    better="lower",
+    unit="squared distance",
+    requires=(REQUIRES_SHARED_ENCODER, REQUIRES_STORED_AUGMENTATION),
+)
 def alignment(context: EvalContext) -> ItemValues:
     """Mean squared distance between two random views of an item on the unit sphere."""
     return embedding_geometry.squared_view_distances(*context.random_view_features)
 
 
-@geometry_metric("Uniformity", better="lower", unit="logarithm")
+@register_geometry_metric("Uniformity", better="lower", unit="logarithm")
 def uniformity(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
-    return influence.uniformity_influence(context.test_x)
+    return influence.uniformity_influence(context.test_features)
 
 
-@geometry_metric("Tolerance", better="neither", unit="cosine", requires=(LABELS, REPEATED_CLASS))
+@register_geometry_metric(
+    "Tolerance", better="neither", unit="cosine", requires=(REQUIRES_LABELS, REQUIRES_CLASS_WITH_TWO_TEST_ITEMS)
+)
 def tolerance(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
-    return influence.tolerance_influence(context.test_x, context.test_y)
+    return influence.tolerance_influence(context.test_features, context.test_labels)
 
 
-@geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
+@register_geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
 def effective_rank(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
-    return influence.effective_rank_influence(context.test_x)
+    return influence.effective_rank_influence(context.test_features)
 
 
-@geometry_metric("Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(MORE_THAN_10_ITEMS,))
+@register_geometry_metric(
+    "Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(REQUIRES_MORE_THAN_10_TEST_ITEMS,)
+)
 def hubness(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
-    return influence.hubness_influence(context.test_x)
+    return influence.hubness_influence(context.test_features)
 
 
-@clustering_metric("NMI", unit="share of information")
-def nmi(context: EvalContext) -> MetricResult:
+@register_clustering_metric("NMI", unit="share of information")
+def kmeans_nmi(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
-    values = clustering.nmi_influence(context.test_y, context.test_clusters)
+    values = clustering.nmi_influence(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_mean_in_unit_interval)
 
 
-@clustering_metric("ARI", unit="share of pairs above chance")
-def ari(context: EvalContext) -> MetricResult:
+@register_clustering_metric("ARI", unit="share of pairs above chance")
+def kmeans_ari(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
-    values = clustering.ari_influence(context.test_y, context.test_clusters)
+    values = clustering.ari_influence(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_mean_at_most_one)
 
 
-def _register_robustness(kind: str, title: str, images: str, *requires: Requirement) -> None:
-    """Register the accuracy of the linear probe on corrupted test images."""
+def _register_corruption_metric(kind: str, title: str, images: str, *requirements: Requirement) -> None:
+    """Register a metric: the accuracy of the linear probe on test images with a kind of corruption, such as noise."""
 
     def accuracy(context: EvalContext, number: int) -> ItemValues:
-        return probes.probe_correctness(context.fitted_probe, context.corrupted_features(kind, number), context.test_y)
+        return probes.probe_correctness(
+            context.fitted_probe, context.corrupted_features(kind, number), context.test_labels
+        )
 
     accuracy.__doc__ = f"Accuracy of the linear probe on {images}, with severity 1 to 5."
-    all_requirements = (LABELS, SEVERAL_CLASSES, IMAGES, *requires)
+    all_requirements = (REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_IMAGES, *requirements)
     numbers = (1, 2, 3, 4, 5)
-    share_metric(title, group="robustness", numbers=numbers, requires=all_requirements, default=False)(accuracy)
+    register_share_metric(title, group="robustness", numbers=numbers, requires=all_requirements, default=False)(
+        accuracy
+    )
 
 
-_register_robustness("noise", "Noise@{}", "test images with Gaussian noise")
-_register_robustness("blur", "Blur@{}", "blurred test images")
-_register_robustness("brightness", "Brightness@{}", "brightened test images")
-_register_robustness("contrast", "Contrast@{}", "test images with reduced contrast")
-_register_robustness("occlusion", "Occlusion@{}", "test images with a grey square at a random position")
-_register_robustness("jpeg", "JPEG@{}", "test images after strong JPEG compression", GREY_OR_RGB)
+_register_corruption_metric("noise", "Noise@{}", "test images with Gaussian noise")
+_register_corruption_metric("blur", "Blur@{}", "blurred test images")
+_register_corruption_metric("brightness", "Brightness@{}", "brightened test images")
+_register_corruption_metric("contrast", "Contrast@{}", "test images with reduced contrast")
+_register_corruption_metric("occlusion", "Occlusion@{}", "test images with a grey square at a random position")
+_register_corruption_metric("jpeg", "JPEG@{}", "test images after strong JPEG compression", REQUIRES_GREY_OR_RGB)

@@ -17,18 +17,18 @@ from contraport.metrics.influence import influence_values
 from contraport.metrics.intervals import ItemValues
 
 
-def kmeans_clusters(z: Tensor, count: int) -> ItemValues:
+def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> ItemValues:
     """Return the k-means cluster of each item, `(n,)`, on the unit sphere.
 
     `z` is `(n, d)` and normalized inside. The best of 5 runs is used.
 
-    >>> kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
+    >>> assign_kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
     [1, 0, 0]
     """
     # A collapsed encoder has fewer distinct points than clusters: no error, as the score shows it.
     with threadpool_limits(1), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         points = F.normalize(z.float(), dim=1).cpu().numpy()
-        return np.asarray(KMeans(count, n_init=5, random_state=0).fit_predict(points))
+        return np.asarray(KMeans(num_clusters, n_init=5, random_state=0).fit_predict(points))
 
 
 def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -70,5 +70,6 @@ def ari_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
 
 
 def _entropy(shares: Tensor) -> Tensor:
+    """Return the entropy in nats of shares that sum to 1."""
     shares = shares[shares > 0]  # the slope of entr is infinite at 0
     return -(shares * shares.log()).sum()

@@ -15,18 +15,18 @@ from contraport.metrics.retrieval import nearest_neighbors
 from contraport.seeding import torch_generator
 
 MAX_SUBSET_ITEMS = 10_000
-"""Maximum number of items for `uniformity` and `hubness`; of more items they use a fixed random subset."""
+"""Maximum number of items for `uniformity` and `hubness`; beyond it they use a fixed random subset of this size."""
 
-HUB_NEIGHBORS = 10
+HUBNESS_NEIGHBORS = 10
 """Default number of nearest neighbors of each item that `hubness` counts."""
 
 TRUSTWORTHINESS_NEIGHBORS = 12
 """Default number of nearest neighbors of each item that `trustworthiness` compares."""
 
-TRUSTWORTHINESS_QUERIES = 2_000
+MAX_TRUSTWORTHINESS_QUERIES = 2_000
 """Maximum number of items whose neighbors `trustworthiness` compares."""
 
-PAIRS_AT_ONCE = 1 << 22
+MAX_PAIRS_IN_MEMORY = 1 << 22
 """Number of pairs that `uniformity` holds in memory at a time: 16 MiB."""
 
 
@@ -68,7 +68,7 @@ def uniformity(z: Tensor) -> float:
     -8.0
     """
     check(z.ndim == 2 and len(z) > 1, f"z: must be (items, features) with at least 2 items, got {tuple(z.shape)}.")
-    return math.log(float(gaussian_potential_per_item(_draw_fixed_subset(F.normalize(z.float(), dim=1))).mean()))
+    return math.log(float(gaussian_potential_per_item(_limit_to_fixed_subset(F.normalize(z.float(), dim=1))).mean()))
 
 
 def gaussian_potential_per_item(z: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def gaussian_potential_per_item(z: Tensor) -> Tensor:
     [1.0, 1.0]
     """
     sums = []
-    for start in range(0, len(z), step := max(1, PAIRS_AT_ONCE // len(z))):
+    for start in range(0, len(z), step := max(1, MAX_PAIRS_IN_MEMORY // len(z))):
         # On the sphere -2 |a - b|^2 = 4 cos(a, b) - 4.
         potentials = (z[start : start + step] @ z.T * 4 - 4).exp()
         potentials.diagonal(start).zero_()  # an item is not paired with itself
@@ -136,15 +136,15 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     >>> tolerance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 1, 0]))
     1.0
     """
-    z, sums, sizes, _ = sum_by_class(z, labels)
+    z, sums, sizes, _ = normalize_and_sum_by_class(z, labels)
     pairs = float((sizes * (sizes - 1)).sum())
     check(pairs > 0, f"labels: some class must have at least 2 items, got {len(labels)} items of as many classes.")
     self_pairs = z.square().sum()  # an item is not paired with itself
     return float((sums.square().sum() - self_pairs) / pairs)
 
 
-def sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sum normalized embeddings by class.
+def normalize_and_sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Normalize embeddings and sum them by class.
 
     Returns the normalized `z` `(n, d)`, the sum of each class `(C, d)`, the class sizes `(C,)` and the class of each
     item from 0 `(n,)`.
@@ -156,7 +156,7 @@ def sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     return z, sums, sizes, codes
 
 
-def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
+def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
     """Return the skewness of how often an item is among the nearest neighbors of others: 0 without hubs.
 
     `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything, which hurts retrieval.
@@ -170,16 +170,17 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
     True
     """
     check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
-    counts = nearest_neighbors(_draw_fixed_subset(z), neighbors).flatten()
+    counts = nearest_neighbors(_limit_to_fixed_subset(z), neighbors).flatten()
     counts = counts.bincount(minlength=min(len(z), MAX_SUBSET_ITEMS)).double()
-    return 0.0 if (counts == counts[0]).all() else float(skewness(counts, torch.ones_like(counts)))
+    return 0.0 if (counts == counts[0]).all() else float(weighted_skewness(counts, torch.ones_like(counts)))
 
 
 def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGHBORS) -> float:
     """Return the trustworthiness of a map `z` of data `x`: how far neighbors in `z` are neighbors in `x`; at most 1.
 
     The penalty of a neighbor on the map is its rank in the data, by Euclidean distance, minus `neighbors`; 0 if that is
-    negative. Beyond `TRUSTWORTHINESS_QUERIES` items, only the neighbors of a fixed random subset of this size count.
+    negative. Beyond `MAX_TRUSTWORTHINESS_QUERIES` items, only the neighbors of a fixed random subset of this size are
+    compared.
 
     Args:
         x: data, (n, d).
@@ -198,9 +199,9 @@ def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGH
     n = len(x)
     check(n > 2 * neighbors, f"z: must have more than {2 * neighbors} items, got {n}.")
     order = torch.randperm(n, generator=torch_generator("metrics.trustworthiness", n))
-    rows = order[:TRUSTWORTHINESS_QUERIES].to(x.device)
+    rows = order[:MAX_TRUSTWORTHINESS_QUERIES].to(x.device)
     excess = 0.0
-    for part in rows.split(max(1, PAIRS_AT_ONCE // n)):
+    for part in rows.split(max(1, MAX_PAIRS_IN_MEMORY // n)):
         within = torch.arange(len(part), device=x.device)
         far, near = torch.cdist(x[part].double(), x.double()), torch.cdist(z[part].double(), z.double())
         far[within, part] = near[within, part] = torch.inf
@@ -210,10 +211,10 @@ def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGH
     return 1 - 2 * excess / (len(rows) * neighbors * (2 * n - 3 * neighbors - 1))
 
 
-def skewness(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the skewness of values `(n,)` with weights `(n,)`.
+def weighted_skewness(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the skewness, a scalar tensor, of values `(n,)` with weights `(n,)`.
 
-    >>> round(float(skewness(torch.tensor([0.0, 0.0, 3.0]), torch.ones(3))), 4)
+    >>> round(float(weighted_skewness(torch.tensor([0.0, 0.0, 3.0]), torch.ones(3))), 4)
     0.7071
     """
     shares = weights / weights.sum()
@@ -221,12 +222,13 @@ def skewness(values: Tensor, weights: Tensor) -> Tensor:
     return (shares @ centered**3) / (shares @ centered**2) ** 1.5
 
 
-def fixed_random_subset(items: int) -> Tensor:
+def fixed_subset_positions(items: int) -> Tensor:
     """Return the positions of a fixed random subset of `MAX_SUBSET_ITEMS` items, or all positions of fewer items."""
     if items <= MAX_SUBSET_ITEMS:
         return torch.arange(items)
     return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_SUBSET_ITEMS]
 
 
-def _draw_fixed_subset(z: Tensor) -> Tensor:
-    return z if len(z) <= MAX_SUBSET_ITEMS else z[fixed_random_subset(len(z)).to(z.device)]
+def _limit_to_fixed_subset(z: Tensor) -> Tensor:
+    """Return the rows of `z` `(n, d)` in the fixed random subset: all of them up to `MAX_SUBSET_ITEMS`."""
+    return z if len(z) <= MAX_SUBSET_ITEMS else z[fixed_subset_positions(len(z)).to(z.device)]

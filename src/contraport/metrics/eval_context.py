@@ -17,23 +17,32 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import corrupt_images
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
 from contraport.encoders import Model
-from contraport.metrics.clustering import kmeans_clusters
+from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import (
-    TEMPLATES,
+    CLASS_PROMPT_TEMPLATES,
     LinkRanking,
-    class_embeddings,
-    class_prompts,
-    first_occurrences,
+    average_text_embeddings_by_class,
+    build_class_prompts,
     ordered_view_pairs,
     rank_links,
     retrieval_ranks,
+    unique_with_first_and_inverse,
 )
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
 
 
-@keep_deprecated_attributes(num_classes="num_train_classes", truncate="truncate_features")
+@keep_deprecated_attributes(
+    num_classes="num_train_classes",
+    truncate="truncate_features",
+    train_x="train_features",
+    test_x="test_features",
+    train_y="train_labels",
+    test_y="test_labels",
+    is_coupling="has_link_data",
+    has_new_rows="has_unseen_test_rows",
+)
 class EvalContext:
     """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
 
@@ -62,7 +71,7 @@ class EvalContext:
         neighbors: int = 20,
         objective: Loss | None = None,
         classes: Sequence[str] | None = None,
-        templates: Sequence[str] = TEMPLATES,
+        templates: Sequence[str] = CLASS_PROMPT_TEMPLATES,
     ) -> None:
         self.encoder: Model | RawInputEncoder = encoder
         self.loader_config = loader_config
@@ -71,7 +80,7 @@ class EvalContext:
         self.test: Dataset = test
         self.name, self.neighbors, self.objective = name, neighbors, objective
         self.class_names, self.templates = classes or test.class_names, tuple(templates)
-        self._full: EvalContext | None = None
+        self._untruncated: EvalContext | None = None
 
     def truncate_features(self, dims: int) -> EvalContext:
         """Return a copy whose representations are cut to their first `dims` coordinates.
@@ -84,14 +93,14 @@ class EvalContext:
             for name, value in self.__dict__.items()
             if not isinstance(getattr(EvalContext, name, None), cached_property)
         }
-        context.encoder, context.name, context._full = self.model.truncate(dims), f"dims {dims}", self
+        context.encoder, context.name, context._untruncated = self.model.truncate(dims), f"dims {dims}", self
         return context
 
-    def _extract_features(self, dataset: Dataset, full: Tensor | None) -> Tensor:
-        """Return the features of a dataset, `(n, F)`, cut from `full`, the untruncated features, if given."""
-        if full is None:
+    def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
+        """Return the features of a dataset, `(n, F)`, cut from its untruncated features, if given."""
+        if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
-        parts = full.split(self.model.representation_sizes, dim=1)
+        parts = untruncated.split(self.model.representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
     @property
@@ -153,39 +162,41 @@ class EvalContext:
         return loss.temperature if loss.is_info_nce and loss.kernel.cost == "cosine" else None
 
     @cached_property
-    def train_y(self) -> Tensor:
+    def train_labels(self) -> Tensor:
         """Class of each training item, `(n,)`; requires labels."""
-        return _require_values(self.train.labels)
+        return _assert_not_none(self.train.labels)
 
     @cached_property
-    def test_y(self) -> Tensor:
+    def test_labels(self) -> Tensor:
         """Class of each test item, `(m,)`; requires labels."""
-        return _require_values(self.test.labels)
+        return _assert_not_none(self.test.labels)
 
     @property
     def train_domains(self) -> Tensor:
         """Domain of each training item, `(n,)`; requires domains."""
-        return _require_values(self.train.domains)
+        return _assert_not_none(self.train.domains)
 
     @property
     def test_domains(self) -> Tensor:
         """Domain of each test item, `(m,)`; requires domains."""
-        return _require_values(self.test.domains)
+        return _assert_not_none(self.test.domains)
 
     @property
     def regression_targets(self) -> tuple[Tensor, Tensor]:
         """Regression targets of the training items `(n,)` and of the test items `(m,)`; requires such targets."""
-        return _require_values(self.train.regression_targets), _require_values(self.test.regression_targets)
+        return _assert_not_none(self.train.regression_targets), _assert_not_none(self.test.regression_targets)
 
     @cached_property
-    def train_x(self) -> Tensor:
+    def train_features(self) -> Tensor:
         """Features of the training items, `(n, F)` on the CPU."""
-        return self._extract_features(self.train, None if self._full is None else self._full.train_x)
+        return self._extract_features(
+            self.train, None if self._untruncated is None else self._untruncated.train_features
+        )
 
     @cached_property
-    def test_x(self) -> Tensor:
+    def test_features(self) -> Tensor:
         """Features of the test items, `(m, F)` on the CPU."""
-        return self._extract_features(self.test, None if self._full is None else self._full.test_x)
+        return self._extract_features(self.test, None if self._untruncated is None else self._untruncated.test_features)
 
     @cached_property
     def random_view_features(self) -> tuple[Tensor, Tensor]:
@@ -200,6 +211,7 @@ class EvalContext:
         return first, second
 
     def _embed_views(self, items: Dataset, **settings: bool) -> tuple[Tensor, ...]:
+        """Embed all views of the data, or two augmentations, each `(n, d)`; `settings` are those of `embed_views`."""
         return embed_views(self.encoder, items, self.views, self.loader_config, self.name, **settings)
 
     @cached_property
@@ -227,37 +239,37 @@ class EvalContext:
         )
 
     @property
-    def is_coupling(self) -> bool:
-        """True if the items are pairs of a coupling: links between two sets, such as users and products."""
+    def has_link_data(self) -> bool:
+        """True if each item is a link between two sets of entities (a coupling), such as users and products."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
-    def has_new_rows(self) -> bool:
-        """True if the row of a test pair of a coupling has no training pair."""
-        train, test = (_require_values(part.entity_ids)[:, 0] for part in (self.train, self.test))
+    def has_unseen_test_rows(self) -> bool:
+        """True if the row of some test pair of a coupling has no training pair."""
+        train, test = (_assert_not_none(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
         """Ranking of all columns of a coupling that are in a pair, for each row of the test pairs."""
-        splits = [_require_values(part.entity_ids) for part in (self.train, self.test)]
+        splits = [_assert_not_none(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
-        rows, used_columns = self._embed_coupling_side(0), self._embed_coupling_side(1)[used]
+        rows, used_columns = self._embed_linked_entities(0), self._embed_linked_entities(1)[used]
         return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
 
-    def _embed_coupling_side(self, view: int) -> Tensor:
+    def _embed_linked_entities(self, view: int) -> Tensor:
         """Embed the rows (view 0) or columns (view 1) of a coupling that are in a pair, `(ids, d)`; others are zeros.
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """
-        train_ids, test_ids = (_require_values(part.entity_ids)[:, view] for part in (self.train, self.test))
+        train_ids, test_ids = (_assert_not_none(part.entity_ids)[:, view] for part in (self.train, self.test))
         new = (~torch.isin(test_ids, train_ids)).nonzero()[:, 0]
         project = not self.has_shared_encoder
         size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
-                first = pairs[first_occurrences(ids[pairs])[0]]
+                first = pairs[unique_with_first_and_inverse(ids[pairs])[0]]
                 embedded = self._embed_views(dataset.subset(first), project=project, unaugmented=True)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded
@@ -274,22 +286,23 @@ class EvalContext:
         """Mean projection of the texts of each class, `(classes, d)`."""
         assert self.class_names is not None
         view = next(view for view, shape in enumerate(self.model.shapes) if is_text_shape(shape))
-        texts = from_arrays(class_prompts(self.class_names, self.templates), name="class names")
-        return class_embeddings(self._project_view(view, texts), len(self.templates))
+        texts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")
+        return average_text_embeddings_by_class(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
+        """Return the projections of items of one view by the encoder of view `view`, `(n, d)`."""
         encoder = self.model.select_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
     @cached_property
     def fitted_probe(self) -> Pipeline:
         """Linear probe, fitted on the features of the training items."""
-        return fit_linear_probe(self.train_x, self.train_y)
+        return fit_linear_probe(self.train_features, self.train_labels)
 
     @cached_property
     def test_clusters(self) -> np.ndarray[Any, Any]:
         """k-means cluster of each test item, `(m,)`, with as many clusters as classes."""
-        return kmeans_clusters(self.test_x, self.num_train_classes)
+        return assign_kmeans_clusters(self.test_features, self.num_train_classes)
 
     def corrupted_features(self, kind: str, severity: int) -> Tensor:
         """Return the features of the corrupted test items, `(m, F)`; the corruptions are the same for every encoder."""
@@ -302,6 +315,7 @@ class EvalContext:
             return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
 
 
-def _require_values(values: Tensor | None) -> Tensor:
-    assert values is not None  # the requirements of a metric are checked before
+def _assert_not_none(values: Tensor | None) -> Tensor:
+    """Return values that are not None, since a requirement of the metric was checked before."""
+    assert values is not None
     return values

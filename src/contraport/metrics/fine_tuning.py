@@ -16,12 +16,17 @@ from contraport.embedding import LoaderConfig, extract_features, fixed_seed
 from contraport.encoders import Model
 from contraport.training.loop import Callback, Loop
 
-EPOCHS = 10
+MIN_EPOCHS = 10
+"""Minimum number of epochs."""
+
 MIN_STEPS = 200
 """Minimum number of optimizer steps: small data get more epochs."""
 
-BATCH_SIZE = 128
-LR = 1e-3
+MAX_BATCH_SIZE = 128
+"""Maximum number of items in a batch; fewer training items make one batch."""
+
+PEAK_LEARNING_RATE = 1e-3
+"""Learning rate of the first step; it falls to zero along a cosine."""
 
 
 class ClassificationModel(nn.Module):
@@ -55,8 +60,8 @@ class _CrossEntropyStep(nn.Module):
         """Called by the training loop after each optimizer step; does nothing."""
 
 
-class _EpochProgress(Callback):
-    """Progress bar of the epochs."""
+class _EpochProgressBar(Callback):
+    """Callback that advances a progress bar with each epoch of fine-tuning."""
 
     def __init__(self, loader_config: LoaderConfig, name: str, epochs: int) -> None:
         self._epochs = iter(loader_config.bars.track(range(epochs), f"{name}: epochs of fine-tuning", epochs))
@@ -91,12 +96,12 @@ def fine_tuning_correctness(
             ClassificationModel(copy.deepcopy(encoder), int(train.labels.max()) + 1).to(loader_config.device).train()
         )
         model.requires_grad_(True)
-        size = min(BATCH_SIZE, len(train))
+        size = min(MAX_BATCH_SIZE, len(train))
         batches = build_loader(
             train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True
         )
-        optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-        epochs = max(EPOCHS, math.ceil(MIN_STEPS / len(batches)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE)
+        epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
         Loop(
             _CrossEntropyStep(model, views),
@@ -105,7 +110,7 @@ def fine_tuning_correctness(
             schedule,
             epochs=epochs,
             device=loader_config.device,
-            callbacks=[_EpochProgress(loader_config, name, epochs)],
+            callbacks=[_EpochProgressBar(loader_config, name, epochs)],
         ).run()
     logits = extract_features(model, test, views, loader_config, f"{name}, fine-tuned")
     return (logits.argmax(dim=1) == test.labels).numpy()

@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.metrics.embedding_geometry import (
-    HUB_NEIGHBORS,
+    HUBNESS_NEIGHBORS,
     effective_rank,
-    fixed_random_subset,
+    fixed_subset_positions,
     gaussian_potential_per_item,
     hubness,
-    skewness,
-    sum_by_class,
+    normalize_and_sum_by_class,
     tolerance,
     uniformity,
+    weighted_skewness,
 )
 from contraport.metrics.intervals import ItemValues
 from contraport.metrics.retrieval import nearest_neighbors
@@ -63,7 +63,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     >>> bool(abs(uniformity_influence(z).mean() - uniformity(z)) < 1e-6)
     True
     """
-    subset, value = fixed_random_subset(len(z)), uniformity(z)
+    subset, value = fixed_subset_positions(len(z)), uniformity(z)
     potentials = gaussian_potential_per_item(F.normalize(z.float(), dim=1)[subset.to(z.device)])
     slopes = torch.zeros(len(z), dtype=torch.float64)
     mean = float(potentials.mean())
@@ -75,7 +75,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
 def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
     """Return the influence of each item on the tolerance, `(n,)`."""
     value = tolerance(z, labels)
-    z, sums, sizes, codes = (part.cpu() for part in sum_by_class(z, labels))
+    z, sums, sizes, codes = (part.cpu() for part in normalize_and_sum_by_class(z, labels))
     cosine_sums = (z * sums[codes]).sum(dim=1) - z.square().sum(dim=1)  # with the other items of its class
     others = sizes[codes] - 1
     return shift_mean_to(value, 2 * (cosine_sums - value * others) / others.mean())
@@ -104,12 +104,12 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
 
 def hubness_influence(z: Tensor) -> ItemValues:
     """Return the influence of each item on the hubness, `(n,)`."""
-    subset, value = fixed_random_subset(len(z)), hubness(z)
-    nearest = nearest_neighbors(z[subset.to(z.device)], HUB_NEIGHBORS).cpu()
+    subset, value = fixed_subset_positions(len(z)), hubness(z)
+    nearest = nearest_neighbors(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
 
     def weighted_hubness(weights: Tensor) -> Tensor:
-        votes = weights.repeat_interleave(HUB_NEIGHBORS)
-        return skewness(weights.new_zeros(len(subset)).index_add(0, nearest.flatten(), votes), weights)
+        votes = weights.repeat_interleave(HUBNESS_NEIGHBORS)
+        return weighted_skewness(weights.new_zeros(len(subset)).index_add(0, nearest.flatten(), votes), weights)
 
     inside = influence_values(value, weighted_hubness, len(subset))
     slopes = torch.zeros(len(z), dtype=torch.float64)

@@ -17,13 +17,14 @@ import numpy as np
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
-LEVEL = 0.95
-"""Confidence level of the intervals."""
+CONFIDENCE_LEVEL = 0.95
+"""Default confidence level of the intervals."""
 
-RESAMPLES = 1_000
-"""Number of bootstrap resamples."""
+NUM_RESAMPLES = 1_000
+"""Default number of bootstrap resamples."""
 
-_COUNTS_AT_ONCE = 1 << 22
+_MAX_COUNTS_IN_MEMORY = 1 << 22
+"""Maximum number of bootstrap counts (resamples times items) held at a time: 32 MiB."""
 
 ItemValues = np.ndarray[Any, Any]
 """Values of a metric per test item."""
@@ -31,16 +32,16 @@ ItemValues = np.ndarray[Any, Any]
 Statistic = Callable[[ItemValues, ItemValues], ItemValues]
 """Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
 
-K = TypeVar("K", bound=Hashable)
+MetricName = TypeVar("MetricName", bound=Hashable)
 
 
-def bonferroni_level(comparisons: int) -> float:
+def bonferroni_confidence_level(comparisons: int) -> float:
     """Return the confidence level that each of several intervals needs for all to hold at once (Bonferroni).
 
-    >>> bonferroni_level(1), round(bonferroni_level(10), 4)
+    >>> bonferroni_confidence_level(1), round(bonferroni_confidence_level(10), 4)
     (0.95, 0.995)
     """
-    return 1 - (1 - LEVEL) / comparisons
+    return 1 - (1 - CONFIDENCE_LEVEL) / comparisons
 
 
 def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
@@ -94,10 +95,11 @@ def bootstrap_median(items: ItemValues, counts: ItemValues) -> ItemValues:
     [2.0, 4.0]
     """
     columns = items.reshape(len(items), -1).T
-    return np.asarray(np.mean([_compute_column_medians(column, counts) for column in columns], axis=0))
+    return np.asarray(np.mean([_bootstrap_median_of_column(column, counts) for column in columns], axis=0))
 
 
-def _compute_column_medians(items: ItemValues, counts: ItemValues) -> ItemValues:
+def _bootstrap_median_of_column(items: ItemValues, counts: ItemValues) -> ItemValues:
+    """Return the median of item values `(n,)` on each bootstrap resample, `(b,)`."""
     order = items.argsort(kind="stable")
     values, cumulative = items[order], counts[:, order].cumsum(axis=1)
     half = cumulative[:, -1:] / 2
@@ -168,8 +170,8 @@ class Difference(NamedTuple):
 
 
 def draw_bootstrap_values(
-    results: Mapping[K, MetricResult], *, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[K, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    results: Mapping[MetricName, MetricResult], *, resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> dict[MetricName, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return each metric's values on bootstrap resamples of the items, `(resamples,)`; all metrics share the resamples.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
@@ -182,8 +184,8 @@ def draw_bootstrap_values(
     if not sizes:
         return {}
     items, random = sizes.pop(), numpy_generator("bootstrap.items", seed)
-    step = max(1, _COUNTS_AT_ONCE // items)  # bounds memory to `_COUNTS_AT_ONCE` counts
-    chunks: dict[K, list[ItemValues]] = {key: [] for key in results}
+    step = max(1, _MAX_COUNTS_IN_MEMORY // items)
+    chunks: dict[MetricName, list[ItemValues]] = {key: [] for key in results}
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
         # One bincount for all rows: row r uses the codes r * items to (r + 1) * items.
@@ -194,14 +196,14 @@ def draw_bootstrap_values(
     return {key: np.concatenate(values) for key, values in chunks.items()}
 
 
-def percentile_interval(draws: ItemValues, level: float = LEVEL) -> Interval:
+def percentile_interval(draws: ItemValues, level: float = CONFIDENCE_LEVEL) -> Interval:
     """Return the percentile interval of bootstrap draws at a confidence level, ignoring draws that are not finite."""
     low, high = np.quantile(draws[np.isfinite(draws)], [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 
 def bootstrap_interval(
-    result: MetricResult, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    result: MetricResult, *, level: float = CONFIDENCE_LEVEL, resamples: int = NUM_RESAMPLES, seed: int = 0
 ) -> Interval:
     """Return the percentile bootstrap confidence interval of a metric over its test items.
 
@@ -240,6 +242,6 @@ def paired_bootstrap_difference(
     if comparisons > 1:
         middle = float(np.median(draws[np.isfinite(draws)]))
         quantile = NormalDist().inv_cdf
-        stretch = quantile((1 + bonferroni_level(comparisons)) / 2) / quantile((1 + LEVEL) / 2)
+        stretch = quantile((1 + bonferroni_confidence_level(comparisons)) / 2) / quantile((1 + CONFIDENCE_LEVEL) / 2)
         low, high = middle - stretch * (middle - low), middle + stretch * (high - middle)
     return Difference(first[0] - second[0], low, high)

@@ -22,28 +22,32 @@ from contraport.errors import UsageError, check, check_all_values, check_positiv
 from contraport.metrics.influence import influence_values
 from contraport.seeding import numpy_generator, torch_generator
 
-PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+CANDIDATE_PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Candidate penalties of a linear probe, strongest first."""
 
 MAX_PENALTY_SELECTION_ITEMS = 5_000
 """Maximum number of training items used to select the penalty."""
 
-FEW_LABEL_DRAWS = 5
-"""Number of random draws of few labeled items."""
+NUM_FEW_LABEL_DRAWS = 5
+"""Number of random draws of few labeled items, over which their accuracy is averaged."""
 
-_BINS = 15
+_NUM_CALIBRATION_BINS = 15
+"""Number of confidence bins, of equal width, of the calibration error."""
 
-QUERIES_AT_ONCE = 1_024
+MAX_QUERIES_IN_MEMORY = 1_024
 """Number of test items whose votes `knn` holds in memory at a time."""
 
-MAX_EXACT_PRODUCTS = 10**9
+MAX_EXACT_KNN_PAIRS = 10**9
 """Maximum number of test items times training items for which `knn` finds exact neighbors; beyond it, by cells."""
 
-CELL_RECALL = 0.99
-"""Share of the nearest training items that a search by cells is to find."""
+MIN_KNN_RECALL = 0.99
+"""Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
-RECALL_ITEMS, RECALL_TOLERANCE = 1_000, 1e-6
-"""Number of test items on which the recall of neighbors is measured, and difference of cosines that counts as a tie."""
+KNN_RECALL_ITEMS = 1_000
+"""Number of test items on which the recall of approximate neighbors is measured."""
+
+RECALL_TOLERANCE = 1e-6
+"""Difference of two cosines that counts as a tie in this recall."""
 
 log = logging.getLogger("contraport.metrics")
 
@@ -59,7 +63,8 @@ def linear_probe(
     Features are `(n, F)`, labels `(n,)` integers. The fit is deterministic: L-BFGS from zero, stopped at a gradient of
     1e-3 (a tighter stop takes several times as long and moved the accuracy on Fashion-MNIST by less than half a point).
     A test label that is not among the training labels counts as an error. `penalty` multiplies the squared weights and
-    is added to the mean loss per item; default: the best of `PENALTIES` on held-out training items (`select_penalty`).
+    is added to the mean loss per item; default: the best of `CANDIDATE_PENALTIES` on held-out training items
+    (`select_penalty`).
 
     Raises:
         UsageError: shapes disagree, a feature is not finite, or all training labels are equal.
@@ -68,7 +73,7 @@ def linear_probe(
     >>> linear_probe(x, torch.tensor([0, 0, 1, 1]), x + 0.5, torch.tensor([0, 0, 1, 0]))
     0.75
     """
-    _check_shapes(train_x, train_y, test_x, test_y)
+    _check_features_and_labels(train_x, train_y, test_x, test_y)
     return float(probe_correctness(fit_linear_probe(train_x, train_y, penalty=penalty), test_x, test_y).mean())
 
 
@@ -91,7 +96,7 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
 
 
 def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
-    """Select the penalty of `PENALTIES` whose probe is best on a held-out fifth of each class; ties: the strongest.
+    """Select the candidate penalty whose probe is best on a held-out fifth of each class; ties: the strongest.
 
     Beyond `MAX_PENALTY_SELECTION_ITEMS` items a fixed random choice of this size is used. Held-out items of classes
     that the probe was not trained on are ignored. If none are left, or one class only, the penalty is 1/n for n items,
@@ -113,9 +118,9 @@ def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
                 fit_linear_probe(x[train], y[train], penalty=penalty), x[validation], y[validation]
             ).mean()
         )
-        for penalty in PENALTIES
+        for penalty in CANDIDATE_PENALTIES
     }
-    return max(PENALTIES, key=accuracies.__getitem__)
+    return max(CANDIDATE_PENALTIES, key=accuracies.__getitem__)
 
 
 def probe_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> ItemCorrectness:
@@ -135,17 +140,21 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
     return torch.bincount(test_y.cpu() * classes + predicted, minlength=classes**2).reshape(classes, classes).numpy()
 
 
-def few_label_correctness(
-    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
+def few_label_accuracy_per_item(
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+    draw_positions: Callable[[np.random.Generator], Tensor],
 ) -> np.ndarray[Any, Any]:
     """Return, for each test item, the share of few-label probes that predict its class correctly, `(m,)`.
 
-    `choose` draws the positions of the training items; the mean is over `FEW_LABEL_DRAWS` draws. The penalty is
-    selected on the drawn items alone (`select_penalty`), so that no other label is used.
+    `draw_positions` draws the positions of the training items; the mean is over `NUM_FEW_LABEL_DRAWS` draws. The
+    penalty is selected on the drawn items alone (`select_penalty`), so that no other label is used.
     """
     hits = []
-    for seed in range(FEW_LABEL_DRAWS):
-        few = choose(numpy_generator("metrics.few_labels", seed))
+    for seed in range(NUM_FEW_LABEL_DRAWS):
+        few = draw_positions(numpy_generator("metrics.few_labels", seed))
         hits.append(probe_correctness(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
 
@@ -186,10 +195,10 @@ def squared_calibration_error_per_item(confidences: np.ndarray[Any, Any]) -> np.
     0.135
     """
     confidence, correct = torch.from_numpy(np.asarray(confidences, dtype=np.float64)).T
-    bins = (confidence * _BINS).long().clamp_max(_BINS - 1)
+    bins = (confidence * _NUM_CALIBRATION_BINS).long().clamp_max(_NUM_CALIBRATION_BINS - 1)
 
     def bin_sums(values: Tensor) -> Tensor:
-        return values.new_zeros(_BINS).index_add(0, bins, values)
+        return values.new_zeros(_NUM_CALIBRATION_BINS).index_add(0, bins, values)
 
     def squared_error(counts: Tensor) -> Tensor:
         size, self_size = bin_sums(counts), bin_sums(counts.square())
@@ -203,11 +212,11 @@ def squared_calibration_error_per_item(confidences: np.ndarray[Any, Any]) -> np.
     return influence_values(value, squared_error, len(correct))
 
 
-_LabeledItems = tuple[Tensor, Tensor, Tensor]
+_FeaturesLabelsDomains = tuple[Tensor, Tensor, Tensor]
 """Features `(n, F)`, labels `(n,)` and domains `(n,)` of items."""
 
 
-def unseen_domain_correctness(train: _LabeledItems, test: _LabeledItems) -> ItemCorrectness:
+def unseen_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLabelsDomains) -> ItemCorrectness:
     """Return whether a probe trained on all other domains predicts the class of each test item correctly, `(m,)`.
 
     Raises:
@@ -240,9 +249,7 @@ def ridge_predictions_and_targets(
 def bootstrap_r_squared(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return R^2 (coefficient of determination) of predictions and true values `(m, 2)` on each bootstrap resample.
 
-    Resamples are item counts `(b, m)`.
-
-    It is NaN where all counted truths are equal.
+    Resamples are counts of the items, `(b, m)`. R^2 is NaN where all true values of a resample are equal.
 
     >>> bootstrap_r_squared(np.array([[1.0, 1.0], [2.0, 3.0]]), np.ones((1, 2))).tolist()
     [0.5]
@@ -281,16 +288,16 @@ def knn_correctness(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, neighbors: int = 20, temperature: float = 0.07
 ) -> ItemCorrectness:
     """Return whether a k-nearest-neighbor vote predicts the class of each test item correctly, `(m,)`."""
-    _check_shapes(train_x, train_y, test_x, test_y)
+    _check_features_and_labels(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)
     check_enough_neighbors(neighbors, len(train_x))
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     queries, keys = F.normalize(test_x.float(), dim=1), F.normalize(train_x.float(), dim=1)
-    is_large = len(queries) * len(keys) > MAX_EXACT_PRODUCTS and len(queries) > 1
-    found = _find_neighbors_by_cells(queries, keys, neighbors) if is_large else None
+    is_large = len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1
+    found = _find_approximate_neighbors(queries, keys, neighbors) if is_large else None
     hits = []
-    for first in range(0, len(queries), QUERIES_AT_ONCE):
-        part = slice(first, first + QUERIES_AT_ONCE)
+    for first in range(0, len(queries), MAX_QUERIES_IN_MEMORY):
+        part = slice(first, first + MAX_QUERIES_IN_MEMORY)
         block, labels = queries[part], test_y[part]
         if found is None:
             cosines, nearest = find_largest_products(block, keys, neighbors)
@@ -303,19 +310,19 @@ def knn_correctness(
     return torch.cat(hits).cpu().numpy()
 
 
-def _find_neighbors_by_cells(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-    """Return the cosines of most of the nearest keys of each query, and their positions, ``(q, count)`` each.
+def _find_approximate_neighbors(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    """Return the cosines and the positions of most of the nearest keys of each query, ``(q, count)`` each; or None.
 
     A fixed number of compared keys biases the vote by an amount that depends on the data. So it is chosen by the exact
-    neighbors of a sample, and the recall is measured on another one. None if half of the keys were needed.
+    neighbors of a sample, and the recall is measured on another one. None if half of the keys would be compared.
     """
     generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
     search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)
-    items = min(2 * RECALL_ITEMS, len(queries))
+    items = min(2 * KNN_RECALL_ITEMS, len(queries))
     sample = torch.arange(items, device=queries.device) * len(queries) // items
     cosines, exact = find_largest_products(queries[sample], keys, count)
     needed = search.count_rows_before(queries[sample[::2]], exact[::2]).flatten().sort().values
-    compared = max(count, int(needed[math.ceil(CELL_RECALL * len(needed)) - 1]) + 1)
+    compared = max(count, int(needed[math.ceil(MIN_KNN_RECALL * len(needed)) - 1]) + 1)
     if 2 * compared > len(keys):
         return None
     found = search.find_largest_products(queries, count, compared)
@@ -336,7 +343,8 @@ def check_enough_neighbors(neighbors: int, items: int) -> None:
     )
 
 
-def _check_shapes(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> None:
+def _check_features_and_labels(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> None:
+    """Raise `UsageError` if shapes disagree, a feature is not finite, or there are no items."""
     for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
         check(x.ndim == 2, f"{name}_x: must be (items, features), got shape {tuple(x.shape)}.", "shape")
         check(len(x) > 0, f"{name}_x: must have at least one item, got 0.", "empty")

@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.intervals import ItemValues, MetricResult
 
-Better = Literal["higher", "lower", "neither"]
+BetterDirection = Literal["higher", "lower", "neither"]
+"""Direction in which values of a metric are better."""
 
-INITIAL_ENCODER_BASELINES: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
-"""Descriptions of the baselines that are the encoder before training, by row name in `evaluation.json`.
+INITIAL_ENCODER_TITLES: Final = {"given": "the encoder as it was given", "untrained": "the untrained encoder"}
+"""Titles of the baselines that are the encoder before training, by row name in `evaluation.json`.
 
 A run has only one of the two: its initial weights, or random ones. Pretrained weights are far better than random ones.
 """
 
-BASELINES: Final = {**INITIAL_ENCODER_BASELINES, "raw": "raw inputs"}
-"""Descriptions of all baselines, by row name in `evaluation.json`."""
+BASELINE_TITLES: Final = {**INITIAL_ENCODER_TITLES, "raw": "raw inputs"}
+"""Titles of all baselines, by row name in `evaluation.json`."""
 
 MAX_HEADLINE_METRICS = 2
 """Maximum number of metrics that a verdict is based on."""
 
-_HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")
-_NUMBER, _AT = "{}", "@"
-_EVERY = re.compile(r"every=([1-9][0-9]{0,8})")
+_HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")  # in order of preference for a verdict
+_NUMBER_PLACEHOLDER = "{}"  # place of the number in the key and title of a metric: "recall@{}"
+_NUMBER_SEPARATOR = "@"  # between the name and the number in a key: "recall@5"
+_INTERVAL_PATTERN = re.compile(r"every=([1-9][0-9]{0,8})")  # interval in epochs of a metric during training: "every=5"
 
 
 class Requirement(NamedTuple):
@@ -52,7 +54,7 @@ class Requirement(NamedTuple):
     is_rarely_met: bool = False
 
 
-@keep_deprecated_attributes(better="better_direction", pattern="value_format")
+@keep_deprecated_attributes(better="better_direction", pattern="value_format", in_percent="is_shown_in_percent")
 @dataclass(frozen=True)
 class Metric:
     """Entry of the registry: a metric's name, requirements, format and function.
@@ -76,7 +78,7 @@ class Metric:
     title: str
     summary: str
     group: str
-    better_direction: Better
+    better_direction: BetterDirection
     unit: str
     value_format: str
     requirements: tuple[Requirement, ...]
@@ -105,7 +107,7 @@ class Metric:
         """
         metric = replace(self, value_format=self.value_format.replace("{:", "{:+", 1)) if signed else self
         value, low, high = (metric.format(number).removesuffix("%").replace("-", "−") for number in difference)
-        return f"{value}{' points' * self.in_percent} ({low} to {high})"
+        return f"{value}{' points' * self.is_shown_in_percent} ({low} to {high})"
 
     @property
     def title_in_sentence(self) -> str:
@@ -117,13 +119,13 @@ class Metric:
         """Return a copy of the metric with its numeric parameter fixed, such as k = 5 for Recall@k."""
         return replace(
             self,
-            key=self.key.replace(_NUMBER, str(number)),
-            title=self.title.replace(_NUMBER, str(number)),
+            key=self.key.replace(_NUMBER_PLACEHOLDER, str(number)),
+            title=self.title.replace(_NUMBER_PLACEHOLDER, str(number)),
             default_numbers=(),
             function=partial(self.function, number=number),
         )
 
-    def expand_numbers(self) -> tuple[Metric, ...]:
+    def expand_default_numbers(self) -> tuple[Metric, ...]:
         """Return one metric for each default number (the k of recall@k), or the metric itself if it has none."""
         return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
@@ -135,7 +137,7 @@ class Metric:
         return None
 
     @property
-    def in_percent(self) -> bool:
+    def is_shown_in_percent(self) -> bool:
         """True if values are printed in percent and differences in points."""
         return self.value_format.endswith("%}")
 
@@ -168,7 +170,7 @@ def register_metric(
     title: str,
     *,
     group: str,
-    better: Better,
+    better: BetterDirection,
     unit: str,
     pattern: str,
     requires: Sequence[Requirement] = (),
@@ -184,16 +186,16 @@ def register_metric(
     >>> @register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
     ... def largest_variance(context):
     ...     \"""Largest variance of a feature.\"""
-    ...     return float(context.test_x.var(dim=0).max())
+    ...     return float(context.test_features.var(dim=0).max())
     >>> METRICS.pop("largest_variance").summary
     'Largest variance of a feature.'
     """
-    key = _metric_key(title)
-    name, at, number = key.partition(_AT)
+    key = _normalize_metric_name(title)
+    name, at, number = key.partition(_NUMBER_SEPARATOR)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         check(name not in METRICS, f"title: a metric {name!r} exists already.", "exists")
-        good = at + number == (_AT + _NUMBER if numbers else "")
+        good = at + number == (_NUMBER_SEPARATOR + _NUMBER_PLACEHOLDER if numbers else "")
         check(good, f"title: must end in '@{{}}' exactly if the metric has numbers, got {title!r}.", "number")
         summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
         message = f"function: must have a docstring, which is printed as the summary of {title!r}."
@@ -206,10 +208,10 @@ def register_metric(
     return register
 
 
-def _metric_key(name: str) -> str:
-    """Return the metric key for a name or title, in any spelling.
+def _normalize_metric_name(name: str) -> str:
+    """Return the spelling of a metric's key for a name or title: lower case, with underscores.
 
-    >>> _metric_key("Linear probe"), _metric_key("Recall@1")
+    >>> _normalize_metric_name("Linear probe"), _normalize_metric_name("Recall@1")
     ('linear_probe', 'recall@1')
     """
     return name.strip().lower().replace("-", "_").replace(" ", "_")
@@ -222,7 +224,7 @@ def metric_by_key(key: str) -> Metric | None:
     >>> metric_by_key("knn").title, metric_by_key("typo")
     ('kNN', None)
     """
-    name, _, number = key.partition(_AT)
+    name, _, number = key.partition(_NUMBER_SEPARATOR)
     entry = METRICS.get(name)
     if entry is None or bool(entry.default_numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
@@ -250,9 +252,10 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
+    """Sort metrics by their order in the registry, then by number."""
     by_name: dict[str, list[tuple[int, Metric]]] = {name: [] for name in METRICS}
     for entry in metrics:
-        name, _, number = entry.key.partition(_AT)
+        name, _, number = entry.key.partition(_NUMBER_SEPARATOR)
         by_name[name].append((int(number or 0), entry))
     return [entry for entries in by_name.values() for _, entry in sorted(entries, key=itemgetter(0))]
 
@@ -266,10 +269,10 @@ def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
     """
     numbers: dict[str, list[str]] = {}
     for entry in metrics:
-        name, _, number = entry.key.partition(_AT)
+        name, _, number = entry.key.partition(_NUMBER_SEPARATOR)
         numbers.setdefault(name, []).append(number)
     texts = {name: join_names(of) if len(of) <= 3 else f"{of[0]} to {of[-1]}" for name, of in numbers.items()}
-    return {name: METRICS[name].title.replace(_NUMBER, text) for name, text in texts.items()}
+    return {name: METRICS[name].title.replace(_NUMBER_PLACEHOLDER, text) for name, text in texts.items()}
 
 
 def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> list[Metric]:
@@ -289,15 +292,17 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
     groups = {entry.group for entry in METRICS.values()}
     selected: dict[str, Metric] = {}
     for name in names or [key for key, entry in METRICS.items() if entry.is_default]:
-        key = _metric_key(name)
+        key = _normalize_metric_name(name)
         entry = metric_by_key(key) or METRICS.get(key)  # or without its number
-        entries = [entry] if entry else [one for one in METRICS.values() if key in (_metric_key(one.group), "all")]
+        entries = (
+            [entry] if entry else [one for one in METRICS.values() if key in (_normalize_metric_name(one.group), "all")]
+        )
         if not entries:
             parts = [part.strip() for part in name.split(",")]
             message = f"{argument}: separate names as in {format_options(**{argument: parts})}, got {name!r}."
             check(len(parts) == 1, message, "comma")
             raise unknown_name_error(argument, name, {*METRICS, *groups, "all"})
-        selected |= {single.key: single for one in entries for single in one.expand_numbers()}
+        selected |= {single.key: single for one in entries for single in one.expand_default_numbers()}
     return _sort_for_display(selected.values())
 
 
@@ -310,7 +315,7 @@ class ScheduledMetric(NamedTuple):
     """Metric that is computed during training, with its interval in epochs."""
 
     metric: Metric
-    every: int
+    epoch_interval: int
 
 
 def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
@@ -321,13 +326,13 @@ def parse_scheduled_metrics(texts: Iterable[str]) -> list[ScheduledMetric]:
     Raises:
         UsageError: unknown metric or group, or malformed interval.
 
-    >>> [(one.metric.key, one.every) for one in parse_scheduled_metrics(["knn:every=5", "uniformity"])]
+    >>> [(one.metric.key, one.epoch_interval) for one in parse_scheduled_metrics(["knn:every=5", "uniformity"])]
     [('knn', 5), ('uniformity', 1)]
     """
     scheduled = []
     for text in texts:
         name, colon, rest = text.partition(":")
-        interval = _EVERY.fullmatch(rest)
+        interval = _INTERVAL_PATTERN.fullmatch(rest)
         message = f"online_metrics: must be {name}:every=N with an integer N >= 1, got {text!r}."
         check(interval is not None or not colon, message, "interval")
         scheduled += [

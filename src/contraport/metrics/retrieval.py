@@ -16,13 +16,13 @@ from contraport._utils.vector_search import find_largest_products
 from contraport.errors import check
 from contraport.metrics.intervals import ItemValues
 
-COSINES_AT_ONCE = 1 << 24
+MAX_COSINES_IN_MEMORY = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""
 
-TILE = 1_024
+TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
-TIE_TOLERANCE = 4e-6
+TIE_DISTANCE_TOLERANCE = 4e-6
 """Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
 
 
@@ -82,7 +82,7 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
 
     def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
         positives = (queries * keys).sum(dim=1) / temperature
-        sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_rows_at_once(keys))]
+        sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_rows_in_memory(keys))]
         return positives - torch.cat(sums)
 
     return ((log_softmax_of_matches(a, b) + log_softmax_of_matches(b, a)) / 2).cpu().numpy()
@@ -97,6 +97,7 @@ def nearest_neighbors(z: Tensor, count: int) -> Tensor:
 
 
 def _normalize_views(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two views `(n, d)` scaled to unit length, in double precision, after a check of their shapes."""
     check(
         z0.ndim == 2 and z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape"
     )
@@ -108,11 +109,14 @@ def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, secon
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """
-    (first_at, rows), (second_at, columns) = first_occurrences(first_ids), first_occurrences(second_ids)
+    (first_at, rows), (second_at, columns) = (
+        unique_with_first_and_inverse(first_ids),
+        unique_with_first_and_inverse(second_ids),
+    )
     x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
     rows, columns = rows.to(x.device), columns.to(x.device)
     matched = x.new_empty(len(rows))
-    for part in torch.arange(len(rows), device=x.device).split(TILE):
+    for part in torch.arange(len(rows), device=x.device).split(TILE_SIZE):
         matched[part] = torch.linalg.vecdot(x[rows[part]], y[columns[part]])
     row_thresholds = _compute_tie_thresholds(matched, rows, len(x))
     column_thresholds = _compute_tie_thresholds(matched, columns, len(y))
@@ -120,20 +124,20 @@ def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, secon
     # Single precision decides most comparisons; where it is reduced further, its rounding errors have no known bound.
     fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
     fast_x, fast_y = x.to(fast), y.to(fast)
-    for row in range(0, len(x), TILE):
-        across, here = slice(row, row + TILE), (rows // TILE == row // TILE).nonzero().flatten()
-        for column in range(0, len(y), TILE):
-            down, inside = slice(column, column + TILE), here[columns[here] // TILE == column // TILE]
+    for row in range(0, len(x), TILE_SIZE):
+        across, here = slice(row, row + TILE_SIZE), (rows // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
+        for column in range(0, len(y), TILE_SIZE):
+            down, inside = slice(column, column + TILE_SIZE), here[columns[here] // TILE_SIZE == column // TILE_SIZE]
             cosines = fast_x[across] @ fast_y[down].T
             # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
             cosines[rows[inside] - row, columns[inside] - column] = -torch.inf
-            row_ranks[across] += _count_nearer(cosines, x[across], y[down], row_thresholds[across])
-            column_ranks[down] += _count_nearer(cosines.T, y[down], x[across], column_thresholds[down])
+            row_ranks[across] += _count_keys_above_thresholds(cosines, x[across], y[down], row_thresholds[across])
+            column_ranks[down] += _count_keys_above_thresholds(cosines.T, y[down], x[across], column_thresholds[down])
     return row_ranks[rows].long().cpu(), column_ranks[columns].long().cpu()
 
 
-def _count_nearer(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
-    """Return for each query the number of keys whose cosine reaches the query's threshold in float64, ``(q,)``.
+def _count_keys_above_thresholds(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
+    """Return for each query the number of keys whose cosine in float64 is at least the query's threshold, ``(q,)``.
 
     Args:
         cosines: cosines in any precision, ``(q, k)``; minus infinity does not count.
@@ -142,14 +146,18 @@ def _count_nearer(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Te
         thresholds: smallest cosine that counts for each query, ``(q,)``.
     """
     bound = (queries.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
-    least, most = _count_reached(cosines, thresholds + bound), _count_reached(cosines, thresholds - bound)
+    least, most = (
+        _count_cosines_above_thresholds(cosines, thresholds + bound),
+        _count_cosines_above_thresholds(cosines, thresholds - bound),
+    )
     unclear = (least != most).nonzero().flatten()
     is_nearer = (queries[unclear] @ keys.T >= thresholds[unclear, None]) & (cosines[unclear] > -torch.inf)
     least[unclear] = is_nearer.sum(dim=1).to(least)
     return least
 
 
-def _count_reached(cosines: Tensor, thresholds: Tensor) -> Tensor:
+def _count_cosines_above_thresholds(cosines: Tensor, thresholds: Tensor) -> Tensor:
+    """Return the number of cosines in each row `(q, k)` that are at least the row's threshold, `(q,)`."""
     # A sum of floats takes a fraction of the time of a sum of Booleans, and is exact in a tile.
     return torch.ge(cosines, thresholds.to(cosines)[:, None], out=torch.empty_like(cosines)).sum(dim=1)
 
@@ -162,46 +170,47 @@ def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
     of cosines would tie everything in a narrow cone.
     """
     best = matched.new_full((items,), -torch.inf).scatter_reduce(0, at, matched, "amax")
-    distances = (2 - 2 * best).clamp(min=0).sqrt() + TIE_TOLERANCE
+    distances = (2 - 2 * best).clamp(min=0).sqrt() + TIE_DISTANCE_TOLERANCE
     return 1 - distances.square() / 2
 
 
-def first_occurrences(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first position of each distinct id, and the index of each id among the distinct ids."""
+def unique_with_first_and_inverse(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first position of each distinct id, and the index of each id among the sorted distinct ids."""
     distinct, index = torch.unique(ids, return_inverse=True)
     first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")
     return first, index
 
 
-def _max_rows_at_once(keys: Tensor) -> int:
-    return max(1, COSINES_AT_ONCE // len(keys))
+def _max_rows_in_memory(keys: Tensor) -> int:
+    """Return the number of queries whose cosines with all keys fit in `MAX_COSINES_IN_MEMORY`."""
+    return max(1, MAX_COSINES_IN_MEMORY // len(keys))
 
 
-TEMPLATES = ("a photo of a {}.",)
+CLASS_PROMPT_TEMPLATES = ("a photo of a {}.",)
 """Default texts that name a class."""
 
 
-def class_prompts(classes: Sequence[str], templates: Sequence[str] = TEMPLATES) -> list[str]:
-    """Return the texts that name each class, one per template, class by class.
+def build_class_prompts(classes: Sequence[str], templates: Sequence[str] = CLASS_PROMPT_TEMPLATES) -> list[str]:
+    """Build the texts that name each class, one per template, class by class.
 
-    >>> class_prompts(["bag", "coat"], ["a {}", "a photo of a {}"])
+    >>> build_class_prompts(["bag", "coat"], ["a {}", "a photo of a {}"])
     ['a bag', 'a photo of a bag', 'a coat', 'a photo of a coat']
     """
     return [template.replace("{}", name) for name in classes for template in templates]
 
 
-def class_embeddings(texts: Tensor, templates: int) -> Tensor:
+def average_text_embeddings_by_class(texts: Tensor, num_templates: int) -> Tensor:
     """Return the embedding of each class on the unit sphere, ``(classes, d)``: the mean of its text embeddings.
 
     Args:
-        texts: embeddings of `class_prompts`, ``(classes * templates, d)``.
-        templates: number of templates.
+        texts: embeddings of `build_class_prompts`, ``(classes * templates, d)``.
+        num_templates: number of templates.
 
     Source: Radford et al. (2021), Learning transferable visual models from natural language supervision (CLIP), section
     3.1.4.
     """
-    check(len(texts) % templates == 0, f"texts: need {templates} per class, got {len(texts)} in all.", "shape")
-    means = F.normalize(texts, dim=1).view(-1, templates, texts.shape[1]).mean(dim=1)
+    check(len(texts) % num_templates == 0, f"texts: need {num_templates} per class, got {len(texts)} in all.", "shape")
+    means = F.normalize(texts, dim=1).view(-1, num_templates, texts.shape[1]).mean(dim=1)
     return F.normalize(means, dim=1)
 
 
@@ -211,7 +220,7 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
     Args:
         items: embeddings, ``(n, d)``.
         labels: class of each item, ``(n,)``.
-        classes: embeddings of the classes, from `class_embeddings`, ``(classes, d)``.
+        classes: embeddings of the classes, from `average_text_embeddings_by_class`, ``(classes, d)``.
 
     >>> import torch
     >>> zero_shot_correctness(torch.eye(2), torch.tensor([0, 0]), torch.eye(2)).tolist()
@@ -223,7 +232,7 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
 
 
 MAX_RANKED_COLUMNS = 100
-"""Maximum number of best columns that are kept for each row."""
+"""Maximum number of nearest columns that a link ranking holds for each row."""
 
 
 @dataclass(frozen=True)
@@ -232,24 +241,24 @@ class LinkRanking:
 
     Attributes:
         row_index: index of each test pair's row among the ranked rows, (m,).
-        pair_ranks: rank of each test pair's column, from 1, (m,); infinity if it is not among those kept.
+        pair_ranks: rank of each test pair's column, from 1, (m,); infinity if it is not among `ranked_columns`.
         ranked_columns: column at each rank, (rows, ranks).
-        popularity: number of training pairs of each column, (columns,).
+        column_popularity: number of training pairs of each column, (columns,).
         is_new_row: whether the row of each test pair has no training pair, (m,).
     """
 
     row_index: np.ndarray[Any, Any]
     pair_ranks: np.ndarray[Any, Any]
     ranked_columns: np.ndarray[Any, Any]
-    popularity: np.ndarray[Any, Any]
+    column_popularity: np.ndarray[Any, Any]
     is_new_row: np.ndarray[Any, Any]
 
-    def recall(self, k: int) -> np.ndarray[Any, Any]:
-        """Return whether each test pair's column is among the k nearest of its row, (m,)."""
+    def pair_hits_at(self, k: int) -> np.ndarray[Any, Any]:
+        """Return whether each test pair's column is among the row's k nearest, (m,); their mean is recall@k."""
         return np.asarray(self.pair_ranks <= k)
 
-    def ndcg(self, k: int) -> np.ndarray[Any, Any]:
-        """Return values per test pair, (m,), whose mean is the mean NDCG of the rows.
+    def pair_ndcg_at(self, k: int) -> np.ndarray[Any, Any]:
+        """Return values per test pair, (m,), whose mean is the NDCG@k averaged over rows.
 
         Source: Järvelin and Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques, with binary gains.
         """
@@ -258,13 +267,13 @@ class LinkRanking:
         gains = np.where(self.pair_ranks <= k, 1 / np.log2(self.pair_ranks + 1), 0.0)
         return np.asarray(gains / ideal[self.row_index] * len(gains) / len(partners))
 
-    def coverage(self, k: int) -> float:
+    def column_coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k nearest of some row."""
-        return len(np.unique(self.ranked_columns[:, :k])) / len(self.popularity)
+        return len(np.unique(self.ranked_columns[:, :k])) / len(self.column_popularity)
 
-    def hubness(self, k: int) -> float:
+    def column_hubness(self, k: int) -> float:
         """Return the skewness of how often a column is among the k nearest of a row: 0 without hubs."""
-        counts = np.bincount(self.ranked_columns[:, :k].ravel(), minlength=len(self.popularity))
+        counts = np.bincount(self.ranked_columns[:, :k].ravel(), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
@@ -274,8 +283,8 @@ class LinkRanking:
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """
-        shown = self.popularity[self.ranked_columns[:, :k]].mean()
-        return float(shown / np.average(self.popularity, weights=self.popularity))
+        shown = self.column_popularity[self.ranked_columns[:, :k]].mean()
+        return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
 
 def rank_links(
@@ -292,7 +301,7 @@ def rank_links(
 
     >>> eye = torch.eye(3)
     >>> ranking = rank_links(eye, eye, torch.tensor([[0, 0]]), torch.tensor([[0, 1], [1, 1]]))
-    >>> ranking.recall(1).tolist(), ranking.is_new_row.tolist()
+    >>> ranking.pair_hits_at(1).tolist(), ranking.is_new_row.tolist()
     ([True, True], [False, True])
     """
     if normalize:
@@ -301,7 +310,7 @@ def rank_links(
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))
     length, ranked = min(MAX_RANKED_COLUMNS, len(columns)), []
-    for start, part in enumerate(chosen.split(step := _max_rows_at_once(columns))):
+    for start, part in enumerate(chosen.split(step := _max_rows_in_memory(columns))):
         scores, own = rows[part] @ columns.T, place[train_pairs[:, 0]] - start * step
         inside = (own >= 0) & (own < len(part))
         scores[own[inside], train_pairs[inside, 1]] = -torch.inf

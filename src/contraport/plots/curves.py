@@ -64,7 +64,7 @@ def is_percent_column(column: str) -> bool:
     (True, False)
     """
     metric = metric_by_key(column)
-    return column in ("plan_mass", "data_wait") if metric is None else metric.in_percent
+    return column in ("plan_mass", "data_wait") if metric is None else metric.is_shown_in_percent
 
 
 def select_evenly_spaced_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BASELINES
+from contraport.metrics.registry import BASELINE_TITLES
 from contraport.plots.figure_setup import SERIES_COLORS
 from contraport.runs import MetricsRow, Run, RunFolder, as_different_runs
 from contraport.runs.run import check_is_run
@@ -99,7 +99,7 @@ class ReportRun:
         rows = [
             row
             for row, difference in stored.items()
-            if row not in BASELINES and math.isclose(difference["value"], expected, rel_tol=0, abs_tol=1e-12)
+            if row not in BASELINE_TITLES and math.isclose(difference["value"], expected, rel_tol=0, abs_tol=1e-12)
         ]
         rows.sort(key=lambda row: (row != other.path, Path(row).name != Path(other.path).name))
         return Difference(**stored[rows[0]]) if rows else None

@@ -10,7 +10,7 @@ from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BASELINES, MAX_HEADLINE_METRICS, choose_headline_metrics
+from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
@@ -63,7 +63,7 @@ def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
                 sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
             for metric in headlines:
                 sentences += _compare_all_runs_with_baselines(metric, group)
-        if items is not None and items < FEW_TEST_ITEMS and any(metric.in_percent for metric in headlines):
+        if items is not None and items < FEW_TEST_ITEMS and any(metric.is_shown_in_percent for metric in headlines):
             of_data = f" of {data}" if len(test_sets) > 1 else ""
             sentences.append(
                 f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."
@@ -167,7 +167,7 @@ def _describe_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
 def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
     """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
-    for row, title in BASELINES.items():
+    for row, title in BASELINE_TITLES.items():
         gain = _find_difference_in_favor(metric, run, row)
         if gain is None:
             continue
@@ -188,7 +188,7 @@ def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) 
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
-    for row, title in BASELINES.items():
+    for row, title in BASELINE_TITLES.items():
         gains = {run.name: gain for run in runs if (gain := _find_difference_in_favor(metric, run, row)) is not None}
         if len(gains) < len(runs):
             continue

@@ -15,7 +15,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
-from contraport.metrics.clustering import kmeans_clusters
+from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import CLUSTER, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
@@ -138,7 +138,7 @@ def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple
     for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
     sample = normalize_rows(features[select_evenly_spaced(len(features), MAX_INIT_ITEMS)], device)
-    initial = torch.from_numpy(kmeans_clusters(sample, count).astype(np.int64))
+    initial = torch.from_numpy(assign_kmeans_clusters(sample, count).astype(np.int64))
     centers = torch.zeros(count, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=count).clamp(min=1)[:, None].to(device)
     labels = np.full(len(features), -1)

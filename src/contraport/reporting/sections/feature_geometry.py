@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
-from contraport.metrics.registry import INITIAL_ENCODER_BASELINES
+from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
@@ -140,7 +140,7 @@ def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
 def _list_alignment_uniformity(run: ReportRun) -> list[tuple[str, float, float]]:
     """List row name, uniformity and alignment of a run's encoders, from before training to the last epoch."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
-        row for row in (*INITIAL_ENCODER_BASELINES, "trained") if row in run.values_by_encoder
+        row for row in (*INITIAL_ENCODER_TITLES, "trained") if row in run.values_by_encoder
     ]
     path = [
         (name, run.values_by_encoder[name].get("uniformity"), run.values_by_encoder[name].get("alignment"))

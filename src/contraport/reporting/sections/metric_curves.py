@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.registry import BASELINES, INITIAL_ENCODER_BASELINES
+from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
@@ -132,7 +132,7 @@ def list_epochs_with_row_names(run: ReportRun) -> list[tuple[int, str]]:
     """List the evaluated epochs with the names of their rows in the evaluation; epoch 0 is before training."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
-    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINES if row in run.values_by_encoder]
+    epochs += [(0, row) for row in INITIAL_ENCODER_TITLES if row in run.values_by_encoder]
     epochs += [(last, "trained")] if last is not None else []
     return sorted(epochs)
 
@@ -156,7 +156,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
         # Shapes do not extend the axis, so an invisible point does.
         point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
         traces.append(point | {"hoverinfo": "skip"})
-    ticks = {"tickformat": PERCENT_TICK_FORMAT} if metric.in_percent else {}
+    ticks = {"tickformat": PERCENT_TICK_FORMAT} if metric.is_shown_in_percent else {}
     x_axis = build_axis_from_zero("epoch", max(list_epochs_with_row_names(run)[-1][0] for run in runs))
     figure = build_figure(
         traces,
@@ -216,7 +216,7 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
         curves.append((name, builder.add_plot(f"robust-{kind}", figure, label)))
     if not curves:
         return None
-    baselines = [f"{BASELINES[row]} ({_DASH_NAMES[_BASELINE_DASHES[row]]})" for row in rows[1:]]
+    baselines = [f"{BASELINE_TITLES[row]} ({_DASH_NAMES[_BASELINE_DASHES[row]]})" for row in rows[1:]]
     groups = build_metric_tables(builder.runs, metrics)
     values_by_name = {"curves": curves, "metrics": metrics, "groups": groups, "baselines": baselines}
     return Section("robustness", "Robustness", values_by_name)
@@ -234,7 +234,7 @@ def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], l
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED, "size": 4}, "meta": -1}
     sources: list[tuple[ReportRun, str, dict[str, Any]]] = [
-        (runs[0], row, gray | {"name": BASELINES[row], "line": {"color": MUTED, "width": 1.2, "dash": dash}})
+        (runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": {"color": MUTED, "width": 1.2, "dash": dash}})
         for row, dash in _BASELINE_DASHES.items()
         if row in _list_shared_baselines(runs)
     ]

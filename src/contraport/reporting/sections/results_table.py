@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
-from contraport.metrics.registry import INITIAL_ENCODER_BASELINES
+from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
@@ -63,7 +63,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
     Returns:
         The first run and the figure of each data set with more than one run evaluated together.
     """
-    metrics = [metric for metric in metrics if metric.in_percent and metric.better_direction != "neither"]
+    metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []
     for data in dict.fromkeys(run.data_name for run in builder.runs):
         first, *others = [run for run in builder.runs if run.data_name == data]
@@ -241,7 +241,7 @@ class _EvaluatedEncoder(NamedTuple):
 def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
     """List the baselines of all runs without duplicates of equal values; repeated names get the run's name appended."""
     baselines: list[_EvaluatedEncoder] = []
-    for row in ("raw", *INITIAL_ENCODER_BASELINES):
+    for row in ("raw", *INITIAL_ENCODER_TITLES):
         for run in runs:
             names = {"raw": "raw inputs", "given": f"{run.encoder} as given", "untrained": f"untrained {run.encoder}"}
             source = _EvaluatedEncoder(names[row], run, row)
