@@ -66,6 +66,7 @@ from contraport.evaluation.evaluate import evaluate as evaluate
 from contraport.evaluation.model_export import export as export
 from contraport.objectives import KL as KL
 from contraport.objectives import AllViewPairs as AllViewPairs
+from contraport.objectives import Assignment as Assignment
 from contraport.objectives import Balanced as Balanced
 from contraport.objectives import ClosedFormQuadratic as ClosedFormQuadratic
 from contraport.objectives import Columns as Columns
@@ -125,6 +126,7 @@ from contraport.objectives import Tsallis as Tsallis
 from contraport.objectives import Unbalanced as Unbalanced
 from contraport.objectives import VarianceHinge as VarianceHinge
 from contraport.objectives import WithinView as WithinView
+from contraport.objectives import approximate_assignment as approximate_assignment
 from contraport.objectives import matryoshka as matryoshka
 from contraport.objectives import sinkhorn_divergence as sinkhorn_divergence
 from contraport.objectives import soft_assignments as soft_assignments

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from contraport.errors import UsageError
+from contraport.errors import UsageError, import_optional
 
 _FIXED_SEED_BY_PURPOSE = {"data.split": 0}
 """Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
@@ -66,10 +66,9 @@ def draw_seed(random_state: Any) -> int:
     >>> draw_seed(3) == draw_seed(np.random.RandomState(3))
     True
     """
-    from sklearn.utils import check_random_state  # imported here because the losses need torch and numpy only
-
+    utils = import_optional("sklearn.utils", "train", "random_state")  # losses need torch and numpy only
     try:
-        return int(check_random_state(random_state).randint(2**31))
+        return int(utils.check_random_state(random_state).randint(2**31))
     except ValueError as error:
         raise UsageError(f"random_state: {error}.") from error
 

@@ -1,6 +1,7 @@
 """Contrastive objectives: layout, kernel, constraint, target and divergence, combined into one loss."""
 
 from contraport.objectives import constraints, divergences, layout_wrappers, layouts, targets
+from contraport.objectives.assignment import Assignment, approximate_assignment
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
 from contraport.objectives.layout_wrappers import *
@@ -14,8 +15,9 @@ from contraport.objectives.transport import PlanWeights, Transport, sinkhorn_div
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "BlockResult", "Loosen", "Loss", "Objective", "Plan", "PlanWeights", "SumLoss", "TemperatureSchedule",
-    "Tighten", "Transport", "matryoshka", "sinkhorn_divergence", "soft_assignments", "transport",
+    "Assignment", "BlockResult", "Loosen", "Loss", "Objective", "Plan", "PlanWeights", "SumLoss", "TemperatureSchedule",
+    "Tighten", "Transport", "approximate_assignment", "matryoshka", "sinkhorn_divergence", "soft_assignments",
+    "transport",
 ]  # fmt: skip
 __all__ += constraints.__all__
 __all__ += divergences.__all__

@@ -1,0 +1,260 @@
+"""Approximate assignment: against SciPy on the whole matrix, on a known permutation, and with points that are odd."""
+
+import math
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+from tests.errors import raises_usage_error
+
+import contraport
+from contraport import Exact, Gibbs, approximate_assignment, transport
+from contraport.objectives import assignment
+
+optimize = pytest.importorskip("scipy.optimize", reason="SciPy is not installed")
+COSTS = ["sqeuclidean", "cosine", "negative-cosine", "chordal", "dot"]
+
+
+def points(n=300, d=4, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(n, d, dtype=dtype, generator=generator) for _ in range(2))
+    return x, 0.5 * y + torch.tensor([3.0] + [0.0] * (d - 1), dtype=dtype)
+
+
+def costs_of_all_pairs(x, y, cost):
+    """Return the costs of all pairs by the kernel, (n, n), in double precision."""
+    return -Gibbs(cost, 1.0)(x.double(), y.double()).dense()
+
+
+def least_cost(x, y, cost="sqeuclidean"):
+    matrix = costs_of_all_pairs(x, y, cost).numpy()
+    return matrix[optimize.linear_sum_assignment(matrix)].mean()
+
+
+def is_permutation(result, n):
+    return result.partners.dtype == torch.int64 and result.partners.sort().values.tolist() == list(range(n))
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("n", [1, 2, 3, 200])
+def test_is_exact_up_to_the_block_size(cost, n):
+    x, y = points(n)
+    result = approximate_assignment(x, y, cost, block_size=200)
+    matrix = costs_of_all_pairs(x, y, cost)
+    assert is_permutation(result, n)
+    torch.testing.assert_close(result.row_cost, matrix[torch.arange(n), result.partners])
+    assert result.cost == pytest.approx(least_cost(x, y, cost), rel=1e-12)
+    assert len(result.pass_costs) == 1
+
+
+def test_cost_is_that_of_exact_transport():
+    x, y = points(60)
+    exact = transport(x, y, Gibbs("sqeuclidean", 1.0), Exact())
+    assert approximate_assignment(x, y).cost == pytest.approx(exact.cost.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize(("n", "block_size"), [(601, 150), (1000, 100), (7, 2)])
+def test_is_a_permutation_of_nearly_the_least_cost(cost, n, block_size):
+    x, y = points(n)
+    result = approximate_assignment(x, y, cost, block_size=block_size)
+    least = least_cost(x, y, cost)
+    assert is_permutation(result, n)
+    if block_size > 2:
+        assert 0 <= result.cost - least < 0.01 * abs(least) + 1e-12
+
+
+def test_random_points_in_many_dimensions():
+    """Without structure, where blocks of near pairs help least: the excess is below 3 percent."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 1500, 32, generator=generator)
+    result = approximate_assignment(x, y, block_size=300)
+    assert result.cost < 1.03 * least_cost(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_finds_a_permutation_of_the_same_points(dtype):
+    x, _ = points(2000, dtype=dtype)
+    order = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
+    result = approximate_assignment(x, x[order], block_size=250)
+    assert result.cost == 0
+    assert torch.equal(order[result.partners], torch.arange(2000))
+
+
+def test_passes_never_raise_the_cost():
+    x, y = points(1500, 16)
+    result = approximate_assignment(x, y, block_size=100, passes=12)
+    costs = result.pass_costs
+    assert len(costs) == 13
+    assert all(after <= before for before, after in pairwise(costs))
+    assert costs[-1] < 0.98 * costs[0]
+    assert result.cost == pytest.approx((x - y[result.partners]).square().sum(1).mean().item(), rel=1e-12)
+
+
+def test_a_block_of_higher_cost_is_not_accepted(monkeypatch):
+    monkeypatch.setattr(assignment, "_solve_block", lambda _, x, y: torch.arange(len(x)).flip(0))
+    x, y = points(600)
+    costs = approximate_assignment(x, y, block_size=100, passes=5).pass_costs
+    assert all(after <= before for before, after in pairwise(costs))
+
+
+def test_fewer_passes_are_the_first_of_more():
+    x, y = points(600)
+    more = approximate_assignment(x, y, block_size=100, passes=5)
+    for passes in (0, 2):
+        fewer = approximate_assignment(x, y, block_size=100, passes=passes)
+        assert fewer.pass_costs == more.pass_costs[: passes + 1]
+
+
+def test_passes_end_when_one_gains_nothing():
+    x, _ = points(600)
+    result = approximate_assignment(x, x + 1, block_size=100, passes=1000)
+    assert len(result.pass_costs) < 10
+    assert result.pass_costs[-1] == result.pass_costs[-2]
+
+
+def test_the_seed_determines_the_assignment():
+    x, y = points(900, 16)
+    first, again, other = (approximate_assignment(x, y, block_size=100, passes=2, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(first.partners, again.partners)
+    assert not torch.equal(first.partners, other.partners)
+    state = torch.get_rng_state()
+    approximate_assignment(x, y, block_size=100, passes=2)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_cost_hardly_depends_on_the_order_of_the_points():
+    x, y = points(1200)
+    generator = torch.Generator().manual_seed(2)
+    shuffled = x[torch.randperm(1200, generator=generator)], y[torch.randperm(1200, generator=generator)]
+    costs = [approximate_assignment(*pair, block_size=200).cost for pair in ((x, y), shuffled, (y, x))]
+    assert max(costs) < 1.005 * min(costs)
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e18, 1e37])
+def test_scale_does_not_matter(scale):
+    """In single precision, whose products overflow or vanish."""
+    x, y = points(500, dtype=torch.float32)
+    expected = approximate_assignment(x, y, block_size=100).cost
+    result = approximate_assignment(scale * x, scale * y, block_size=100)
+    assert result.cost / scale**2 == pytest.approx(expected, rel=5e-3)
+
+
+def test_single_precision_far_from_the_origin():
+    x, y = points(500, dtype=torch.float32)
+    x, y = x + 1e5, y + 1e5
+    result = approximate_assignment(x, y, block_size=100)
+    assert result.cost < 1.01 * least_cost(x - x.double().mean(0), y - x.double().mean(0))
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_equal_points(cost):
+    x = torch.ones(50, 3)
+    result = approximate_assignment(x, x, cost, block_size=8)
+    assert is_permutation(result, 50)
+    assert result.cost == pytest.approx(costs_of_all_pairs(x, x, cost)[0, 0].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_points_at_the_origin(cost):
+    x = torch.zeros(50, 3)
+    assert approximate_assignment(x, x, cost, block_size=8).cost == (1 if cost == "cosine" else 0)
+
+
+def test_many_copies_of_few_points():
+    x = torch.eye(4).repeat(100, 1)
+    y = x[torch.randperm(400, generator=torch.Generator().manual_seed(0))]
+    result = approximate_assignment(x, y, block_size=32)
+    assert is_permutation(result, 400)
+    assert result.cost == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    x, y = points(300, dtype=dtype)
+    result = approximate_assignment(x, y, block_size=100)
+    assert result.row_cost.dtype == torch.float64
+    assert result.cost < 1.01 * least_cost(x.double(), y.double())
+
+
+def test_has_no_gradient_and_ignores_autocast():
+    x, y = points(300, dtype=torch.float32)
+    expected = approximate_assignment(x, y, block_size=100)
+    with torch.autocast("cpu"):
+        result = approximate_assignment(x.requires_grad_(), y, block_size=100)
+    assert torch.equal(result.partners, expected.partners)
+    assert not result.row_cost.requires_grad
+
+
+def test_inputs_stay_as_they_are():
+    x, y = points(300)
+    before = x.clone(), y.clone()
+    approximate_assignment(x, y, "cosine", block_size=100)
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+
+
+def test_takes_tensors_that_are_views():
+    x, y = points(300)
+    expected = approximate_assignment(x, y, block_size=100)
+    result = approximate_assignment(x.T.contiguous().T, torch.stack([y, y])[1], block_size=100)
+    assert result.cost == pytest.approx(expected.cost, rel=0.01)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_rejects_values_out_of_range(name, number):
+    given = dict(zip("xy", points(5), strict=True))
+    given[name][3, 1] = number
+    with raises_usage_error(f"{name}.invalid", f"{number:.9g}"):
+        approximate_assignment(**given)
+
+
+POINTS = torch.ones(5, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "value"),
+    [
+        ((POINTS, POINTS[:4]), "y.shape", (4, 3)),
+        ((POINTS, torch.ones(5, 2)), "y.shape", (5, 2)),
+        ((POINTS[:0], POINTS[:0]), "x.invalid", (0, 3)),
+        ((POINTS[:, :0], POINTS[:, :0]), "x.invalid", (5, 0)),
+        ((POINTS[0], POINTS), "x.invalid", (3,)),
+        ((POINTS, POINTS[None]), "y.invalid", (1, 5, 3)),
+        ((POINTS.int(), POINTS), "x.invalid", "int32"),
+        ((POINTS, POINTS.bool()), "y.invalid", "bool"),
+        ((POINTS * 1j, POINTS), "x.invalid", "complex64"),
+        ((POINTS.numpy(), POINTS), "x.invalid", "float32"),
+        ((POINTS.tolist(), POINTS), "x.invalid", "list"),
+        ((POINTS.to_sparse(), POINTS), "x.sparse", "sparse"),
+        ((POINTS.to("meta"), POINTS), "x.device", "meta"),
+        ((POINTS, POINTS, "euclidean"), "cost.unknown", "sqeuclidean"),
+        ((POINTS, POINTS, torch.cdist), "cost.unknown", "cdist"),
+    ],
+)
+def test_rejects_other_points_and_costs(arguments, code, value):
+    with raises_usage_error(code, value):
+        approximate_assignment(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("block_size", 1), ("block_size", 2.5), ("passes", -1), ("passes", True), ("seed", 0.5), ("seed", None)],
+)
+def test_rejects_other_options(name, value):
+    with raises_usage_error(f"{name}.invalid", value):
+        approximate_assignment(POINTS, POINTS, **{name: value})
+
+
+def test_names_the_extra_without_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with raises_usage_error("missing_package", "contraport[train]"):
+        approximate_assignment(POINTS, POINTS)
+
+
+def test_repr():
+    x, y = points(30)
+    assert repr(approximate_assignment(x, x)) == "Assignment(n=30, cost=0, passes=0)"
+    assert isinstance(approximate_assignment(x, y), contraport.Assignment)
