@@ -14,7 +14,8 @@ from contraport._utils.formatting import use_flag_style
 from contraport.cli.parsing import parse
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
-from contraport.options import Command, int_in_range, option
+from contraport.objectives import Layout
+from contraport.options import Command, int_in_range, keep_deprecated_attributes, option
 from contraport.runs import RunFolder
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
@@ -102,6 +103,27 @@ def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
     assert grid.common_options == {"lr_scheduler": "constant", "max_items": 64}
     assert grid.rows[0].options == {"objective": "info-nce", "optimizer": "sgd"}
     assert list(grid.compare_options.metrics) == ["knn"]
+
+
+def test_rejects_an_override_of_a_deprecated_name() -> None:
+    """Nothing would call it: a subclass that was written for an earlier version must not lose it silently."""
+
+    @keep_deprecated_attributes(width="breadth")
+    class Box:
+        subclasses: tuple[str, ...] = ()
+        breadth = 1
+
+        def __init_subclass__(cls) -> None:
+            Box.subclasses += (cls.__name__,)
+
+    with raises_usage_error("Old.width.renamed", "Box", "breadth"):
+        type("Old", (Box,), {"width": 2})
+    new = type("New", (Box,), {"breadth": 2})
+    with pytest.warns(FutureWarning, match="New.breadth|Box.breadth"):
+        assert new().width == 2
+    assert Box.subclasses == ("Old", "New")
+    with raises_usage_error("Squares.view_sizes.renamed", "infer_view_sizes"):
+        type("Squares", (Layout,), {"view_sizes": lambda *_: (2, 2)})
 
 
 def test_deprecated_estimator_parameter_works_with_a_warning() -> None:

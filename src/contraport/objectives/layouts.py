@@ -29,6 +29,7 @@ from contraport.engine import (
 from contraport.errors import UsageError, check, check_boolean, check_name
 from contraport.objectives.inputs import pad_vector_sets
 from contraport.objectives.pair_sets import PairSet
+from contraport.options import keep_deprecated_attributes
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
@@ -361,6 +362,7 @@ class Component(NonDefaultsReprMixin):
                 check_boolean(option.name, value)
 
 
+@keep_deprecated_attributes(view_sizes="infer_view_sizes")
 class Layout(Component, ABC):
     """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
 
