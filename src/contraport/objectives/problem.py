@@ -85,7 +85,7 @@ class MatchingProblem:
             if ring:
                 _check_ring_support(self)
         if columns:
-            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.with_gathered_rows()
+            columns, target = (processes.with_averaged_gradient(columns[0]),), self.target.gather_rows()
         else:
             target = self.target.gather_across_processes(processes, self.inputs)
         # Only now do the processes send tensors: shapes that differ would block a collective or mix up tensors.
@@ -296,7 +296,7 @@ def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
     dtype = gather_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_shape(view)}{different}{shared}{ring}{sent}"
-    forms |= {"target": problem.target.signature, "present": describe_type_and_shape(inputs.present)}
+    forms |= {"target": problem.target.kind, "present": describe_type_and_shape(inputs.present)}
     forms["temperature"] = describe_type_and_shape(problem.temperature)
     if (weights := problem.plan_weights) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"

@@ -67,7 +67,7 @@ class PairList(Target):
         return to_numeric_tensor("target", self.pairs).long()
 
     @property
-    def signature(self) -> str:
+    def kind(self) -> str:
         return "PairList" if self.shares is None else "PairList with shares"
 
     def check_inputs(self, inputs: CallInputs) -> None:
@@ -180,7 +180,7 @@ class Matrix(Target):
     def transpose(self) -> Matrix:
         return Matrix(self.matrix.T)
 
-    def with_gathered_rows(self) -> Matrix:
+    def gather_rows(self) -> Matrix:
         return Matrix(gather(self.matrix.to_dense() if _is_sparse(self.matrix) else self.matrix))
 
 

@@ -128,7 +128,7 @@ class Target(Component, ABC):
         return self
 
     @property
-    def signature(self) -> str:
+    def kind(self) -> str:
         """Text that identifies the kind of target, which must be the same on all processes of a call."""
         return type(self).__name__
 
@@ -139,7 +139,7 @@ class Target(Component, ABC):
         """Return the target for the items of all processes, gathered if it refers to items by position."""
         return self
 
-    def with_gathered_rows(self) -> Target:
+    def gather_rows(self) -> Target:
         """Return the target with the rows of all processes, for columns that are prototypes shared by all processes.
 
         Raises:
