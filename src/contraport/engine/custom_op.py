@@ -271,7 +271,7 @@ def _gradient_op(
     present_indices: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Return the needed gradients of an operation from those of its outputs at `present_indices`; others are 0."""
+    """Custom operator of the backward pass: needed gradients, from those of the outputs at `present_indices`."""
     operation: Operation = unflatten(_structures[structure], tensors)
     grad_outputs: list[Tensor | None] = [None] * operation.output_and_differentiable_counts[1]
     for position, grad_output in zip(present_indices, present_grads, strict=True):

@@ -153,7 +153,7 @@ def _implicit_gradient(
     def from_columns(v: Tensor) -> WeightTerm:
         return WeightTerm(f, -column_sums, "columns", v)
 
-    def weighted_kernel_sums(term: WeightTerm) -> Tensor:
+    def weighted_kernel_sum(term: WeightTerm) -> Tensor:
         return passes.weighted_kernel_sums([term])[0]
 
     s, t = point.slopes()
@@ -163,24 +163,22 @@ def _implicit_gradient(
     inverse_scaling = s.sqrt() * root_mass
 
     def schur_complement(y: Tensor) -> Tensor:
-        return y - scaling * weighted_kernel_sums(
-            from_columns(t * weighted_kernel_sums(from_rows(inverse_scaling * y)))
-        )
+        return y - scaling * weighted_kernel_sum(from_columns(t * weighted_kernel_sum(from_rows(inverse_scaling * y))))
 
-    right = scaling * (f_bar - weighted_kernel_sums(from_columns(t * g_bar)))
+    right = scaling * (f_bar - weighted_kernel_sum(from_columns(t * g_bar)))
     if _has_exact_marginals(s, t):
         # The constant that f may gain and g lose, in scaled coordinates: the complement maps it to 0.
         null_vector = root_mass / root_mass.norm()
         right = right - (null_vector @ right) * null_vector
     magnitude = (f_bar * scaling).norm() + (g_bar / ((g + column_sums) / 2).exp()).norm()
     u = inverse_scaling * _solve_by_conjugate_gradients(schur_complement, right, magnitude)
-    v = g_bar - weighted_kernel_sums(from_rows(u))
+    v = g_bar - weighted_kernel_sum(from_rows(u))
     outer: list[Tensor | None] = [
         torch.zeros_like(value) if needed and value is not None else None
         for value, needed in zip((*log_marginals, *relaxation.tensors()), needs_grad, strict=False)
     ]
     # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
-    before = u if relaxation == Relaxation() else f_bar - weighted_kernel_sums(from_columns(t * v))
+    before = u if relaxation == Relaxation() else f_bar - weighted_kernel_sum(from_columns(t * v))
     relaxation.backpropagate(0, "rows", log_marginals, row_sums, before, outer)
     v = relaxation.backpropagate(1, "columns", log_marginals, column_sums, v, outer)
     needs_inputs = needs_grad[len(outer) :]

@@ -35,8 +35,8 @@ class PairExclusion(ABC):
         return self.take_rows(rows).T.take_rows(columns).T
 
     @abstractmethod
-    def append_columns(self, count: int) -> Self:
-        """Return the mask with `count` more columns, in which no pair is excluded."""
+    def append_columns(self, num_columns: int) -> Self:
+        """Return the mask with additional columns, in which no pair is excluded."""
 
     @property
     def is_symmetric(self) -> bool:
@@ -88,9 +88,9 @@ class LabelExclusion(PairExclusion):
         taken = None if exceptions is None else exceptions[0][rows]
         return LabelExclusion((labels, labels), None if taken is None else (taken, taken))
 
-    def append_columns(self, count: int) -> LabelExclusion:
+    def append_columns(self, num_columns: int) -> LabelExclusion:
         (rows, old), exceptions = self.labels, self.exception_labels
-        unused = (rows.amin() - 1).expand(count)  # a label that no row has
+        unused = (rows.amin() - 1).expand(num_columns)  # a label that no row has
         if exceptions is not None:
             exceptions = exceptions[0], torch.cat([exceptions[1], unused.to(exceptions[1])])
         return LabelExclusion((rows, torch.cat([old, unused])), exceptions)
@@ -148,12 +148,12 @@ class SimilarityExclusion(PairExclusion):
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
         return SimilarityExclusion((x[rows], y), (r[rows], c), (row_labels[rows], column_labels))
 
-    def append_columns(self, count: int) -> SimilarityExclusion:
+    def append_columns(self, num_columns: int) -> SimilarityExclusion:
         (x, y), (r, c), (row_labels, column_labels) = self.features, self.row_and_column_limits, self.exception_labels
-        unused = (row_labels.amin() - 1).expand(count).to(column_labels)
+        unused = (row_labels.amin() - 1).expand(num_columns).to(column_labels)
         return SimilarityExclusion(
-            (x, torch.cat([y, y.new_zeros(count, y.shape[1])])),
-            (r, torch.cat([c, c.new_full((count,), torch.inf)])),
+            (x, torch.cat([y, y.new_zeros(num_columns, y.shape[1])])),
+            (r, torch.cat([c, c.new_full((num_columns,), torch.inf)])),
             (row_labels, torch.cat([column_labels, unused])),
         )
 

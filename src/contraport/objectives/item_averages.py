@@ -49,7 +49,7 @@ class ItemAverages(nn.Module):
         """Return the log averages at some positions, (k,); in training mode, first update them with new values.
 
         The mean of the values at a position updates its average. The value is the average; the gradient is that of the
-        mean divided by the average. Keys without a finite value give 0.
+        mean divided by the average. Positions without a finite value give 0.
 
         Args:
             positions: position of each value in the flattened buffer, (k,); positions may repeat.
@@ -77,7 +77,7 @@ class ItemAverages(nn.Module):
         if training:
             updated = torch.where(means.isnan(), past, log_moving_average(past, means, self.momentum))
             past = torch.where(past.isnan(), means, updated)
-            stored[positions] = past.to(stored)  # in any order: a key that occurs several times has one mean
+            stored[positions] = past.to(stored)  # in any order: a position that occurs several times has one mean
         return torch.where(past.isnan(), means, past)
 
     def __repr__(self) -> str:

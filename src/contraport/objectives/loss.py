@@ -94,7 +94,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def describe_components(self) -> dict[str, str]:
-        """Return the repr of each component (layout, kernel, ...), by the question that it answers."""
+        """Return the repr of layout, kernel, constraint, target and divergence, by the question that each answers."""
 
     @abstractmethod
     def set_constraint(self, constraint: Constraint) -> None:

@@ -327,7 +327,10 @@ def _row_log_sums_or_weighted_sums(
 def _input_gradients(
     inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the row and column sums of W: the gradients of x, y and the biases."""
+    """Return W y, W^T x and the row and column sums of W: the gradients of x, y and the biases.
+
+    Gradients that are not needed are uninitialized.
+    """
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradients(z)] for z in (x, y))

@@ -344,7 +344,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     def _buffer_view(self, buffer_index: int, rows: slice, columns: slice) -> Tensor:
         """Return the stored tile itself as buffer 0, so that a tile is computed in place."""
-        # A tile is computed in place: T where the kernel has a link, else the kernel.
+        # The tile of T where the kernel has a link, else that of the kernel.
         if buffer_index > 0:
             return super()._buffer_view(buffer_index, rows, columns)
         return self._stored_tile_view(rows, columns, link_input=self._has_link)

@@ -141,27 +141,25 @@ class _TsallisDualProblem:
             return linear.new_tensor(-torch.inf)
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
-    def newton_step(self, f: Tensor, g: Tensor, marginal_residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
+    def newton_step(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the Newton steps of f and g for a residual; without a ridge, by the pseudoinverse of the Hessian."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
         rows = weights.sum(1)
         if self.column_masses is None:
-            return marginal_residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
+            return residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
         hessian = torch.cat([torch.cat([rows.diag(), weights], 1), torch.cat([weights.T, weights.sum(0).diag()], 1)])
         # Scaled to a unit diagonal, as orders below 2 have weights of very different sizes.
         diagonal = hessian.diagonal()
         scale = torch.where(diagonal > 0, diagonal, 1).rsqrt()
         if ridge > 0:
             damped = scale[:, None] * hessian * scale + ridge * torch.eye(len(scale)).to(hessian)
-            step = (
-                scale * torch.cholesky_solve((scale * marginal_residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
-            )
+            step = scale * torch.cholesky_solve((scale * residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
             return step[:n], step[n:]
         values, vectors = torch.linalg.eigh(scale[:, None] * hessian * scale)
         kept = values > _RELATIVE_EIGENVALUE_CUTOFF * values[-1]
-        step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * marginal_residual)) / values[kept]))
+        step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * residual)) / values[kept]))
         return step[:n], step[n:]
 
 
@@ -192,15 +190,15 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
         UsageError: the error stays above 1e-6 of the total mass.
     """
     total, value = dual.row_masses.sum(), dual.objective_value(f, g)
-    marginal_residual = dual.marginal_residual(f, g)
+    residual = dual.marginal_residual(f, g)
     for _ in range(_MAX_NEWTON_STEPS):
-        error = marginal_residual.abs().sum()
+        error = residual.abs().sum()
         if error <= tolerance * total:
             break
         # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
         ridge = min(1e-2, float(error / total))
-        step_f, step_g = dual.newton_step(f, g, marginal_residual, ridge=max(ridge, 1e-10))
-        slope = marginal_residual @ torch.cat([step_f, step_g])[: len(marginal_residual)]
+        step_f, step_g = dual.newton_step(f, g, residual, ridge=max(ridge, 1e-10))
+        slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
         for halving in range(_MAX_STEP_HALVINGS):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
@@ -211,8 +209,8 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
                 break
         else:
             break
-        (f, g), value, marginal_residual = trial, new, remaining
-    error = marginal_residual.abs().sum()
+        (f, g), value, residual = trial, new, remaining
+    error = residual.abs().sum()
     if not bool(error <= max(tolerance, 1e-6) * total):
         message = f"constraint: the plan of Tsallis did not converge, marginal error {error:.2g}."
         raise UsageError(f"{message} Raise the temperature.", kind="not_converged")
