@@ -273,14 +273,14 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
     A subclass that overrides a deprecated name raises `UsageError`, as nothing would call its override.
     """
 
-    def decorate(cls: type[T]) -> type[T]:
+    def decorate(cls: Any) -> Any:
         def read(self: Any, old: str, new: str) -> Any:
             warn_renamed(f"{cls.__name__}.{old}", f"{cls.__name__}.{new}", stacklevel=3)
             return getattr(self, new)
 
         own_hook = vars(cls).get("__init_subclass__")
 
-        def check_subclass(subclass: type, **arguments: Any) -> None:
+        def check_subclass(subclass: Any, /, **arguments: Any) -> None:
             if own_hook is None:
                 super(cls, subclass).__init_subclass__(**arguments)
             else:
@@ -289,7 +289,7 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
                 name = f"{subclass.__name__}.{old}"
                 check(old not in vars(subclass), f"{name}: renamed in {cls.__name__}; rename it to {new}.", "renamed")
 
-        cls.__init_subclass__ = classmethod(check_subclass)  # type: ignore[assignment]
+        cls.__init_subclass__ = classmethod(check_subclass)
         for old, new in new_names.items():
             setattr(cls, old, property(functools.partial(read, old=old, new=new)))
         return cls
