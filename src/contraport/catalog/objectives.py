@@ -58,7 +58,7 @@ class ObjectiveEntry:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-BuilderParameters = ParamSpec("BuilderParameters")
+P = ParamSpec("P")
 Choice = TypeVar("Choice")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
@@ -82,20 +82,18 @@ _DHEL_CITATION = (
 )
 
 
-def register_objective(
-    citation: str, formula: str
-) -> Callable[[Callable[BuilderParameters, Loss]], Callable[BuilderParameters, Loss]]:
+def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
     """Decorator that registers a builder of an objective under its own name, hyphenated.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
     """
 
-    def register(make: Callable[BuilderParameters, Loss]) -> Callable[BuilderParameters, Loss]:
+    def register(make: Callable[P, Loss]) -> Callable[P, Loss]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
-        def build(*args: BuilderParameters.args, **settings: BuilderParameters.kwargs) -> Loss:
+        def build(*args: P.args, **settings: P.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
                 if isinstance(signature.parameters[option].default, bool):

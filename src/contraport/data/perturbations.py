@@ -45,7 +45,7 @@ _OCCLUDED_AREA_FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.4)  # fraction of the area un
 _JPEG_QUALITIES = (50, 25, 15, 10, 5)  # quality
 
 
-class ItemPartnerDataset(Dataset):
+class MismatchedDataset(Dataset):
     """One-view dataset with mismatched pairs: batches have two views, each item and its partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
@@ -117,7 +117,7 @@ def with_partner_views(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
-    paired = dataset.as_subclass(ItemPartnerDataset)
+    paired = dataset.as_subclass(MismatchedDataset)
     paired.partners = partners
     return paired
 
@@ -266,7 +266,7 @@ def _add_noise(images: Tensor, severity_index: int) -> Tensor:
     return images + NOISE_STDS[severity_index] * torch.randn_like(images)
 
 
-def _blur(images: Tensor, severity_index: int) -> Tensor:
+def _apply_gaussian_blur(images: Tensor, severity_index: int) -> Tensor:
     sigma = _BLUR_STDS[severity_index] * min(images.shape[2:])
     reach = max(1, round(3 * sigma))
     sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
@@ -305,7 +305,7 @@ def _compress_jpeg(images: Tensor, severity_index: int) -> Tensor:
 
 _CORRUPTION_FUNCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "noise": _add_noise,
-    "blur": _blur,
+    "blur": _apply_gaussian_blur,
     "brightness": _brighten,
     "contrast": _reduce_contrast,
     "occlusion": _occlude_square,

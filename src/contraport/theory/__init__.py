@@ -44,8 +44,7 @@ __all__ = [
     "Coupling", "Couplings1D", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "LinearEncoderResult",
     "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
     "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "compute_couplings_1d",
-    "contrastive_covariance", "energy",
-    "minimize_uniformity_loss", "pair_weights", "sample_gaussian_mixture",
+    "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights", "sample_gaussian_mixture",
     "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder", "train_linear_encoder",
     "train_on_five_gaussians",
 ]  # fmt: skip

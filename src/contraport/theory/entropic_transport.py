@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MAX_SINKHORN_ITERATIONS = 100_000
+MAX_ITERATIONS_TO_CONVERGE = 100_000
 """Maximum number of Sinkhorn iterations for a converged plan; a warning is issued if it is not enough."""
 
 
@@ -147,7 +147,10 @@ def compute_couplings_1d(
         a,
         b,
         summarize(exact.dense(), 0),
-        {temperature: entropic(temperature, Balanced(MAX_SINKHORN_ITERATIONS, 1e-7)) for temperature in temperatures},
+        {
+            temperature: entropic(temperature, Balanced(MAX_ITERATIONS_TO_CONVERGE, 1e-7))
+            for temperature in temperatures
+        },
         {count: entropic(min(temperatures), Balanced(count)) for count in iterations},
         x[:, 0],
         y[:, 0],

@@ -187,7 +187,7 @@ def suggest_options_for_more_steps(
 
 
 def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
-    """Suggest a batch size for few items: a power of two, at most a quarter of them, at least 32.
+    """Suggest a batch size for few items: a power of two, from `MIN_SUGGESTED_BATCH_SIZE` to a quarter of them.
 
     Larger batches of few items make hardly any steps. Fewer than two such batches are one batch of all items.
 

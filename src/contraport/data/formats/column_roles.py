@@ -158,7 +158,7 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def suggest_view_patterns(names: Sequence[str]) -> list[str]:
-    """Return column patterns, one per view, from the prefixes of numbered columns; examples if that fails.
+    """Suggest column patterns for two to four views, by the prefixes of numbered columns; otherwise an example.
 
     >>> suggest_view_patterns(["lidar_0", "lidar_1", "radar_0", "radar_1"])
     ['lidar_*', 'radar_*']
@@ -176,8 +176,8 @@ def suggest_view_patterns(names: Sequence[str]) -> list[str]:
 def abridge_names(names: Sequence[str]) -> list[str]:
     """Abridge a list of more than 20 names to the first 18, dots and the last.
 
-    >>> abridge_names([str(number) for number in range(99)])[-3:]
-    ['17', '...', '98']
+    >>> len(abridge_names(list(map(str, range(20))))), abridge_names(list(map(str, range(99))))[-3:]
+    (20, ['17', '...', '98'])
     """
     return list(names) if len(names) <= 20 else [*names[:18], "...", names[-1]]
 

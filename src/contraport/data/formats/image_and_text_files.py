@@ -52,7 +52,7 @@ def load_image_or_text_folder(
     texts. Texts are UTF-8 and held in memory.
     """
     parents, files, texts, is_test = _scan_folder(Path(folder))
-    items = ItemMetadata(folder, len(files)) if ignore_labels else _classes_and_domains_from_folders(parents, folder)
+    items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes_and_domains(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _get_lower_suffix(files[0]) in TEXT_SUFFIXES:
         contents = [read_stripped_text(file) for file in files]
@@ -195,7 +195,7 @@ def _read_captions(files: list[str], texts: set[str], folder: str) -> list[str] 
     return captions
 
 
-def _classes_and_domains_from_folders(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
+def _read_classes_and_domains(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
     """Read the classes and domains from the names of the parent folders of the images."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):

@@ -231,9 +231,8 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
 
 def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
     """Parse a `.csv` file; if column types are given, read only those columns."""
-    block = min(
-        path.stat().st_size + 1, _MAX_BLOCK_BYTES
-    )  # types are inferred from the first block, so one block for all
+    # Types are inferred from the first block, so one block for all.
+    block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
     return pa.csv.read_csv(
         path,
         read_options=pa.csv.ReadOptions(block_size=block),

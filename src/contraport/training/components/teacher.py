@@ -23,8 +23,8 @@ log = logging.getLogger("contraport.training")
 def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
     """Load a teacher from a run or model folder; return it with the size of its images, or None.
 
-    Images are resized to squares of that many pixels before they are encoded; None: they stay as they are. An encoder
-    of timm takes images of its own size, and any number of channels as in a training that starts from it.
+    Images are resized to squares of that side, in pixels, before they are encoded; None: they stay as they are. An
+    encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
         return as_run(folder).model(trust_remote_code=trust_remote_code), None

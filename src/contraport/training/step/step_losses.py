@@ -180,9 +180,8 @@ class ObjectiveStepLoss(StepLoss):
 
     def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
-        return (z, z.clone()), self._build_batch_kwargs(
-            batch, target
-        )  # cloned: one tensor twice would be one view twice
+        # Cloned: one tensor twice would be one view twice.
+        return (z, z.clone()), self._build_batch_kwargs(batch, target)
 
     def _build_batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
         """Return the keyword arguments that a batch provides for the objective, such as labels and weights."""

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contraport.encoders import Model, Projector
 from contraport.schedules import RampSchedule
 
-PREDICTOR_HIDDEN_SIZE = 512
+PREDICTOR_HIDDEN_WIDTH = 512
 """Width of the hidden layer of the prediction head."""
 
 
@@ -29,7 +29,7 @@ class Predictor(nn.Module):
 
     def __init__(self, dimensions: Sequence[int]) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(Projector(size, PREDICTOR_HIDDEN_SIZE, size) for size in dimensions)
+        self.heads = nn.ModuleList(Projector(size, PREDICTOR_HIDDEN_WIDTH, size) for size in dimensions)
 
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(self.heads) == 1:
