@@ -22,7 +22,7 @@ from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
-from contraport.evaluation.notes import build_alignment_uniformity_notes, write_verdict
+from contraport.evaluation.notes import build_alignment_uniformity_notes, compose_verdict
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -155,9 +155,9 @@ BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), 
 )
 def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Difference]], start: str | None) -> None:
     measured = {key for by_metric in differences.values() for key in by_metric}
-    verdict = write_verdict(measured, differences, test_items=50)
+    verdict = compose_verdict(measured, differences, test_items=50)
     assert verdict is None if start is None else (verdict or "").startswith(start)
-    few = write_verdict(measured, differences, test_items=12)
+    few = compose_verdict(measured, differences, test_items=12)
     assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 
@@ -258,7 +258,7 @@ def test_of_some_items_the_neighbours_are_among_these() -> None:
 def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
     test, objective = vectors(30, 3), contraport.nt_xent(0.5)
     subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
-    losses = collect_page_data(subject, probed=False)["losses"]
+    losses = collect_page_data(subject, has_probe=False)["losses"]
     assert losses.shape == (30,)
     assert losses.mean() == pytest.approx(float(objective(*subject.random_view_projections)), rel=1e-5)
 
@@ -538,7 +538,7 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
 
 def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = load_epoch_models(run, run.model(), find_epoch_checkpoints(run, before=None))
+    ((epoch, model),) = load_epoch_models(run, run.model(), find_epoch_checkpoints(run, before_epoch=None))
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

@@ -210,7 +210,7 @@ def test_rejects_networks_that_cannot_be_exported(
 def test_failed_export_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = contraport.export(trained([(4,)]), format="torchscript", out=tmp_path / "model.pt")
     before = out.read_bytes()
-    monkeypatch.setattr(model_export, "TOLERANCE", -1.0)
+    monkeypatch.setattr(model_export, "MAX_RELATIVE_DIFFERENCE", -1.0)
     with raises_usage_error("format.changed_features"):
         contraport.export(trained([(4,)]), format="torchscript", out=out, overwrite=True)
     assert out.read_bytes() == before

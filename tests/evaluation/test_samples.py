@@ -58,17 +58,17 @@ def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
     context = context_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
-    found = collect_page_data(context, probed=False)["suspicion"]
+    found = collect_page_data(context, has_probe=False)["suspicion"]
     np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(context.random_view_features))).exp(), rtol=1e-5)
     assert not np.allclose(found, (-score_pairs(PairedFeatures(context.random_view_projections))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
     apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in collect_page_data(context_of(apart, several(60, (5,), (2, 20))), probed=False)
+    assert "suspicion" not in collect_page_data(context_of(apart, several(60, (5,), (2, 20))), has_probe=False)
     few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_page_data(context_of(few, several(30, (5,), (4,))), probed=False)
+    assert "suspicion" not in collect_page_data(context_of(few, several(30, (5,), (4,))), has_probe=False)
 
 
 def test_no_losses_without_an_objective() -> None:
-    assert "losses" not in collect_page_data(context_of(vector_model(), vectors(9, 3)), probed=False)
+    assert "losses" not in collect_page_data(context_of(vector_model(), vectors(9, 3)), has_probe=False)

@@ -90,7 +90,9 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, 
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
-    ((_, then),) = load_epoch_models(as_run(whole), whole.model(), find_epoch_checkpoints(as_run(whole), before=2))
+    ((_, then),) = load_epoch_models(
+        as_run(whole), whole.model(), find_epoch_checkpoints(as_run(whole), before_epoch=2)
+    )
     assert moved(states(then)[0], states(begun.model())[0])
     assert moved(states(then)[0], states(whole.model())[0])
 

@@ -21,8 +21,8 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP, MapOptions
 from contraport.estimators.sne import SNE, TSNE
-from contraport.evaluation.page_samples import Arrays, choose_fixed_subsample, collect_item_data
-from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_train_and_test, resolve_device
+from contraport.evaluation.page_samples import ArraysByName, choose_fixed_subsample, collect_item_data
+from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_splits_of_source, resolve_device
 from contraport.features import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
 from contraport.metrics.retrieval import nearest_neighbors
@@ -154,7 +154,7 @@ def _as_features_or_none(source: Any) -> Features | None:
 def _embed_items_of_run(run: RunFolder, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.select_view(options.view)
-    splits = load_train_and_test(run, SplitLoader(settings, model), None, leave_out=False)
+    splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
         dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
@@ -214,7 +214,7 @@ def _render_page(result: Map, features: Features, dataset: Dataset | None) -> st
     """Render the map as an HTML page that consists of the embedding section of a report."""
     chosen = choose_fixed_subsample(len(result.points), MAX_PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
-    arrays: Arrays = {"neighbors": nearest_neighbors(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
+    arrays: ArraysByName = {"neighbors": nearest_neighbors(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:
         arrays = collect_item_data(dataset, rows, chosen)
     elif features.labels is not None:

@@ -35,6 +35,7 @@ def check_metric_names(name: str, value: Any) -> None:
 
 
 def _check_dims(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a list of different integers >= 1."""
     good = isinstance(value, list | tuple) and len(set(value)) == len(value)
     check(good, f"{name}: must be different integers >= 1, got {value!r}.")
     for size in value:
@@ -42,6 +43,7 @@ def _check_dims(name: str, value: Any) -> None:
 
 
 def _check_templates(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value is a list of texts, each with one ``{}`` for a class name."""
     is_list = isinstance(value, list | tuple) and len(value) > 0
     good = is_list and all(isinstance(text, str) and text.count("{}") == 1 for text in value)
     check(good, f"{name}: each text must contain {{}} once, as in 'a photo of a {{}}.', got {value!r}.")

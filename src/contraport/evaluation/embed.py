@@ -29,7 +29,7 @@ from contraport.evaluation.split_loading import (
     SplitLoader,
     find_view_position,
     is_training_data,
-    load_train_and_test,
+    load_splits_of_source,
     resolve_device,
 )
 from contraport.features import (
@@ -67,21 +67,22 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
     if options.out is not None:
         return _embed_to_file(options, Path(options.out))
     check(options.shard_items is None, "shard_items: requires out, got None.", "no_out")
-    return compute_item_values(options)
+    return compute_features_in_memory(options)
 
 
 @torch.random.fork_rng(devices=[])
-def compute_item_values(options: EmbedOptions, function: Callable[..., Tensor] | None = None) -> Features:
-    """Return the features of the items that `options` select; with a function, its values take their place.
+def compute_features_in_memory(options: EmbedOptions, output: Callable[..., Tensor] | None = None) -> Features:
+    """Return the features of the items that `options` select, or the values of another function of model and inputs.
 
-    The values ``(b, F)`` are those of ``function(model, *inputs)``, of the model of ``options.view`` and its inputs for
-    a block of items. Items are embedded block by block, so that only the values of all items are in memory.
+    The values ``(b, F)`` are those of ``output(model, *inputs)``, of the model of ``options.view`` and its inputs for a
+    block of items. Items are embedded block by block, so that only the values of all items are in memory.
     """
     with TemporaryDirectory() as folder:
-        return read_features(_embed_to_file(options, Path(folder) / "features.npz", function))
+        return read_features(_embed_to_file(options, Path(folder) / "features.npz", output))
 
 
-def _embed_to_file(options: EmbedOptions, out: Path, function: Callable[..., Tensor] | None = None) -> Path:
+def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tensor] | None = None) -> Path:
+    """Write the features, or the values of `output`, to a file, or this process's shard of it; return its path."""
     rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     path = out if processes == 1 else shard_path(out, rank, processes)
     suffixes = ", ".join(SUPPORTED_SUFFIXES)
@@ -109,7 +110,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, function: Callable[..., Ten
     # A stream decodes the images of all views together, so the whole model determines their size.
     loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)
     if "test" in splits and not is_one_split:
-        loaded = load_train_and_test(run, loader, options.data, leave_out=False)
+        loaded = load_splits_of_source(run, loader, options.data, drop_trained_items=False)
         datasets = [getattr(loaded, split) for split in splits]
     else:
         datasets = [loader.load(options.data, split) for split in splits]
@@ -122,14 +123,14 @@ def _embed_to_file(options: EmbedOptions, out: Path, function: Callable[..., Ten
     loader_config = LoaderConfig(
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
-    output = None if function is None else partial(function, model)
+    model_output = None if output is None else partial(output, model)
     with open_feature_buffer(path) as buffer:
         for dataset in _select_process_items(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
-                model, dataset, build_unaugmented_views(settings, dataset), loader_config, output
+                model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
                 with report_write_errors("out", path):
-                    _add_batch(buffer, dataset, batch, features.numpy(), by_text=view is not None)
+                    _add_batch_to_buffer(buffer, dataset, batch, features.numpy(), use_texts_as_keys=view is not None)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
         # A stream may have further classes later.
         class_names = None if isinstance(datasets[0], Stream) else datasets[0].class_names
@@ -166,10 +167,10 @@ def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int
     return parts
 
 
-def _add_batch(
-    buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool
+def _add_batch_to_buffer(
+    buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
 ) -> None:
-    """Add a batch to the buffer; keys are the keys of the data, or shortened texts (`by_text`, or without keys)."""
+    """Add a batch to the buffer; without keys in the data, or if asked, shortened texts are the keys."""
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
@@ -185,6 +186,6 @@ def _add_batch(
         features,
         rows=rows.numpy(),
         split=dataset.split,
-        keys=beginnings if by_text and beginnings else keys or beginnings,
+        keys=beginnings if use_texts_as_keys and beginnings else keys or beginnings,
         labels=None if batch.labels is None else batch.labels.numpy(),
     )

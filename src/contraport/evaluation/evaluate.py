@@ -24,10 +24,10 @@ from contraport.evaluation.notes import (
     build_caveat_notes,
     build_skipped_metric_notes,
     build_zero_width_notes,
-    write_verdict,
+    compose_verdict,
 )
 from contraport.evaluation.page_samples import (
-    Arrays,
+    ArraysByName,
     collect_misclassified_items,
     collect_page_data,
     collect_worst_pairs,
@@ -51,7 +51,7 @@ from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run, RunFolder, as_different_runs
 from contraport.runs.run import check_is_run
 
-MetricDraws = Mapping[str, tuple[float, ItemValues]]
+ValueAndDrawsByMetric = Mapping[str, tuple[float, ItemValues]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
 
 
@@ -76,7 +76,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             # Not the lock of a training, which may go on meanwhile.
             locks.enter_context(lock_folder(run.path, "evaluate", argument="run", name=run.evaluation_lock_path.name))
         if options.checkpoints == "all":
-            has_checkpoints = any(find_epoch_checkpoints(run, before=None) for run in runs)
+            has_checkpoints = any(find_epoch_checkpoints(run, before_epoch=None) for run in runs)
             names = ", ".join(str(run.path) for run in runs)
             hint = f"Train with {format_options(keep_every=...)}."
             check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
@@ -115,12 +115,13 @@ class EvaluatedRun(NamedTuple):
     run_folder: RunFolder
     test_dataset: Dataset
     result: Evaluation
-    page_data: Arrays
-    bootstrap_draws: MetricDraws
-    item_values: Arrays
+    page_data: ArraysByName
+    bootstrap_draws: ValueAndDrawsByMetric
+    item_values: ArraysByName
 
 
 def _save_evaluation(one: EvaluatedRun) -> None:
+    """Write the files of an evaluation to its run folder; raise if the model there changed meanwhile."""
     epochs = one.run_folder.num_trained_epochs()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
     check(epochs == one.result["epochs"], message, "model_changed")
@@ -135,6 +136,7 @@ def _save_evaluation(one: EvaluatedRun) -> None:
 
 
 def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
+    """Evaluate the encoder of one run and its baselines; nothing is written."""
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
     trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines()
@@ -144,28 +146,32 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
         check_enough_neighbors(options.neighbors, len(loaded.train))
-    checkpoints = find_epoch_checkpoints(run, before=loaded.trained_epochs) if options.checkpoints == "all" else {}
+    checkpoints = (
+        find_epoch_checkpoints(run, before_epoch=loaded.trained_epochs) if options.checkpoints == "all" else {}
+    )
     dims = tuple(options.dims) or loaded.training_settings.matryoshka_dims[1:]
     truncated = [trained.truncate_features(size) for size in dims]
     steps = (len(baselines) + 1 + len(truncated) + len(checkpoints)) * len(possible) + (not options.alone)
     results: dict[str, dict[str, MetricResult | float]] = {}
-    plans: list[tuple[int, Arrays]] = []
-    samples: Arrays = {}
+    plans: list[tuple[int, ArraysByName]] = []
+    samples: ArraysByName = {}
     plan_notes: list[str] = []
-    with loaded.loader_config.bars.track_steps(steps) as step:
+    with loaded.loader_config.bars.track_steps(steps) as report_step:
         for name, encoder in baselines.items():
-            results[name] = _compute_metrics(loaded.build_context(name, encoder), possible, run, step)
-        results["trained"] = _compute_metrics(trained, possible, run, step)
+            results[name] = _compute_metrics(loaded.build_context(name, encoder), possible, run, report_step)
+        results["trained"] = _compute_metrics(trained, possible, run, report_step)
         for context in truncated:
-            results[context.name] = _compute_metrics(context, possible, run, step)
+            results[context.name] = _compute_metrics(context, possible, run, report_step)
         for epoch, model in load_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
-            results[context.name] = _compute_metrics(context, possible, run, step)
+            results[context.name] = _compute_metrics(context, possible, run, report_step)
             if plan := loaded.compute_epoch_plan(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
-            step(f"{run.path.name}: samples for the page")
-            samples, plan_notes = _collect_samples(loaded, trained, plans, probed="linear_probe" in results["trained"])
+            report_step(f"{run.path.name}: samples for the page")
+            samples, plan_notes = _collect_page_arrays(
+                loaded, trained, plans, has_probe="linear_probe" in results["trained"]
+            )
     rows = {
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
         for name, of in results.items()
@@ -190,7 +196,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
-        "verdict": write_verdict(rows["trained"], differences, test_items=len(loaded.test)),
+        "verdict": compose_verdict(rows["trained"], differences, test_items=len(loaded.test)),
         "notes": notes,
         "not_measured": skipped,
         "rows": rows,
@@ -200,7 +206,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         },
         "differences": {name: _differences_to_dicts(of) for name, of in differences.items()},
         "pairs_of_runs": 0,
-        "directions": _summarize_retrieval(results["trained"]),
+        "directions": _summarize_retrieval_by_direction(results["trained"]),
     }
     items = {
         key: one.item_values
@@ -210,11 +216,13 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     return EvaluatedRun(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
 
 
-def _collect_samples(
-    loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, Arrays]], *, probed: bool
-) -> tuple[Arrays, list[str]]:
+def _collect_page_arrays(
+    loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
+) -> tuple[ArraysByName, list[str]]:
     """Collect the arrays that the report page draws; also return notes with the reason if the plan is missing."""
-    samples = collect_page_data(trained, probed=probed) | (collect_misclassified_items(trained) if probed else {})
+    samples = collect_page_data(trained, has_probe=has_probe) | (
+        collect_misclassified_items(trained) if has_probe else {}
+    )
     # Scored pairs are pairs of the training data.
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
         samples |= collect_worst_pairs(loaded.run_folder, loaded.train)
@@ -235,12 +243,12 @@ def _collect_samples(
 
 
 def _compute_metrics(
-    context: EvalContext, metrics: Sequence[Metric], run: RunFolder, step: Callable[[str], None]
+    context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""
     results = {}
     for metric in metrics:
-        step(f"{run.path.name}, {context.name}: {metric.title}")
+        report_step(f"{run.path.name}, {context.name}: {metric.title}")
         # Those of the trained encoder were checked before.
         if context.name == "trained" or metric.first_unmet_requirement(context) is None:
             result = as_metric_result(metric(context))
@@ -249,8 +257,10 @@ def _compute_metrics(
     return results
 
 
-def _draw_bootstrap_values(results: Mapping[str, Mapping[str, MetricResult | float]]) -> Mapping[str, MetricDraws]:
-    """Draw bootstrap values; return the value and the draws of each metric, by encoder and metric key.
+def _draw_bootstrap_values(
+    results: Mapping[str, Mapping[str, MetricResult | float]],
+) -> Mapping[str, ValueAndDrawsByMetric]:
+    """Draw bootstrap values of all metrics; return value and draws by encoder and metric key.
 
     Only metrics with values per item are included. All encoders share the resamples.
     """
@@ -278,7 +288,9 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     check(len(classes) == len(names or ()), message, "number")
 
 
-def _summarize_retrieval(results: Mapping[str, MetricResult | float]) -> dict[str, dict[str, dict[str, float]]]:
+def _summarize_retrieval_by_direction(
+    results: Mapping[str, MetricResult | float],
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return the retrieval metrics with their intervals, by direction such as "image to caption"."""
     parts = {
         (part, key): part_result
@@ -294,10 +306,13 @@ def _summarize_retrieval(results: Mapping[str, MetricResult | float]) -> dict[st
 
 
 def _differences_to_dicts(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]:
+    """Convert differences by metric key to their JSON records in `evaluation.json`."""
     return {key: difference._asdict() for key, difference in differences.items()}
 
 
-def _compute_differences(draws: MetricDraws, others: MetricDraws, *, comparisons: int = 1) -> dict[str, Difference]:
+def _compute_differences(
+    draws: ValueAndDrawsByMetric, others: ValueAndDrawsByMetric, *, comparisons: int = 1
+) -> dict[str, Difference]:
     """Compute the paired difference of each metric between two encoders, by metric key."""
     return {
         key: paired_bootstrap_difference(draws[key], others[key], comparisons=comparisons)

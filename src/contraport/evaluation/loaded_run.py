@@ -16,8 +16,8 @@ from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
 from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.page_samples import Arrays, compute_sample_plan
-from contraport.evaluation.split_loading import load_splits, resolve_device
+from contraport.evaluation.page_samples import ArraysByName, compute_sample_plan
+from contraport.evaluation.split_loading import load_evaluation_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Balanced, Loss, Objective
 from contraport.options import has_object_placeholder
@@ -28,14 +28,18 @@ from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
 from contraport.training.step.target_spec import build_item_independent_target
 
-_NAME = re.compile(r"epoch-(\d+)\.ckpt")
-_MODEL = "model."
+_CHECKPOINT_PATTERN = re.compile(r"epoch-(\d+)\.ckpt")  # file name of an intermediate checkpoint
+_MODEL_KEY_PREFIX = "model."  # of the weights of the model in the training module's state dict
 
 
-def find_epoch_checkpoints(run: RunFolder, *, before: int | None) -> dict[int, Path]:
-    """Return the intermediate checkpoints of a run by epoch, ascending; with `before`, only those of earlier epochs."""
-    files = {int(match[1]): file for file in run.checkpoints.glob("*.ckpt") if (match := _NAME.fullmatch(file.name))}
-    return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
+def find_epoch_checkpoints(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
+    """Return the intermediate checkpoints of a run by epoch, ascending; with `before_epoch`, only earlier ones."""
+    files = {
+        int(match[1]): file
+        for file in run.checkpoints.glob("*.ckpt")
+        if (match := _CHECKPOINT_PATTERN.fullmatch(file.name))
+    }
+    return {epoch: files[epoch] for epoch in sorted(files) if before_epoch is None or epoch < before_epoch}
 
 
 def load_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
@@ -49,7 +53,11 @@ def load_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -
         weights = read_checkpoint(path)["pipeline"]
         intermediate = apply_lora(copy.deepcopy(model), settings)
         intermediate.load_state_dict(
-            {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
+            {
+                name.removeprefix(_MODEL_KEY_PREFIX): weight
+                for name, weight in weights.items()
+                if name.startswith(_MODEL_KEY_PREFIX)
+            }
         )
         return merge_lora(intermediate).eval()
 
@@ -137,7 +145,7 @@ class LoadedRun:
         # Read before the model: if a training saves another model meanwhile, its epochs differ at the end.
         epochs = run.num_trained_epochs()
         settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-        train, test, notes = load_splits(run, settings, model, options)
+        train, test, notes = load_evaluation_splits(run, settings, model, options)
         views = build_views(settings, train)
         check_view_shapes(model, train, views)
         initial = build_objective_or_reason(settings)
@@ -170,7 +178,7 @@ class LoadedRun:
             before = {"given": initial}
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
-    def compute_epoch_plan(self, model: Model, epoch: int) -> Arrays:
+    def compute_epoch_plan(self, model: Model, epoch: int) -> ArraysByName:
         """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
         if not isinstance(self.initial_objective, str):
             objective = build_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)

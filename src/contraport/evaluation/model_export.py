@@ -26,15 +26,20 @@ from contraport.seeding import torch_generator
 
 log = logging.getLogger("contraport.exporting")
 
-TOLERANCE = 1e-5
+MAX_RELATIVE_DIFFERENCE = 1e-5
 """Maximum difference from the model's features, relative to the largest feature or to 1, whichever is larger."""
 
-TRACED_ITEMS = 3
-CHECKED_ITEMS = (1, 5)
-RANDOM_TEXT_LENGTH = 30
+TRACED_BATCH_SIZE = 3
+"""Number of random items that a model is traced on."""
 
-_ExportedModel = Callable[..., Tensor]
-"""Exported model: maps the views of its representation to features."""
+CHECKED_BATCH_SIZES = (1, 5)
+"""Numbers of random items on which the exported model is compared with the original."""
+
+RANDOM_TEXT_CHARACTERS = 30
+"""Length of a random text; each item of the batch adds one character."""
+
+_FeatureFunction = Callable[..., Tensor]
+"""Function that maps the views of a batch to features `(b, F)`: an exported model, loaded again."""
 
 
 @EXPORT.with_option_parameters
@@ -53,15 +58,15 @@ def export(arguments: dict[str, Any]) -> Path:
     """
     options = ExportOptions(**arguments)
     path = Path(options.out)
-    implied = _FORMAT_BY_SUFFIX.get(path.suffix.lower())
+    implied = _FORMAT_NAME_BY_SUFFIX.get(path.suffix.lower())
     message = f"out: {path} has the suffix of {implied}, not of {options.format}; choose another name or format."
     check(options.format is None or implied in (None, options.format), message, "suffix")
     name = options.format or implied
     if name is None:
-        suffixes = " or ".join(_FORMAT_BY_SUFFIX)
+        suffixes = " or ".join(_FORMAT_NAME_BY_SUFFIX)
         message = f"out: must end in {suffixes}, got {path}; or pass {format_options(format=...)}."
         raise UsageError(message, kind="unknown_suffix")
-    format = _FORMATS[name]
+    format = _FORMAT_BY_NAME[name]
     is_folder = format.atomic_writer is atomic_write_folder
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
@@ -99,17 +104,17 @@ def export(arguments: dict[str, Any]) -> Path:
         warnings.simplefilter("ignore")
         try:
             format.write(model, temporary)
-            exported = format.read(temporary, model)
-            differences = [_compute_max_difference(model, exported, items) for items in CHECKED_ITEMS]
+            exported = format.load(temporary, model)
+            differences = [_compute_max_relative_difference(model, exported, items) for items in CHECKED_BATCH_SIZES]
         except OSError:  # from the disk
             raise
         except Exception as error:  # exporters raise many kinds of errors on networks that they do not support
             message = f"format: the model cannot be exported to {name}: {_describe_root_cause(error)}"
             raise UsageError(message, kind="not_exportable") from error
         check(
-            max(differences) <= TOLERANCE,
-            f"format: {name} changes the features of random items by {max(differences):.1e}, more than {TOLERANCE}. "
-            "Does the encoder depend on the batch size, or on random numbers?",
+            max(differences) <= MAX_RELATIVE_DIFFERENCE,
+            f"format: {name} changes the features of random items by {max(differences):.1e}, more than "
+            f"{MAX_RELATIVE_DIFFERENCE}. Does the encoder depend on the batch size, or on random numbers?",
             "changed_features",
         )
     return path
@@ -129,14 +134,15 @@ def _draw_random_views(model: Model, items: int) -> tuple[Tensor, ...]:
 
 def _draw_random_texts(items: int, generator: torch.Generator) -> Tensor:
     """Draw random texts of different lengths; the maximum length grows with the number of items."""
-    letters = torch.randint(97, 123, (items, RANDOM_TEXT_LENGTH + items), generator=generator)
+    letters = torch.randint(97, 123, (items, RANDOM_TEXT_CHARACTERS + items), generator=generator)
     letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
     letters[:, 0] = 97
     ends = letters.shape[1] - torch.arange(items)[:, None] * 3
     return torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte()
 
 
-def _compute_max_difference(model: Model, exported: _ExportedModel, items: int) -> float:
+def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
+    """Return the largest change of a feature of random items, relative to the largest one or 1; NaN is infinity."""
     views = _draw_random_views(model, items)
     expected, actual = FeatureExtractor(model)(*views), exported(*views)
     if actual.shape != expected.shape:
@@ -146,7 +152,8 @@ def _compute_max_difference(model: Model, exported: _ExportedModel, items: int) 
 
 
 def _write_onnx(model: Model, path: Path) -> None:
-    views = _draw_random_views(model, TRACED_ITEMS)
+    """Write the model as ONNX, for batches and texts of any length."""
+    views = _draw_random_views(model, TRACED_BATCH_SIZE)
     batch, letters = torch.export.Dim("batch"), torch.export.Dim("bytes")
     torch.onnx.export(
         FeatureExtractor(model).eval(),
@@ -161,7 +168,8 @@ def _write_onnx(model: Model, path: Path) -> None:
     )
 
 
-def _read_onnx(path: Path, _: Model) -> _ExportedModel:
+def _load_onnx(path: Path, _: Model) -> _FeatureFunction:
+    """Load an ONNX file as a function that ONNX Runtime computes on the CPU."""
     onnxruntime = import_optional("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [node.name for node in session.get_inputs()]
@@ -174,31 +182,38 @@ def _read_onnx(path: Path, _: Model) -> _ExportedModel:
 
 
 def _write_torch_export(model: Model, path: Path) -> None:
-    views, batch = _draw_random_views(model, TRACED_ITEMS), torch.export.Dim("batch")
+    """Write the model as a program of torch.export, for batches of any length."""
+    views, batch = _draw_random_views(model, TRACED_BATCH_SIZE), torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in views),)
     program = torch.export.export(FeatureExtractor(model).eval(), views, dynamic_shapes=shapes)
     with path.open("wb") as file:  # torch accepts only paths with its own suffix
         torch.export.save(program, file)
 
 
-def _read_torch_export(path: Path, _: Model) -> _ExportedModel:
+def _load_torch_export(path: Path, _: Model) -> _FeatureFunction:
+    """Load a program of torch.export as a module."""
     with path.open("rb") as file:
-        loaded: _ExportedModel = torch.export.load(file).module()
+        loaded: _FeatureFunction = torch.export.load(file).module()
     return loaded
 
 
 def _write_torchscript(model: Model, path: Path) -> None:
-    traced = torch.jit.trace(FeatureExtractor(model).eval(), _draw_random_views(model, TRACED_ITEMS), check_trace=False)
+    """Trace the model on random items and write it as TorchScript."""
+    traced = torch.jit.trace(
+        FeatureExtractor(model).eval(), _draw_random_views(model, TRACED_BATCH_SIZE), check_trace=False
+    )
     with path.open("wb") as file:  # torch rejects a hidden path without a suffix
         torch.jit.save(traced, file)
 
 
-def _read_torchscript(path: Path, _: Model) -> _ExportedModel:
-    loaded: _ExportedModel = torch.jit.load(str(path), map_location="cpu")
+def _load_torchscript(path: Path, _: Model) -> _FeatureFunction:
+    """Load a TorchScript file on the CPU."""
+    loaded: _FeatureFunction = torch.jit.load(str(path), map_location="cpu")
     return loaded
 
 
-def _read_safetensors(folder: Path, model: Model) -> _ExportedModel:
+def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
+    """Load a model folder, with the user-defined modules of the original model in it."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [
@@ -217,18 +232,29 @@ def _describe_root_cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-class _Format(NamedTuple):
+class _ExportFormat(NamedTuple):
+    """File format of an exported model.
+
+    Attributes:
+        write: writes a model to a path.
+        load: loads the file again as a function; the second argument is the original model.
+        atomic_writer: context manager that yields a temporary path and moves it into place at the end.
+        packages: packages that the format requires.
+    """
+
     write: Callable[[Model, Path], object]
-    read: Callable[[Path, Model], _ExportedModel]
+    load: Callable[[Path, Model], _FeatureFunction]
     atomic_writer: Callable[[Path], AbstractContextManager[Path]]
     packages: Sequence[str] = ()
 
 
-_FORMATS = {
-    "onnx": _Format(_write_onnx, _read_onnx, atomic_write, ("onnx", "onnxscript", "onnxruntime")),
-    "torch-export": _Format(_write_torch_export, _read_torch_export, atomic_write),
-    "torchscript": _Format(_write_torchscript, _read_torchscript, atomic_write),
-    "safetensors": _Format(lambda model, folder: model.save_pretrained(folder), _read_safetensors, atomic_write_folder),
+_FORMAT_BY_NAME = {
+    "onnx": _ExportFormat(_write_onnx, _load_onnx, atomic_write, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": _ExportFormat(_write_torch_export, _load_torch_export, atomic_write),
+    "torchscript": _ExportFormat(_write_torchscript, _load_torchscript, atomic_write),
+    "safetensors": _ExportFormat(
+        lambda model, folder: model.save_pretrained(folder), _load_safetensors, atomic_write_folder
+    ),
 }
 
-_FORMAT_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
+_FORMAT_NAME_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}

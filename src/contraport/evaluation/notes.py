@@ -19,7 +19,8 @@ from contraport.metrics.intervals import CONFIDENCE_LEVEL, Difference, MetricRes
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS
 
-CLASSES_NAMED = 5
+MAX_CLASSES_NAMED = 5
+"""Maximum number of classes that a note lists by name."""
 
 FEW_TEST_ITEMS = 50
 """Number of test items below which a verdict warns that differences may be noise: one item is more than 2 points."""
@@ -34,10 +35,13 @@ _ADVICE_BY_BASELINE = {
 }
 """Advice if the trained features are not better than a baseline, by baseline."""
 
-_ALIGNMENT_UNIFORMITY = ("alignment", "uniformity")
+_ALIGNMENT_AND_UNIFORMITY_KEYS = ("alignment", "uniformity")  # metric keys
 
-_Rows = Mapping[str, Mapping[str, float]]
-Differences = Mapping[str, Mapping[str, Difference]]
+_ValuesByEncoder = Mapping[str, Mapping[str, float]]
+"""Metric values by encoder, such as "trained" or a baseline, and metric key."""
+
+DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
+"""Differences of the trained encoder from a baseline, by baseline and metric key."""
 
 
 def build_skipped_metric_notes(
@@ -70,7 +74,7 @@ def build_caveat_notes(
     """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
     run, raw = loaded.run_folder, baselines.get("raw")
     notes = [*loaded.data_notes, *filter(None, [run.earlier_epoch_warning()])]
-    if loaded.evaluate_options.checkpoints == "all" and not find_epoch_checkpoints(run, before=None):
+    if loaded.evaluate_options.checkpoints == "all" and not find_epoch_checkpoints(run, before_epoch=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
         notes.append(
@@ -89,7 +93,9 @@ def build_caveat_notes(
         if len(unseen) > 0:
             names = test.class_names
             classes = [str(label) if names is None else names[label] for label in unseen.unique().tolist()]
-            shown = join_names(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
+            shown = join_names(classes[:MAX_CLASSES_NAMED]) + (
+                " and others" if len(classes) > MAX_CLASSES_NAMED else ""
+            )
             which = "All test items" if len(unseen) == len(test) else f"{len(unseen):,} of {len(test):,} test items"
             notes.append(
                 f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."
@@ -125,34 +131,43 @@ def build_zero_width_notes(results: ResultsByMetric) -> list[str]:
     ]
 
 
-def build_alignment_uniformity_notes(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+def build_alignment_uniformity_notes(
+    rows: _ValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
+) -> list[str]:
     """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
 
-    Differences that are not significant are ignored.
+    DifferencesByBaseline that are not significant are ignored.
     """
     before = next((row for row in INITIAL_ENCODER_TITLES if row in rows), None)
-    metrics = [metric for metric in collect_metrics_from_rows([rows["trained"]]) if metric.key in _ALIGNMENT_UNIFORMITY]
-    if before is None or not (worse := _describe_changes(rows, differences, before, metrics, worse=True)):
+    metrics = [
+        metric
+        for metric in collect_metrics_from_rows([rows["trained"]])
+        if metric.key in _ALIGNMENT_AND_UNIFORMITY_KEYS
+    ]
+    if before is None or not (worse := _describe_metric_changes(rows, differences, before, metrics, worse=True)):
         return []
-    better = _describe_changes(rows, differences, before, metrics, worse=False)
+    better = _describe_metric_changes(rows, differences, before, metrics, worse=False)
     return [" ".join([*worse, *better])]
 
 
-def write_verdict(metric_keys: Iterable[str], differences: Differences, *, test_items: int) -> str | None:
-    """Write whether to use the trained features or those of a baseline, and why; None if no metric compares them.
+def compose_verdict(metric_keys: Iterable[str], differences: DifferencesByBaseline, *, test_items: int) -> str | None:
+    """Return a sentence: whether to use the trained features or those of a baseline, and why.
+
+    None if no metric compares them.
 
     Args:
         metric_keys: keys of the metrics of the trained encoder; the headline metrics among them decide.
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
     """
-    verdict = _write_recommendation(metric_keys, differences)
+    verdict = _compose_recommendation(metric_keys, differences)
     if verdict is None or test_items >= FEW_TEST_ITEMS:
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _write_recommendation(metric_keys: Iterable[str], differences: Differences) -> str | None:
+def _compose_recommendation(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str | None:
+    """Return the verdict without the warning of a small test set."""
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINE_TITLES:
@@ -184,10 +199,10 @@ def _write_recommendation(metric_keys: Iterable[str], differences: Differences) 
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _describe_changes(
-    rows: _Rows, differences: Differences, row: str, metrics: Sequence[Metric], *, worse: bool
+def _describe_metric_changes(
+    rows: _ValuesByEncoder, differences: DifferencesByBaseline, row: str, metrics: Sequence[Metric], *, worse: bool
 ) -> list[str]:
-    """Write sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
+    """Return sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
     after, before, intervals = rows["trained"], rows[row], differences.get(row, {})
     changes = []
     for metric in metrics:

@@ -32,130 +32,143 @@ from contraport.seeding import torch_generator
 MAX_POINTS = 1_000
 """Maximum number of test items drawn as points, a fixed random choice."""
 
-NEIGHBORS = 12
+NUM_NEIGHBORS = 12
+"""Number of nearest neighbors that are saved of each point."""
+
 MAX_COSINE_ITEMS = 160
 """Maximum number of test items whose pairwise cosines are saved."""
 
-THUMBNAIL_SIDE = 32
+THUMBNAIL_PIXELS = 32
+"""Width and height of the thumbnail of a point or of a view in a plan."""
+
 MAX_TEXT_LENGTH = 160
 """Maximum number of characters that are saved of a text."""
 
-PERPLEXITY = 30.0
+TSNE_PERPLEXITY = 30.0
+"""Perplexity of t-SNE; PCA is used for at most three times as many items."""
 
-PLAN_ITEMS = 32
+MAX_PLAN_ITEMS = 32
+"""Maximum number of test items of a plan."""
+
 MAX_LISTED_ITEMS = 10
 """Maximum number of worst pairs, and of misclassified items, that are saved."""
 
-LISTED_THUMBNAIL_SIDE = 64
+LISTED_THUMBNAIL_PIXELS = 64
+"""Width and height of the thumbnail of a listed item."""
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+ArraysByName = dict[str, np.ndarray[Any, Any]]
+"""Arrays of `samples.npz` by name."""
 
 
-def collect_page_data(context: EvalContext, *, probed: bool) -> Arrays:
-    """Return 2-D points, cosines and losses of test items and, if `probed`, the confusion matrix of the probe."""
-    test, chosen = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
-    arrays = collect_point_data(test, context.test_features, chosen) | collect_cosines(test, context.test_features)
-    arrays |= _compute_item_losses(context, chosen) | _compute_mismatch_scores(context, chosen)
-    if probed:
+def collect_page_data(context: EvalContext, *, has_probe: bool) -> ArraysByName:
+    """Return 2-D points, cosines and losses of test items and, if `has_probe`, the confusion matrix of the probe."""
+    test, positions = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
+    arrays = collect_point_data(test, context.test_features, positions) | collect_cosines(test, context.test_features)
+    arrays |= _compute_item_losses(context, positions) | _compute_mismatch_scores(context, positions)
+    if has_probe:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_features, context.test_labels)
     return arrays
 
 
-def collect_point_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return 2-D points of the chosen items, `collect_item_data` of these items, and the spectrum of all features."""
-    method, plane = project_to_2d(features[chosen])
-    arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
+def collect_point_data(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+    """Return 2-D points and item data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
+    method, plane = project_to_2d(features[positions])
+    arrays: ArraysByName = {"points": plane, "projection": np.array(method), "ids": positions.numpy()}
     arrays["spectrum"] = centered_singular_values(features).numpy()
-    return arrays | collect_item_data(dataset, features[chosen], chosen)
+    return arrays | collect_item_data(dataset, features[positions], positions)
 
 
-def collect_item_data(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return neighbors, labels, domains, thumbnails and texts of the items at positions `chosen`, ``(m,)``.
+def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+    """Return neighbors, labels, domains, thumbnails and texts of the items at `positions`, ``(m,)``.
 
-    `features` are those of the chosen items, ``(m, F)``.
+    `features` are those of these items, ``(m, F)``.
     """
-    arrays: Arrays = {"neighbors": nearest_neighbors(features, min(NEIGHBORS, len(chosen) - 1)).numpy()}
+    arrays: ArraysByName = {"neighbors": nearest_neighbors(features, min(NUM_NEIGHBORS, len(positions) - 1)).numpy()}
     if dataset.labels is not None:
-        arrays["labels"] = dataset.labels[chosen].numpy()
+        arrays["labels"] = dataset.labels[positions].numpy()
     if dataset.class_names is not None:
         arrays["class_names"] = np.array(dataset.class_names, dtype=np.str_)
     if dataset.domains is not None and dataset.domain_names is not None:
-        arrays["domains"] = dataset.domains[chosen].numpy()
+        arrays["domains"] = dataset.domains[positions].numpy()
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
-    views = dataset.__getitems__(chosen.tolist()).views
+    views = dataset.__getitems__(positions.tolist()).views
     if dataset.is_image:
-        arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE)
+        arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
         arrays["texts"] = np.array([words[:MAX_TEXT_LENGTH] for words in tensor_to_texts(text)], dtype=np.str_)
     return arrays
 
 
-def collect_cosines(dataset: Dataset, features: Tensor) -> Arrays:
+def collect_cosines(dataset: Dataset, features: Tensor) -> ArraysByName:
     """Return the pairwise cosines of a subsample of the items, sorted by label, and the labels of these items."""
-    chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_COSINE_ITEMS))
-    z = F.normalize(features[chosen], dim=1)
-    arrays: Arrays = {"cosines": (z @ z.T).numpy()}
+    positions = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_COSINE_ITEMS))
+    z = F.normalize(features[positions], dim=1)
+    arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
-        arrays["cosine_labels"] = dataset.labels[chosen].numpy()
+        arrays["cosine_labels"] = dataset.labels[positions].numpy()
     return arrays
 
 
-def _compute_item_losses(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Compute the loss of each chosen item, in one batch of all chosen items; empty without losses per item."""
+def _compute_item_losses(context: EvalContext, positions: Tensor) -> ArraysByName:
+    """Compute the loss of each item at `positions`, in one batch of all of them; empty without losses per item."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:
         return {}
-    items = context.test.subset(chosen)
+    items = context.test.subset(positions)
     try:
         views = embed_views(model, items, context.views, context.loader_config, context.name, project=True)
         with torch.no_grad():
             values = objective(*views, labels=items.labels, domains=items.domains, reduction="none")
     except UsageError:  # it needs a fact that test items lack, or has no values per row
         return {}
-    return {"losses": values.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
+    return {"losses": values.float().reshape(-1, len(positions)).mean(dim=0).cpu().numpy()}
 
 
-def _compute_mismatch_scores(context: EvalContext, chosen: Tensor) -> Arrays:
-    """Compute a mismatch score from 0 to 1 for each chosen item of two-view data.
+def _compute_mismatch_scores(context: EvalContext, positions: Tensor) -> ArraysByName:
+    """Compute a mismatch score from 0 to 1 for each item at `positions` of two-view data.
 
     It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
     unrelated views.
     """
-    if len(context.test.shapes) != 2 or len(chosen) < MIN_PAIRS or not context.has_comparable_views:
+    if len(context.test.shapes) != 2 or len(positions) < MIN_PAIRS or not context.has_comparable_views:
         return {}
     views = context.random_view_features if context.has_shared_encoder else context.random_view_projections
-    agreement = score_pairs(PairedFeatures((views[0][chosen], views[1][chosen])))
+    agreement = score_pairs(PairedFeatures((views[0][positions], views[1][positions])))
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 
 def compute_sample_plan(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
-) -> Arrays:
+) -> ArraysByName:
     """Return the transport plan and target of the objective on two random views of some test items, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
-    chosen = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), PLAN_ITEMS))
-    batch = dataset.__getitems__(chosen.tolist())
+    positions = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_PLAN_ITEMS))
+    batch = dataset.__getitems__(positions.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
         made = views(loader_config.views_to_device(batch))
         z0, z1 = (z.float() for z in model.project(model.encode(made))[:2])
         plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
         target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
-    arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
+    arrays: ArraysByName = {
+        "plan": plan.cpu().numpy(),
+        "target": target.cpu().numpy(),
+        "plan_items": np.array(len(positions)),
+    }
     if batch.labels is not None:
         arrays["plan_labels"] = batch.labels.numpy()
     if len(dataset.view_names) == len(made):
         arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
     if all(len(shape) == 3 for shape in views.shapes[:2]):
         for number, view in enumerate(made[:2]):
-            arrays[f"plan_view_{number + 1}"] = shrink_images(view.cpu(), THUMBNAIL_SIDE)
+            arrays[f"plan_view_{number + 1}"] = shrink_images(view.cpu(), THUMBNAIL_PIXELS)
     return arrays
 
 
-def collect_misclassified_items(context: EvalContext) -> Arrays:
+def collect_misclassified_items(context: EvalContext) -> ArraysByName:
     """Return the misclassified test items of which the linear probe is most confident, most confident first.
 
     `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
@@ -168,7 +181,7 @@ def collect_misclassified_items(context: EvalContext) -> Arrays:
     items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
-    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE)
+    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_PIXELS)
     keys = context.test.keys
     names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
     return names | {
@@ -181,7 +194,7 @@ def collect_misclassified_items(context: EvalContext) -> Arrays:
     }
 
 
-def collect_worst_pairs(run: RunFolder, train: Dataset) -> Arrays:
+def collect_worst_pairs(run: RunFolder, train: Dataset) -> ArraysByName:
     """Return the most suspicious training pairs of a run with `audit`, most suspicious first.
 
     `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the
@@ -197,12 +210,12 @@ def collect_worst_pairs(run: RunFolder, train: Dataset) -> Arrays:
         train = with_partner_views(train, torch.from_numpy(run.mismatched_partners()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
-    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE)
+    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_PIXELS)
     return {
         "worst": worst,
         "worst_1": first,
         "worst_2": second,
-        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE)[1],
+        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_THUMBNAIL_PIXELS)[1],
         "worst_views": np.array(train.view_names, dtype=np.str_),
     }
 
@@ -223,8 +236,10 @@ def project_to_2d(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     varies = bool(rows.std(axis=0).any())
     # One thread, as for the linear probe: on a busy machine two are far slower.
     with threadpool_limits(1):
-        if varies and len(rows) > 3 * PERPLEXITY and rows.shape[1] > 1:
-            return "t-SNE", TSNE(perplexity=PERPLEXITY, init="pca", max_iter=500, random_state=0).fit_transform(rows)
+        if varies and len(rows) > 3 * TSNE_PERPLEXITY and rows.shape[1] > 1:
+            return "t-SNE", TSNE(perplexity=TSNE_PERPLEXITY, init="pca", max_iter=500, random_state=0).fit_transform(
+                rows
+            )
         dimensions = min(2, *rows.shape)
         plane = PCA(dimensions, svd_solver="full").fit_transform(rows) if varies else np.zeros((len(rows), dimensions))
     return "PCA", np.pad(plane, ((0, 0), (0, 2 - dimensions))).astype(np.float32)

@@ -33,6 +33,7 @@ class Evaluation(dict[str, Any]):
         ]
 
     def _repr_html_(self) -> str:
+        """Return the tables as HTML, for a notebook."""
         tables = {
             f"{self['data']}: frozen features of held-out items": tabulate_metrics_with_baselines(self),
             "retrieval by direction": tabulate_retrieval_directions(self),
@@ -52,6 +53,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
         return [{"run": path, **row} for path, result in self.items() for row in result.table()]
 
     def _repr_html_(self) -> str:
+        """Return the tables of each run, and of its differences from the first, as HTML, for a notebook."""
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:

@@ -40,7 +40,7 @@ class Splits(NamedTuple):
     data_notes: tuple[str, ...] = ()
 
 
-def load_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
+def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
     """Load the training and test datasets of an evaluation, and number classes and domains alike in both.
 
     Raises:
@@ -57,14 +57,14 @@ def load_splits(run: RunFolder, settings: Settings, model: Model, options: Evalu
     if is_pair or options.test_data is not None:
         train_data, test_data = data if is_pair else (data, None)
         is_whole = is_pair and options.test_data is None
-        train = loader.load(train_data, "train", undivided=is_pair)
-        test = loader.load(test_data if options.test_data is None else options.test_data, "test", undivided=is_whole)
+        train = loader.load(train_data, "train", as_one_split=is_pair)
+        test = loader.load(test_data if options.test_data is None else options.test_data, "test", as_one_split=is_whole)
         check_no_stream(train)
         check_no_stream(test)
         record = run.split_record()
-        splits = Splits(train, test) if record is None else _leave_out_trained_items(record, train, test)
+        splits = Splits(train, test) if record is None else _drop_trained_test_items(record, train, test)
     else:
-        splits = load_train_and_test(run, loader, data)
+        splits = load_splits_of_source(run, loader, data)
     train, test, notes = splits
     message = f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}."
     check(train.shapes == test.shapes, message, "shape")
@@ -73,13 +73,13 @@ def load_splits(run: RunFolder, settings: Settings, model: Model, options: Evalu
     return Splits(train, test.align_codes_with(train), notes)
 
 
-def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave_out: bool = True) -> Splits:
-    """Load the train and test splits of some data, without test items that the run was trained on.
+def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True) -> Splits:
+    """Load the train and test splits of one source, without test items that the run was trained on.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
 
-    If `leave_out` is false, test items that the run was trained on are only counted in a note.
+    If `drop_trained_items` is false, they are kept and counted in a note.
 
     Raises:
         UsageError: the data cannot be loaded, or the run's own data have changed.
@@ -100,9 +100,9 @@ def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave
         return Splits(train, test)
     if len(record.train_digests) == 0 or record.matches_splits(train, test):
         return Splits(train, test)
-    parts = [loader.load(data, "train", undivided=True, complete=True)]
+    parts = [loader.load(data, "train", as_one_split=True, ignore_subset_settings=True)]
     if train.num_random_test_items is None:
-        parts.append(loader.load(data, "test", complete=True))
+        parts.append(loader.load(data, "test", ignore_subset_settings=True))
     divided = record.recover_splits(parts)
     is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
     check(
@@ -113,21 +113,23 @@ def load_train_and_test(run: RunFolder, loader: SplitLoader, data: Any, *, leave
     )
     if divided is not None:
         return Splits(*divided[:2])
-    return _leave_out_trained_items(record, train, test, leave_out=leave_out)
+    return _drop_trained_test_items(record, train, test, drop_trained_items=drop_trained_items)
 
 
-def _leave_out_trained_items(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
+def _drop_trained_test_items(
+    record: SplitRecord, train: Dataset, test: Dataset, *, drop_trained_items: bool = True
+) -> Splits:
     """Remove, or only count, the test items that the run was trained on."""
     trained_on = record.mask_trained_items(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)
     message = f"data: the run was trained on all {number:,} test items of {test.name!r}. Pass unseen items."
-    check(number < len(test) or not leave_out, message, "trained_on")
+    check(number < len(test) or not drop_trained_items, message, "trained_on")
     fact = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
-    note = f"{fact}; they are left out." if leave_out else f"{fact}."
+    note = f"{fact}; they are left out." if drop_trained_items else f"{fact}."
     log.warning("%s", note)
-    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
+    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if drop_trained_items else test, (note,))
 
 
 def _drop_incomplete_items(dataset: Dataset) -> Dataset:
@@ -139,14 +141,19 @@ def _drop_incomplete_items(dataset: Dataset) -> Dataset:
     return complete
 
 
-def have_same_items(one: Dataset, other: Dataset) -> bool:
+def have_same_items(first: Dataset, second: Dataset) -> bool:
     """Return whether two datasets have equal items in equal order, compared by name, rows, labels and digests."""
-    same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
-    if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
+    same = (first.name, first.split, len(first), first.shapes) == (
+        second.name,
+        second.split,
+        len(second),
+        second.shapes,
+    )
+    if not same or not torch.equal(first.rows, second.rows) or (first.labels is None) != (second.labels is None):
         return False
-    if one.digests is not None and other.digests is not None and not torch.equal(one.digests, other.digests):
+    if first.digests is not None and second.digests is not None and not torch.equal(first.digests, second.digests):
         return False
-    return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
+    return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)
 
 
 def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
@@ -198,23 +205,25 @@ class SplitLoader:
     column_roles: dict[str, Any] | None = None
     data_root: str | Path | None = None
 
-    def load(self, data: Any, split: str, *, undivided: bool = False, complete: bool = False) -> Dataset:
+    def load(
+        self, data: Any, split: str, *, as_one_split: bool = False, ignore_subset_settings: bool = False
+    ) -> Dataset:
         """Load the train or test split of some data.
 
         Args:
             data: the data; None: the run's own.
             split: "train" or "test".
-            undivided: load data without splits of their own as a whole, with no share held out.
-            complete: ignore settings that select a subset of the run's own items.
+            as_one_split: load data without splits of their own as a whole, with no share held out.
+            ignore_subset_settings: ignore settings that select a subset of the run's own items.
 
         Raises:
             UsageError: the data cannot be loaded, or are the run's own and not stored in its folder.
         """
         settings = self._adapt_settings(data)
-        if complete:
+        if ignore_subset_settings:
             settings = settings.replace_unchecked(validation=None, max_items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
-        if undivided and dataset.num_random_test_items and not isinstance(data, AnyDataset):
+        if as_one_split and dataset.num_random_test_items and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
             return dataset.subset(torch.arange(len(dataset)), split)
         return dataset

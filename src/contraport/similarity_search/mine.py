@@ -103,7 +103,7 @@ def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
         run = as_run(options.encoder)
         model = run.model(trust_remote_code=options.trust_remote_code)
         loader = SplitLoader(run.settings(), model, options.columns, options.root)
-        dataset = loader.load(data, "train", undivided=whole and data is not None)
+        dataset = loader.load(data, "train", as_one_split=whole and data is not None)
     elif data is None:
         raise UsageError("data: required unless the encoder is a run, got none.", kind="missing")
     elif isinstance(data, tuple | dict | np.ndarray | Tensor):

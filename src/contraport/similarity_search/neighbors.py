@@ -24,7 +24,7 @@ from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 from contraport.evaluation.config import EmbedOptions
-from contraport.evaluation.embed import compute_item_values
+from contraport.evaluation.embed import compute_features_in_memory
 from contraport.evaluation.split_loading import infer_model_image_size, resolve_device
 from contraport.features import Features, as_features, read_features
 from contraport.objectives import Loss
@@ -386,4 +386,4 @@ def _embed_items(
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts
     )
-    return compute_item_values(embed_options, function)
+    return compute_features_in_memory(embed_options, function)
