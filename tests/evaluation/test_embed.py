@@ -299,7 +299,7 @@ def test_embeds_one_view_of_a_stream(tmp_path: Path, view: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
-@pytest.mark.parametrize("function", ["_add_batch", "write_features"])
+@pytest.mark.parametrize("function", ["_add_batch_to_buffer", "write_features"])
 def test_full_disk_keeps_the_previous_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, function: str
 ) -> None:
