@@ -25,7 +25,7 @@ from benchmarks.audit import draw_partners
 from benchmarks.engine import machine
 from benchmarks.partners import list_cases
 from contraport.auditing.crossfit import score_frozen_vectors
-from contraport.auditing.pairs.noise_rate import MIN_SEPARATION, estimate_separation_auc
+from contraport.auditing.pairs.noise_rate import MIN_SEPARATION_AUC, estimate_separation_auc
 from contraport.data import from_arrays
 from contraport.errors import UsageError
 
@@ -67,8 +67,8 @@ def main() -> None:
             noise = result.noise
             separation = estimate_separation_auc(result.scores, result.mismatch_scores, noise.interval[0])
             row = {"wrong": wrong, "estimated": noise.rate, "separation": separation}
-            results.append({"data": name, **row, "printed": separation >= MIN_SEPARATION})
-            table.add_row(name, *(f"{value:.3f}" for value in row.values()), str(separation >= MIN_SEPARATION))
+            results.append({"data": name, **row, "printed": separation >= MIN_SEPARATION_AUC})
+            table.add_row(name, *(f"{value:.3f}" for value in row.values()), str(separation >= MIN_SEPARATION_AUC))
         print(name, flush=True)
     Console(width=110).print(table)
     results_file = {"command": "python -m benchmarks.noise_rate", "machine": machine(), "results": results}

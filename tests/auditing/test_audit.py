@@ -224,7 +224,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert seeds[::2] == seeds[1::2], "the folds of a repeat begin alike"
     assert len(set(seeds)) == 4, "and each repeat anew"
     assert len({frozenset(part) for part in parts}) == 8, "and the parts dealt anew"
-    kept = set(rounds[0][0].select_trusted_pairs().tolist())
+    kept = set(rounds[0][0].select_trusted_indices().tolist())
     assert kept < set(range(items))
     for place, ((_, known), part) in enumerate(zip(trained, parts, strict=True)):
         assert known == (set(range(items)) if place < 4 else kept) - part
@@ -232,7 +232,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
         assert set().union(*of) == part, "two that exchange partners are judged together"
     assert rounds[1][0].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0][0].scores, kind="stable")[: items - len(kept)]
-    assert sorted(kept) == rounds[0][0].select_trusted_pairs().tolist() == sorted({*range(items)} - {*wrong.tolist()})
+    assert sorted(kept) == rounds[0][0].select_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
     half = crossfit.CrossFitScores(None, (1, 1, 4))
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.is_fold_scored((0, 0), torch.tensor([0, 1]))

@@ -80,7 +80,7 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
         lambda audit_callback: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()),
     )
     for widest in (1_024, 1):
-        monkeypatch.setattr("contraport.auditing.pairs.online_audit.MAX_VECTOR_WIDTH", widest)
+        monkeypatch.setattr("contraport.auditing.pairs.online_audit.MAX_SCORED_VECTOR_WIDTH", widest)
         found = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
         areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]

@@ -46,15 +46,16 @@ from contraport.training.train import train_from_options
 
 log = logging.getLogger("contraport.auditing")
 
-CROSS_FIT_FILE = "judgements.npz"
+CROSS_FIT_SCORES_FILE = "judgements.npz"
 """Scores of the finished folds of a cross-fit, from which a stopped audit resumes."""
 
 OPTIONS_FILE = "audit_options.json"
 """Options of the audit and fingerprint of its items, by which a stopped audit resumes."""
 
 PAGE_FILE = "audit.html"
+"""File name of the page of the worst pairs in the output folder."""
 
-MAX_NAME_LENGTH = 60
+MAX_FOLDER_NAME_LENGTH = 60
 """Longest name of a folder that is made of the names of views; file systems allow 255 bytes."""
 
 
@@ -81,7 +82,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
-    check_paired_dataset(dataset, one_view_hint=_one_view_hint(options) if len(views) == 1 else "")
+    check_paired_dataset(dataset, one_view_hint=_format_one_view_hint(options) if len(views) == 1 else "")
     if len(views) > 2:
         _check_view_exports(options, dataset)
     try:
@@ -145,7 +146,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     if options.method == "online":
         run = RunFolder(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
-        own |= {"resume": options.resume and run.config_path.exists()} | _training_settings(options, dataset)
+        own |= {"resume": options.resume and run.config_path.exists()} | _build_training_settings(options, dataset)
         result = audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
         result = _audit_in_rounds(options, dataset, folder)
@@ -153,6 +154,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 
 def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
+    """Write the result of an audit, and its page of the worst pairs, to a folder."""
     with report_write_errors("out", folder), console_logging(progress=options.progress):
         folder.mkdir(exist_ok=True)
         result.save(folder)
@@ -160,7 +162,8 @@ def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset,
         log.info("page of the worst pairs: %s", folder / PAGE_FILE)
 
 
-def _one_view_hint(options: AuditOptions) -> str:
+def _format_one_view_hint(options: AuditOptions) -> str:
+    """Return the end of an error about data of one view: how to name the views of a table; empty for other data."""
     data = options.data
     if not isinstance(data, str | Path) or Path(data).suffix not in tables.TABLE_SUFFIXES or not Path(data).is_file():
         return ""
@@ -192,7 +195,9 @@ def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
     """
     named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
-    is_usable = len({name.casefold() for name in named}) == len(named) and max(map(len, named)) <= MAX_NAME_LENGTH
+    is_usable = (
+        len({name.casefold() for name in named}) == len(named) and max(map(len, named)) <= MAX_FOLDER_NAME_LENGTH
+    )
     return named if is_usable else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
 
 
@@ -205,14 +210,15 @@ def _select_encoders(encoder: Any, dataset: Dataset, views: Sequence[int]) -> An
 
 
 def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    """Audit two views by cross-fit or on frozen vectors, in rounds, and propose better partners."""
     rounds: Iterator[tuple[RoundResult, PairedFeatures | None]]
     statistic = options.statistic_name
     if options.method == "frozen":
         rounds = score_frozen_vectors(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
         device = select_training_device(options.device).type
-        settings = Settings(data=dataset, device=device, **_training_settings(options, dataset))
-        path = None if options.out is None else folder / CROSS_FIT_FILE
+        settings = Settings(data=dataset, device=device, **_build_training_settings(options, dataset))
+        path = None if options.out is None else folder / CROSS_FIT_SCORES_FILE
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
@@ -235,7 +241,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     )
 
 
-def _training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+def _build_training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return the settings of the trainings of a cross-fit by option name, without augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2

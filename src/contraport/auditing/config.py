@@ -39,8 +39,9 @@ STATISTIC_NAMES = (
 """Statistics of pairs by name; `contraport.auditing.pairs.STATISTICS` computes them, and needs torch."""
 
 TRAINING_OPTIONS = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay")
+"""Options that are passed to the training of an encoder under the same name."""
 
-_UNUSED_OPTIONS = {
+_UNUSED_OPTIONS_BY_METHOD = {
     "online": ("folds", "repeats", "rounds"),
     "crossfit": (),
     "frozen": ("folds", "repeats", "batch_size", *TRAINING_OPTIONS),
@@ -48,7 +49,8 @@ _UNUSED_OPTIONS = {
 """Options that have no effect on each method."""
 
 
-def _check_views(name: str, value: Any) -> None:
+def _check_view_selection(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a value lists no views, or two or more different ones, by name or number."""
     good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
     check(good, f"{name}: expected two or more different names or numbers from 0, got {value!r}.")
@@ -77,7 +79,7 @@ class AuditOptions(BaseOptions):
         (),
         "Views to audit: names (columns of a table, `view0` of an .npz) or numbers from 0. With three or more, each "
         "pair is audited, and the view of each item that does not belong to it is named; default: all views.",
-        check=_check_views,
+        check=_check_view_selection,
         deprecated_name="views",
     )
     columns: dict[str, Any] | None = option(
@@ -170,7 +172,7 @@ class AuditOptions(BaseOptions):
             f"statistic: an online audit uses 'combined', got {self.statistic!r}; use method='crossfit' for others.",
             "conflict",
         )
-        for name in _UNUSED_OPTIONS[self.method]:
+        for name in _UNUSED_OPTIONS_BY_METHOD[self.method]:
             value, default = getattr(self, name), get_declared_options(AuditOptions)[name].default
             check(value == default, f"{name}: has no effect on the method {self.method}, got {value!r}.", "no_effect")
 

@@ -50,7 +50,7 @@ class RoundResult(NamedTuple):
         """Build the result of a round from scores, and estimate the noise rate."""
         return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores))
 
-    def select_trusted_pairs(self) -> Tensor:
+    def select_trusted_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise.rate * len(self.scores))
         check(
@@ -76,7 +76,7 @@ def score_frozen_vectors(
     everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
     paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
-        paired = paired if result is None else paired.with_pool(result.select_trusted_pairs())
+        paired = paired if result is None else paired.with_pool(result.select_trusted_indices())
         scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
         result = RoundResult.from_scores(scores, mismatch_scores)
         yield result, paired
@@ -116,6 +116,7 @@ class CrossFitScores:
                 write_npz(self._path, {"scores": self.scores_by_round})
 
     def _load(self, path: Path) -> None:
+        """Read the scores from the file of a stopped audit."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 self.scores_by_round = file["scores"].astype(np.float32).reshape(self.scores_by_round.shape)
@@ -140,7 +141,7 @@ def score_by_crossfit(
     partners = rotate_partners(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
-        trusted = trusted if result is None else result.select_trusted_pairs()
+        trusted = trusted if result is None else result.select_trusted_indices()
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
             run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))

@@ -16,12 +16,13 @@ from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.formats import array_files, tables
 
-FILE_STEMS = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
-"""Name of the written file, without its suffix, for each form of the export."""
+FILE_STEM_BY_EXPORT = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
+"""Name of the written file, without its suffix, for each export: the option that requests it."""
 
-WEIGHT_COLUMN = "audit_weight"
+SAMPLE_WEIGHT_COLUMN = "audit_weight"
+"""Name of the column of sample weights (0 for flagged pairs, else 1) in a weighted table."""
 
-BLOCK_ITEMS = 1_000
+EXPORT_BLOCK_ITEMS = 1_000
 """Number of items that are read at a time."""
 
 
@@ -40,21 +41,28 @@ class RowEdits:
     sample_weights: NDArray[np.float32] | None
 
     @classmethod
-    def from_audit(cls, result: Audit, form: str, rows: NDArray[np.int64], length: int) -> RowEdits:
+    def from_audit(cls, result: Audit, export: str, rows: NDArray[np.int64], length: int) -> RowEdits:
         """Build the edits that an export needs; rows that were not audited stay unchanged."""
         kept, partners, flagged = np.ones(length, dtype=np.bool_), np.arange(length), result.flagged()
-        if form == "weigh":
+        if export == "weigh":
             weights = np.ones(length, dtype=np.float32)
             weights[rows[flagged]] = 0
             return cls(kept, partners, weights)
-        repaired = flagged[result.partners[flagged] >= 0] if form == "repair" else flagged[:0]
+        repaired = flagged[result.partners[flagged] >= 0] if export == "repair" else flagged[:0]
         partners[rows[repaired]] = rows[result.partners[repaired]]
         kept[rows[np.setdiff1d(flagged, repaired)]] = False
         return cls(kept, partners, None)
 
 
 def write_clean_data(
-    result: Audit, form: str, folder: Path, *, data: Any, dataset: Dataset, second: int, columns: dict[str, Any] | None
+    result: Audit,
+    export: str,
+    folder: Path,
+    *,
+    data: Any,
+    dataset: Dataset,
+    second: int,
+    columns: dict[str, Any] | None,
 ) -> Path:
     """Write the cleaned data with their test split, in the format of the source, and return the path.
 
@@ -66,27 +74,27 @@ def write_clean_data(
     rows = dataset.rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if suffix in tables.TABLE_SUFFIXES:
-        path = folder / f"{FILE_STEMS[form]}{suffix}"
-        _write_table(result, form, path, data=Path(data), rows=rows, second=second, columns=columns)
-    elif form == "weigh" and suffix != ".npz":
+        path = folder / f"{FILE_STEM_BY_EXPORT[export]}{suffix}"
+        _write_table(result, export, path, data=Path(data), rows=rows, second=second, columns=columns)
+    elif export == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
-        weights = RowEdits.from_audit(result, form, rows, int(rows.max()) + 1).sample_weights
+        weights = RowEdits.from_audit(result, export, rows, int(rows.max()) + 1).sample_weights
         assert weights is not None
         with atomic_write(path) as temporary:
             np.save(temporary, weights)
     else:
-        path = folder / f"{FILE_STEMS[form]}.npz"
+        path = folder / f"{FILE_STEM_BY_EXPORT[export]}.npz"
         if suffix == ".npz":
             arrays, audited, view = array_files.read_npz("data", str(data)), rows, dataset.view_names[second]
         else:
             arrays, audited, view = _dataset_to_arrays(dataset), np.arange(len(dataset)), f"view{second}"
-        write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, form, audited, len(arrays[view])), view))
+        write_npz(path, _edit_arrays(arrays, RowEdits.from_audit(result, export, audited, len(arrays[view])), view))
     return path
 
 
 def _write_table(
     result: Audit,
-    form: str,
+    export: str,
     path: Path,
     *,
     data: Path,
@@ -94,16 +102,17 @@ def _write_table(
     second: int,
     columns: dict[str, Any] | None,
 ) -> None:
+    """Write the cleaned table in the format of the source; cells of a `.csv` that are not edited stay as they are."""
     table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
     # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
-    edits = RowEdits.from_audit(result, form, np.flatnonzero(np.isin(sources, rows)), len(table))
+    edits = RowEdits.from_audit(result, export, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.replace_view_columns(
         table, source, columns, str(data),
         view=second, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
     )  # fmt: skip
     if edits.sample_weights is not None:
-        edited = tables.add_number_column(edited, WEIGHT_COLUMN, edits.sample_weights)
+        edited = tables.add_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
     tables.write_table(edited, path)
 
 
@@ -121,7 +130,7 @@ def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> d
 
 def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     """Convert a dataset to the named arrays of an `.npz` file."""
-    blocks = [dataset.store.fetch(positions) for positions in torch.arange(len(dataset)).split(BLOCK_ITEMS)]
+    blocks = [dataset.store.fetch(positions) for positions in torch.arange(len(dataset)).split(EXPORT_BLOCK_ITEMS)]
     arrays = {
         f"view{view}": np.concatenate([
             np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks

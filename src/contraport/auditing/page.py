@@ -19,10 +19,11 @@ from contraport.reporting.html_page import convert_previews_to_json, render_page
 MAX_PAGE_PAIRS = 200
 """Maximum number of pairs on the page; with more the file would be slow to open."""
 
-IMAGE_SIDE = 112
+MAX_IMAGE_PIXELS = 112
 """Longest side of an image, in pixels."""
 
-BINS = 48
+NUM_HISTOGRAM_BINS = 48
+"""Number of bins of the histogram of scores."""
 
 METHOD_DESCRIPTIONS = {
     "online": "one training scored its pairs between epochs and dropped suspected mismatches",
@@ -70,9 +71,9 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), IMAGE_SIDE))
+    first, second = map(convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), MAX_IMAGE_PIXELS))
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, IMAGE_SIDE)[1])
+    better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, MAX_IMAGE_PIXELS)[1])
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.fdr, audit.partner_confidences
     return [
         {
@@ -99,7 +100,7 @@ def compute_histograms(audit: Audit) -> dict[str, Any]:
     if high == low:
         high = low + 1
     shares = [
-        np.histogram(values, BINS, (low, high))[0] / len(values)
+        np.histogram(values, NUM_HISTOGRAM_BINS, (low, high))[0] / len(values)
         for values in (audit.scores, audit.known_mismatch_scores)
     ]
     flagged = audit.flagged()
@@ -113,6 +114,7 @@ def compute_histograms(audit: Audit) -> dict[str, Any]:
 
 
 def _get_class_name(dataset: Dataset, item: int) -> str:
+    """Return the class name or number of an item; empty without labels."""
     if dataset.labels is None:
         return ""
     label = int(dataset.labels[item])
@@ -120,4 +122,5 @@ def _get_class_name(dataset: Dataset, item: int) -> str:
 
 
 def _format_percent(share: float) -> str:
+    """Format a share as a percentage with few significant digits."""
     return f"{format_significant(100 * share)}%"

@@ -13,16 +13,22 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_csv, write_json
 from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.pairs.noise_rate import MIN_SEPARATION, estimate_fdr, estimate_separation_auc, is_rate_reliable
+from contraport.auditing.pairs.noise_rate import (
+    MIN_SEPARATION_AUC,
+    estimate_fdr,
+    estimate_separation_auc,
+    is_rate_reliable,
+)
 from contraport.auditing.pairs.online_audit import (
     MAX_DROPPED_SHARE,
-    MEMORIZATION_THRESHOLD,
+    MEMORIZATION_AUC_THRESHOLD,
     format_memorization_warning,
 )
 from contraport.errors import check
 from contraport.options import keep_deprecated_attributes, matches_type
 
-_ROWS_SHOWN = 10
+_NUM_WORST_SHOWN = 10
+"""Number of worst pairs in a printed table."""
 
 
 @keep_deprecated_attributes(
@@ -85,7 +91,8 @@ class Audit:
             separation = estimate_separation_auc(self.scores, self.known_mismatch_scores, low)
             note = (
                 "The views share too little to estimate how many pairs are wrong: right pairs score above known "
-                f"mismatches in {separation:.0%} of cases ({MIN_SEPARATION:.0%} needed). Right pairs are flagged too."
+                f"mismatches in {separation:.0%} of cases ({MIN_SEPARATION_AUC:.0%} needed). "
+                "Right pairs are flagged too."
             )
         elif max(self.noise_rate, high) > MAX_DROPPED_SHARE:
             share, consequence = f"{self.noise_rate:.0%}", "the scores carry no information"
@@ -183,15 +190,15 @@ class Audit:
         return write_training_advice(len(self.flagged()), "pair", self.clean_files)
 
     @property
-    def worst_title(self) -> str:
+    def worst_table_title(self) -> str:
         """Title of the table of the worst pairs."""
         return f"{self}; worst pairs"
 
-    def format_worst(self) -> list[dict[str, str]]:
+    def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""
         own_rows = self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows)))
         rows = []
-        for pair in self.flagged(count=min(_ROWS_SHOWN, len(self.scores))).tolist():
+        for pair in self.flagged(count=min(_NUM_WORST_SHOWN, len(self.scores))).tolist():
             row, has_partner = {"pair": str(pair)}, self.partners[pair] >= 0
             if self.keys is not None:
                 row["name"] = self.keys[pair]
@@ -206,7 +213,8 @@ class Audit:
         return rows
 
     def _repr_html_(self) -> str:
-        return format_html_rows(self.worst_title, self.format_worst(), self.notes)
+        """Return the table of the worst pairs as HTML, for a notebook."""
+        return format_html_rows(self.worst_table_title, self.format_worst_rows(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval
@@ -230,7 +238,7 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
         (float(arrays["low"]), float(arrays["high"])),
         arrays["partners"],
         arrays["partner_scores"],
-        (format_memorization_warning(memorized),) if memorized > MEMORIZATION_THRESHOLD else (),
+        (format_memorization_warning(memorized),) if memorized > MEMORIZATION_AUC_THRESHOLD else (),
         partner_confidences=arrays.get("partner_confidences"),
     )
 
@@ -250,10 +258,10 @@ def write_training_advice(count: int, noun: str, clean_files: Sequence[Path]) ->
 
 def write_csv_columns(path: Path, table: Mapping[str, NDArray[np.generic]]) -> None:
     """Write named columns as a `.csv` file."""
-    write_csv(path, table, zip(*map(_column_label, table.values()), strict=True))
+    write_csv(path, table, zip(*map(_format_csv_cells, table.values()), strict=True))
 
 
-def _column_label(values: NDArray[np.generic]) -> Iterable[object]:
+def _format_csv_cells(values: NDArray[np.generic]) -> Iterable[object]:
     """Format the cells of a column: six significant digits, "true" and "false"; texts and integers are unchanged."""
     if np.issubdtype(values.dtype, np.floating):
         return map("{:.6g}".format, values.tolist())

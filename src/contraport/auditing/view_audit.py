@@ -19,7 +19,8 @@ from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
 from contraport.errors import check
 
-_ROWS_SHOWN = 10
+_NUM_WORST_SHOWN = 10
+"""Number of worst views in a printed table."""
 
 
 def check_views_can_be_blanked(dataset: Dataset) -> None:
@@ -136,13 +137,13 @@ class ViewAudit:
         return write_training_advice(len(self.flagged()), "view", self.clean_files)
 
     @property
-    def worst_title(self) -> str:
+    def worst_table_title(self) -> str:
         """Title of the table of the worst views."""
         return f"{self}; worst views"
 
-    def format_worst(self) -> list[dict[str, str]]:
+    def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten lowest-scoring views of single items as rows of a table."""
-        worst = self.flagged(count=min(_ROWS_SHOWN, self.scores.size)).tolist()
+        worst = self.flagged(count=min(_NUM_WORST_SHOWN, self.scores.size)).tolist()
         return [
             {
                 "item": str(item) if self.keys is None else self.keys[item],
@@ -153,7 +154,8 @@ class ViewAudit:
         ]
 
     def _repr_html_(self) -> str:
-        return format_html_rows(self.worst_title, self.format_worst(), self.notes)
+        """Return the table of the worst views as HTML, for a notebook."""
+        return format_html_rows(self.worst_table_title, self.format_worst_rows(), self.notes)
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in zip(self.view_names, self.noise_rates, strict=True))

@@ -163,6 +163,6 @@ def print_comparison(comparison: Comparison) -> None:
 
 def print_audit(audit: Audit | ViewAudit) -> None:
     """Print the result of an audit: the share of suspected mismatches, the worst pairs or views, and advice."""
-    print_table(audit.worst_title, audit.format_worst())
+    print_table(audit.worst_table_title, audit.format_worst_rows())
     for sentence in (*audit.notes, audit.advice):
         print(sentence)

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
 from contraport.auditing.pairs.canonical_maps import FOLDS, RIDGE, decompose_cross_covariance, describe_projection
-from contraport.auditing.pairs.pair_scoring import ITERATIONS, RELAXATION, STATISTICS, TEMPERATURE, score_pairs
+from contraport.auditing.pairs.pair_scoring import (
+    MARGINAL_RELAXATION,
+    PLAN_TEMPERATURE,
+    SINKHORN_ITERATIONS,
+    STATISTICS,
+    score_pairs,
+)
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 
 ITEMS, WRONG = 120, 30
@@ -38,7 +44,7 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
     if name == "cosine":
         return s
     if name == "softmax":
-        e = np.exp(s / TEMPERATURE)
+        e = np.exp(s / PLAN_TEMPERATURE)
         return np.log(e / np.sqrt(e.sum(1, keepdims=True) * e.sum(0, keepdims=True)))
     if name == "csls":
         k = sides.neighbors
@@ -46,11 +52,11 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
         return 2 * s - near[0][:, None] - near[1]
     if name == "rank":
         return -((s[:, :, None] < s[:, None, :]).mean(2) + (s[:, :, None] < s.T[None].transpose(0, 2, 1)).mean(1)) / 2
-    price = 1.0 if name == "balanced" else 1 / (1 + TEMPERATURE / RELAXATION)
-    log_k, mass = (s - 1) / TEMPERATURE, -np.log(len(s))
+    price = 1.0 if name == "balanced" else 1 / (1 + PLAN_TEMPERATURE / MARGINAL_RELAXATION)
+    log_k, mass = (s - 1) / PLAN_TEMPERATURE, -np.log(len(s))
     f, g = np.zeros(len(s)), np.full(len(s), mass if name == "unbalanced" else 0.0)
     start = mass if name == "unbalanced" else 0.0
-    for _ in range(ITERATIONS):
+    for _ in range(SINKHORN_ITERATIONS):
         f = start + price * (mass - start - np.logaddexp.reduce(log_k + g, axis=1))
         g = start + price * (mass - start - np.logaddexp.reduce(log_k + f[:, None], axis=0))
     return log_k + f[:, None] + g

@@ -148,7 +148,7 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
     paired = PairedFeatures((torch.randn(3_000, 3, generator=generator), torch.randn(3_000, 3, generator=generator)))
     free = torch.arange(2_000)
     expected = propose_partners(paired, free, "likeness").partners
-    monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_BLOCK_VALUES", 2**14)
+    monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_VALUES_PER_BLOCK", 2**14)
     with Largest() as seen:
         found = propose_partners(paired, free, "likeness").partners
     assert seen.entries <= 33 * 17 * 2 * len(free), seen.operation  # whether a neighbor is one of a candidate pair

@@ -24,17 +24,21 @@ from numpy.typing import NDArray
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
-MISMATCH_QUANTILES = np.arange(0.4, 0.91, 0.05)
+THRESHOLD_QUANTILES = np.arange(0.4, 0.91, 0.05)
 """Quantiles of the mismatch scores that are tried as thresholds; below lower ones there are too few mismatches."""
 
-MIN_SEPARATION = 0.87
+MIN_SEPARATION_AUC = 0.87
 """Minimum AUC of right pairs against known mismatches for the noise rate to be reliable: it was .90 or more where the
 rate was right, and .85 or less where right pairs were counted as wrong."""
 
-BOOTSTRAP_DRAWS = 500
-COVERAGE = 0.95
+NUM_BOOTSTRAP_DRAWS = 500
+"""Number of bootstrap draws of the interval of the noise rate."""
+
+CONFIDENCE_LEVEL = 0.95
+"""Confidence level of that interval."""
 
 Scores = NDArray[np.floating]
+"""Scores of pairs, one for each; higher means a better match."""
 
 
 class NoiseRate(NamedTuple):
@@ -63,10 +67,10 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
     rates = _compute_noise_rates(_compute_share_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
-    draws, number = np.empty((BOOTSTRAP_DRAWS, len(MISMATCH_QUANTILES))), len(mismatches)
+    draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(THRESHOLD_QUANTILES))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
-    for draw in range(BOOTSTRAP_DRAWS):
+    for draw in range(NUM_BOOTSTRAP_DRAWS):
         # Repeating the sorted scores by their counts gives the resample in order, without another sort.
         counts = np.bincount(position[random.integers(0, number, number)], minlength=number)
         drawn = np.repeat(mismatches, counts)
@@ -75,13 +79,13 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
         draws[draw] = _compute_noise_rates(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
-    low, high = np.quantile(draws[:, best], ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
+    low, high = np.quantile(draws[:, best], ((1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2))
     return NoiseRate(float(rates[best]), (float(low), float(high)))
 
 
 def _compute_score_thresholds(mismatches: Scores) -> Scores:
     """Return the scores below which 40 %, 45 %, ... and 90 % of the sorted mismatch scores lie."""
-    thresholds: Scores = mismatches[np.ceil(MISMATCH_QUANTILES * (len(mismatches) - 1)).astype(int)]
+    thresholds: Scores = mismatches[np.ceil(THRESHOLD_QUANTILES * (len(mismatches) - 1)).astype(int)]
     return thresholds
 
 
@@ -132,7 +136,7 @@ def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float
 
 def is_rate_reliable(scores: Scores, mismatch_scores: Scores, lowest_rate: float) -> bool:
     """Return whether right pairs score far enough above mismatches for the noise rate to be trusted."""
-    return estimate_separation_auc(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION
+    return estimate_separation_auc(scores, mismatch_scores, lowest_rate) >= MIN_SEPARATION_AUC
 
 
 def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:

@@ -33,7 +33,7 @@ from contraport.auditing.pairs.noise_rate import (
 )
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
-    MAX_VECTOR_WIDTH,
+    MAX_SCORED_VECTOR_WIDTH,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("contraport.training")
 
-MAX_LATER_SCORINGS = 7
+MAX_SCORINGS_AFTER_FIRST = 7
 """Maximum number of scorings after the first, at geometrically spaced epochs.
 
 Scores change most at the beginning, and a pair that is dropped early is not memorized."""
@@ -64,7 +64,7 @@ Scores change most at the beginning, and a pair that is dropped early is not mem
 MAX_DROPPED_SHARE = 2 / 3
 """Maximum share of the pairs that is dropped: uninformative scores would otherwise drop all of them."""
 
-MEMORIZATION_THRESHOLD = 0.75
+MEMORIZATION_AUC_THRESHOLD = 0.75
 """Scores count as memorized if decoys that were trained on score above fresh ones more often than this."""
 
 SAVED_FIELD_NAMES = ("epoch", "number", "scores", "mismatched", "rate", "low", "high", "remembered", "drawn")
@@ -100,14 +100,20 @@ class _OnlineAuditState(Protocol):
     """Protocol of the fields that the states of all online audits share."""
 
     @property
-    def trained_epochs(self) -> int: ...
+    def trained_epochs(self) -> int:
+        """Number of epochs trained before the scoring."""
+
     @property
-    def memorization_auc(self) -> float: ...
+    def memorization_auc(self) -> float:
+        """AUC of decoys that were trained on against fresh decoys; 0.5 without memorization."""
+
     @property
-    def training_positions(self) -> Tensor: ...
+    def training_positions(self) -> Tensor:
+        """Positions of the items and decoys to train on next."""
 
 
 State = TypeVar("State", bound=_OnlineAuditState)
+"""Type of the state of an online audit: of pairs or of views."""
 
 
 class OnlineAuditCallback(Callback, ABC, Generic[State]):
@@ -134,7 +140,9 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         self._order = order
         self._epochs = epochs
         self._loader_config = loader_config or LoaderConfig()
-        self._scoring_epochs = {round(epochs ** (step / MAX_LATER_SCORINGS)) for step in range(MAX_LATER_SCORINGS + 1)}
+        self._scoring_epochs = {
+            round(epochs ** (step / MAX_SCORINGS_AFTER_FIRST)) for step in range(MAX_SCORINGS_AFTER_FIRST + 1)
+        }
         self._decoy_epochs = max(1, epochs // 3)
         items = torch.arange(len(dataset))
         self._items_without_decoy = items[~torch.isin(items, dataset.decoy_pairs.first)]
@@ -155,7 +163,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
             if is_main_process():
                 self.save_scores(self.run_folder)
         (log.info if is_last else log.debug)("Epoch %d: %s.", state.trained_epochs, self.describe_state())
-        if is_last and state.memorization_auc > MEMORIZATION_THRESHOLD:
+        if is_last and state.memorization_auc > MEMORIZATION_AUC_THRESHOLD:
             log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_if_due(self, epoch: int) -> bool:
@@ -215,7 +223,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
 
     @cached_property
-    def _vector_features(self) -> PairedFeatures:
+    def _raw_vector_features(self) -> PairedFeatures:
         """Paired features of the raw vectors; nearest items and ranks are computed once for all scorings."""
         return load_vector_pairs(self._dataset)
 
@@ -250,6 +258,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         return arrays
 
     def _score_and_select(self, epoch: int) -> PairAuditState:
+        """Score all pairs after `epoch` epochs, and return the state with the pairs to train on next."""
         last = self.last_state
         scores, decoy_scores, fresh_scores = self._score_pairs()
         trained_scores, number = decoy_scores, 1
@@ -277,8 +286,8 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
-        if has_vector_views(self._dataset, widest=MAX_VECTOR_WIDTH):
-            sources.append(self._vector_features.with_pool(paired.neighbor_candidates))
+        if has_vector_views(self._dataset, widest=MAX_SCORED_VECTOR_WIDTH):
+            sources.append(self._raw_vector_features.with_pool(paired.neighbor_candidates))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 

@@ -21,7 +21,7 @@ from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_
 from contraport.auditing.pairs.online_audit import MAX_DROPPED_SHARE, OnlineAuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
-    MAX_VECTOR_WIDTH,
+    MAX_SCORED_VECTOR_WIDTH,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -62,6 +62,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
 
     @property
     def _view_pairs(self) -> list[tuple[int, int]]:
+        """Indices of the two views of each pair of views."""
         return list(combinations(range(len(self._dataset.shapes)), 2))
 
     def state(self) -> dict[str, Any]:
@@ -102,6 +103,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         }
 
     def _apply_selection(self) -> None:
+        """Restrict the training to the positions and the trusted views of the last state."""
         super()._apply_selection()
         trusted = self._dataset.trusted_views
         assert trusted is not None
@@ -109,6 +111,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
 
     def _score_and_select(self, epoch: int) -> ViewAuditState:
+        """Score all pairs of views after `epoch` epochs, and return the state with the views to train on next."""
         last, items = self.last_state, len(self._dataset)
         scores, fresh_scores = self._score_view_pairs()
         trained_scores, number = scores[items:], 1
@@ -151,7 +154,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         encoded = encode_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [encoded[: len(dataset.shapes)]]
-        if has_vector_views(dataset, widest=MAX_VECTOR_WIDTH):
+        if has_vector_views(dataset, widest=MAX_SCORED_VECTOR_WIDTH):
             sources.append(dataset.store.fetch(torch.arange(items)))
         partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         members = torch.cat([

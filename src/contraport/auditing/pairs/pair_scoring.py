@@ -12,11 +12,11 @@ from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import (
     MAX_HUB_ITEMS,
-    TIE_TOLERANCE,
+    SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
     average_gathered_rows,
-    mean_nearest_similarity,
+    compute_mean_nearest_similarity,
     split_into_row_blocks,
 )
 from contraport.engine import Gibbs
@@ -24,19 +24,20 @@ from contraport.errors import UsageError, check_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
-TEMPERATURE = 0.1
+PLAN_TEMPERATURE = 0.1
 """Temperature of the statistics `softmax`, `balanced` and `unbalanced`."""
 
-RELAXATION = 0.1
+MARGINAL_RELAXATION = 0.1
 """Relaxation of the marginals of the unbalanced plan."""
 
-ITERATIONS = 200
-"""Sinkhorn iterations of the plans."""
+SINKHORN_ITERATIONS = 200
+"""Number of Sinkhorn iterations of the plans."""
 
-PAIRS_AT_ONCE = 2**16
+MAX_PAIRS_PER_BLOCK = 2**16
 """Number of pairs that `neighbors` scores at a time: each takes some hundred bytes per neighbor."""
 
-_Function = Callable[[PairedFeatures, PairIndices], Tensor]
+_ScoreFunction = Callable[[PairedFeatures, PairIndices], Tensor]
+"""Function that scores pairs, ``(p,)``; higher scores mean better matches."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Statistic:
     """
 
     description: str
-    score_function: _Function
+    score_function: _ScoreFunction
     needs_shared_space: bool
 
 
@@ -78,17 +79,19 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
     return chosen.score_function(paired, pairs or paired.observed_pair_indices)
 
 
-def _register(description: str, *, shared_space: bool) -> Callable[[_Function], _Function]:
+def _register_statistic(description: str, *, shared_space: bool) -> Callable[[_ScoreFunction], _ScoreFunction]:
     """Return a decorator that registers a function as a statistic, under its name without ``_score_``."""
 
-    def register(function: _Function) -> _Function:
+    def register(function: _ScoreFunction) -> _ScoreFunction:
         STATISTICS[function.__name__.removeprefix("_score_")] = Statistic(description, function, shared_space)
         return function
 
     return register
 
 
-@_register("how near the partners of a member's neighbors are to the other member, by rank", shared_space=False)
+@_register_statistic(
+    "how near the partners of a member's neighbors are to the other member, by rank", shared_space=False
+)
 def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Rank agreement: mean rank of the partners of one member's neighbors, by nearness to the other member.
 
@@ -98,7 +101,7 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     captions the fifteen nearest are arbitrary.
     """
     scores = []
-    for first, second in zip(*(members.split(PAIRS_AT_ONCE) for members in pairs), strict=True):
+    for first, second in zip(*(members.split(MAX_PAIRS_PER_BLOCK) for members in pairs), strict=True):
         near_first, near_second = paired.find_pair_neighbors(PairIndices(first, second))
         in_second = paired.compute_neg_log_ranks(1, second, near_first)
         in_first = paired.compute_neg_log_ranks(0, first, near_second)
@@ -106,7 +109,7 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return torch.cat(scores)
 
 
-@_register("csls in a common space that is learned from the other pairs", shared_space=False)
+@_register_statistic("csls in a common space that is learned from the other pairs", shared_space=False)
 def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Hub-corrected similarity (CSLS) of the two views of each pair in a common space, found by canonical correlation.
 
@@ -139,84 +142,97 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
                 for rows, power in zip((x, y, x_references, y_references), 2 * powers, strict=True)
             )
             total += 2 * (u[first_at] * v[second_at]).sum(dim=1)
-            total -= mean_nearest_similarity(u, v_references, nearest)[first_at]
-            total -= mean_nearest_similarity(v, u_references, nearest)[second_at]
+            total -= compute_mean_nearest_similarity(u, v_references, nearest)[first_at]
+            total -= compute_mean_nearest_similarity(v, u_references, nearest)[second_at]
         scores[in_fold] = total / 2
     return scores
 
 
-@_register("similarity of each member to the partners of the other's neighbors", shared_space=False)
+@_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Mean similarity of each view to the partners of the other view's neighbors, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.find_pair_neighbors(pairs), paired.features
-    return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
+    return (
+        _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
+    ) / 2
 
 
-def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
+def _compute_mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
+    """Return the mean similarity of each item, ``(p,)``, to its row of `others`, ``(p, k)``; both index `values`."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
     return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
 
 
-@_register("cosine similarity of the two embeddings", shared_space=True)
+@_register_statistic("cosine similarity of the two embeddings", shared_space=True)
 def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+    """Cosine similarity of the two embeddings of each pair."""
     x, y = _get_embeddings(paired)
     return (x[pairs.first] * y[pairs.second]).sum(dim=1)
 
 
-@_register("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
+@_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over both directions: minus the InfoNCE loss of the pair."""
     x, y = _get_embeddings(paired)
     rows, columns = (
         torch.cat(
-            [torch.logsumexp(block @ others.T / TEMPERATURE, 1) for block in split_into_row_blocks(own, len(others))]
+            [
+                torch.logsumexp(block @ others.T / PLAN_TEMPERATURE, 1)
+                for block in split_into_row_blocks(own, len(others))
+            ]
         )
         for own, others in ((x, y), (y, x))
     )
-    return _score_cosine(paired, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
+    return _score_cosine(paired, pairs) / PLAN_TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
 
 
-@_register("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
+@_register_statistic("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
 def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
     rows, columns = paired.hub_similarity
     return 2 * _score_cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 
-@_register("minus the share of items that are nearer than the partner", shared_space=True)
+@_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
 def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of items in the other view that are nearer than the partner, averaged over both directions."""
     x, y = _get_embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
-    return -(_compute_share_nearer(first, y, second) + _compute_share_nearer(second, x, first)) / 2
+    return (
+        -(_compute_share_nearer_than_partner(first, y, second) + _compute_share_nearer_than_partner(second, x, first))
+        / 2
+    )
 
 
-def _compute_share_nearer(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
+def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
+    """Return the share of `others` that are nearer to each of the `values`, ``(p, d)``, than its partner, ``(p,)``."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
-        (x @ others.T > (x * y).sum(1, keepdim=True) + TIE_TOLERANCE).float().mean(1) for x, y in blocks
+        (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks
     ])  # fmt: skip
 
 
-@_register("log of the pair's mass in the balanced plan of all items", shared_space=True)
+@_register_statistic("log of the pair's mass in the balanced plan of all items", shared_space=True)
 def _score_balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    return _compute_log_plan_mass(paired, pairs, Balanced(ITERATIONS))
+    """Log of the mass of each pair in the balanced transport plan between the views of all items."""
+    return _compute_log_plan_mass(paired, pairs, Balanced(SINKHORN_ITERATIONS))
 
 
-@_register("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
+@_register_statistic("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
 def _score_unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    return _compute_log_plan_mass(paired, pairs, Unbalanced(RELAXATION, ITERATIONS))
+    """Log of the mass of each pair in the unbalanced transport plan between the views of all items."""
+    return _compute_log_plan_mass(paired, pairs, Unbalanced(MARGINAL_RELAXATION, SINKHORN_ITERATIONS))
 
 
 def _compute_log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
     x, y = _get_embeddings(paired)
     with torch.no_grad():
-        return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
+        return transport(x, y, Gibbs(temperature=PLAN_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
 
-@_register("the sum of neighbors and canonical, each standardized", shared_space=False)
+@_register_statistic("the sum of neighbors and canonical, each standardized", shared_space=False)
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the statistics `neighbors` and `canonical`, each standardized over the pairs of the data."""
     total, number = torch.zeros(len(pairs.first), device=pairs.first.device), len(paired)
@@ -234,5 +250,6 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
+    """Return the embeddings of both views, which `score_pairs` has checked to be there."""
     assert paired.embeddings is not None
     return paired.embeddings

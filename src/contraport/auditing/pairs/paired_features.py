@@ -39,10 +39,10 @@ MAX_EXACT_ITEMS = 20_000
 NUM_RANK_THRESHOLDS = 64
 """Number of ranks whose similarity is stored for each item, geometrically spaced: only the log of a rank is used."""
 
-TIE_TOLERANCE = 1e-6
+SIMILARITY_TIE_TOLERANCE = 1e-6
 """Similarities that differ by at most this are ties: equal items differ by rounding alone."""
 
-MAX_BLOCK_VALUES = 2**20
+MAX_VALUES_PER_BLOCK = 2**20
 """Maximum number of values of a block of rows: larger blocks leave the cache of the processor."""
 
 
@@ -128,6 +128,7 @@ class PairedFeatures:
         return other
 
     def _check_pool(self) -> None:
+        """Raise `UsageError` if the pool has too few items to find neighbors in."""
         fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
         check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
 
@@ -201,9 +202,10 @@ class PairedFeatures:
         """
         members = torch.stack(pairs, dim=1)
         near = self.nearest_neighbors[0][pairs.first], self.nearest_neighbors[1][pairs.second]
-        return self._drop_members(near[0], members), self._drop_members(near[1], members)
+        return self._drop_pair_members(near[0], members), self._drop_pair_members(near[1], members)
 
-    def _drop_members(self, nearest: Tensor, members: Tensor) -> Tensor:
+    def _drop_pair_members(self, nearest: Tensor, members: Tensor) -> Tensor:
+        """Return the first `neighbors` of the `nearest` items, ``(p, k)``, without the pair's members, ``(p, 2)``."""
         is_member = (nearest[:, :, None] == members[:, None]).any(dim=2)
         order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
         return nearest.gather(1, order)
@@ -222,7 +224,7 @@ class PairedFeatures:
             torch.einsum("pf,pkf->pk", values[i], values.index_select(0, k.flatten()).unflatten(0, k.shape))
             for i, k in blocks
         ])  # fmt: skip
-        passed = torch.searchsorted(-thresholds[items], TIE_TOLERANCE - similarity, right=True)
+        passed = torch.searchsorted(-thresholds[items], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
         return -ranks[(passed - 1).clamp(min=0)].log()
 
     @cached_property
@@ -265,17 +267,19 @@ class PairedFeatures:
         """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings
-        return mean_nearest_similarity(x, y, self.neighbors), mean_nearest_similarity(y, x, self.neighbors)
+        return compute_mean_nearest_similarity(x, y, self.neighbors), compute_mean_nearest_similarity(
+            y, x, self.neighbors
+        )
 
 
-def mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
+def compute_mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
     """Return the mean similarity of unit vectors, ``(p, d)``, to their `number` nearest among `others`, ``(n, d)``."""
     return find_largest_products(values, others, number)[0].mean(dim=1)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     """Split a tensor into blocks of rows, small enough that rows times `width` is at most a million numbers."""
-    blocks: tuple[Tensor, ...] = values.split(max(1, MAX_BLOCK_VALUES // max(1, width)))
+    blocks: tuple[Tensor, ...] = values.split(max(1, MAX_VALUES_PER_BLOCK // max(1, width)))
     return blocks
 
 
@@ -289,7 +293,7 @@ def check_pair_count(pairs: int) -> None:
     check(pairs >= MIN_PAIRS, f"data: an audit needs at least {MIN_PAIRS} pairs, got {pairs}.", "too_few_pairs")
 
 
-MAX_VECTOR_WIDTH = 1_024
+MAX_SCORED_VECTOR_WIDTH = 1_024
 """Maximum width of vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 
@@ -343,5 +347,6 @@ class _FeaturesAndProjections(nn.Module):
         self._model = model
 
     def forward(self, *views: Tensor) -> Tensor:
+        """Return the features and the projections of all views, side by side, ``(b, F)``."""
         features = self._model.encode(views)
         return torch.cat([*features, *self._model.project(features)], dim=1)

@@ -34,23 +34,23 @@ from contraport.auditing.pairs.paired_features import (
 from contraport.data import Dataset
 from contraport.seeding import numpy_generator
 
-SHORTLIST_SIZE = 16
+CANDIDATES_PER_ITEM = 16
 """Number of candidates scored for each item, and of items scored for each candidate."""
 
-MIN_EXCHANGE_SHARE = 0.1
+MIN_EXCHANGEABLE_SHARE = 0.1
 """Minimum share of the pairs that may exchange partners: users also inspect pairs beyond the estimated noise rate."""
 
 MIN_FITTED, MAX_FITTED = 30, 2_000
 """Minimum and maximum number of pairs that the plan is fitted to; with fewer trusted pairs nothing is proposed."""
 
-ITERATIONS, FIT_ITERATIONS = 200, 30
+SINKHORN_ITERATIONS, FIT_SINKHORN_ITERATIONS = 200, 30
 """Sinkhorn iterations of the plan, and of each plan while fitting."""
 
 MAX_SLOPE, MAX_EXPONENT = 20.0, 500.0
 """Bounds of the slope, for standardized scores, and of the exponents, which double precision holds."""
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 class PartnerProposals(NamedTuple):
@@ -78,11 +78,11 @@ class ScoredCandidates(NamedTuple):
         own_columns: column of the own partner of each row, int64 ``(r,)``; -1 if it is no candidate.
     """
 
-    rows: Ints
-    columns: Ints
-    scores: Floats
-    capacities: Floats
-    own_columns: Ints
+    rows: IntArray
+    columns: IntArray
+    scores: FloatArray
+    capacities: FloatArray
+    own_columns: IntArray
 
     @property
     def is_own_partner(self) -> NDArray[np.bool_]:
@@ -97,7 +97,7 @@ def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
     >>> select_exchangeable_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
-    number = math.ceil(max(rate, MIN_EXCHANGE_SHARE) * len(scores))
+    number = math.ceil(max(rate, MIN_EXCHANGEABLE_SHARE) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
@@ -143,23 +143,23 @@ def propose_partners(
             score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
             for known in samples
         ])  # fmt: skip
-        found = score_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
-        mass, slack = solve_plan_with_slack(found, slope, offset)
+        candidates = score_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
+        mass, slack = solve_plan_with_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
-        own[found.rows[found.is_own_partner]] = mass[found.is_own_partner]
-        entries = _find_row_maxima(found.rows, np.where(found.is_own_partner, -1.0, mass))
-        better = found.scores[entries] > own_scores[exchangeable].cpu().numpy()
+        own[candidates.rows[candidates.is_own_partner]] = mass[candidates.is_own_partner]
+        entries = _find_row_maxima(candidates.rows, np.where(candidates.is_own_partner, -1.0, mass))
+        better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        entries, members = _assign_proposed_items(entries, found, mass, contents[exchangeable.cpu().numpy()])
-        at = exchangeable[torch.from_numpy(found.rows[entries]).to(exchangeable.device)]
+        entries, members = _assign_proposed_items(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
-        best[at] = torch.from_numpy(found.scores[entries]).to(best)
+        best[at] = torch.from_numpy(candidates.scores[entries]).to(best)
         confidences[at] = torch.from_numpy(mass[entries]).to(confidences)
     return PartnerProposals(partners, best, confidences)
 
 
 def score_candidates(
-    paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: Ints, *, with_own: bool = False
+    paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
 ) -> ScoredCandidates:
     """Score items, ``(r,)``, against a shortlist of the distinct second views of other items, ``(s,)``.
 
@@ -195,7 +195,7 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
-    return paired.find_nearest(queries, values[others], places, min(SHORTLIST_SIZE, len(others)))
+    return paired.find_nearest(queries, values[others], places, min(CANDIDATES_PER_ITEM, len(others)))
 
 
 def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
@@ -203,7 +203,7 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
 
     The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
     """
-    known = _stack_diagonally(samples)
+    known = _stack_block_diagonally(samples)
     is_right = known.is_own_partner
     rows_with = known.rows[is_right]
     rows_without = np.setdiff1d(np.arange(len(known.own_columns)), rows_with)
@@ -211,8 +211,8 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
     standard = known._replace(scores=(known.scores - mean) / spread)
     low, high = float(standard.scores.min()), float(standard.scores.max())
 
-    def loss(parameters: Floats) -> float:
-        mass, slack = solve_plan_with_slack(standard, math.exp(parameters[0]), parameters[1], FIT_ITERATIONS)
+    def loss(parameters: FloatArray) -> float:
+        mass, slack = solve_plan_with_slack(standard, math.exp(parameters[0]), parameters[1], FIT_SINKHORN_ITERATIONS)
         right = np.concatenate([mass[is_right], slack[rows_without]])
         return -float(np.log(np.maximum(right, np.finfo(float).tiny)).mean())
 
@@ -225,7 +225,7 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
     return slope, mean + spread * float(fitted[1])
 
 
-def _stack_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
+def _stack_block_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
     """Combine score matrices into one block-diagonal matrix."""
     rows = np.cumsum([0, *(len(one.own_columns) for one in samples)])
     columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
@@ -242,8 +242,8 @@ def _stack_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandidates:
 
 
 def solve_plan_with_slack(
-    candidates: ScoredCandidates, slope: float, offset: float, iterations: int = ITERATIONS
-) -> tuple[Floats, Floats]:
+    candidates: ScoredCandidates, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
+) -> tuple[FloatArray, FloatArray]:
     """Solve the plan; return the mass of each entry, ``(e,)``, and the mass of each row's slack, ``(r,)``.
 
     With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
@@ -263,22 +263,24 @@ def solve_plan_with_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _find_row_maxima(rows: Ints, values: Floats) -> Ints:
+def _find_row_maxima(rows: IntArray, values: FloatArray) -> IntArray:
     """Return the index of the largest entry of each row, int64 ``(r,)``."""
     order = np.lexsort((-values, rows))
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _assign_proposed_items(entries: Ints, found: ScoredCandidates, mass: Floats, contents: Ints) -> tuple[Ints, Ints]:
+def _assign_proposed_items(
+    entries: IntArray, candidates: ScoredCandidates, mass: FloatArray, contents: IntArray
+) -> tuple[IntArray, IntArray]:
     """Assign the items of each content to the proposals of that content, the largest mass first.
 
     Returns:
         The entries that get an item, and the items, int64 ``(p,)`` each.
     """
-    entries = entries[np.lexsort((-mass[entries], found.columns[entries]))]
-    columns = found.columns[entries]
+    entries = entries[np.lexsort((-mass[entries], candidates.columns[entries]))]
+    columns = candidates.columns[entries]
     turn = np.arange(len(columns)) - np.searchsorted(columns, columns)
-    is_left = turn < found.capacities[columns]
+    is_left = turn < candidates.capacities[columns]
     members = np.argsort(contents, kind="stable")
-    begin = np.concatenate([[0], found.capacities.cumsum()[:-1]]).astype(np.int64)
+    begin = np.concatenate([[0], candidates.capacities.cumsum()[:-1]]).astype(np.int64)
     return entries[is_left], members[(begin[columns] + turn)[is_left]]

@@ -25,7 +25,10 @@ from contraport.errors import check
 from contraport.seeding import numpy_generator
 
 DECOY_SHARE = 0.1
+"""Number of decoys of each pair of views, as a share of the items."""
+
 MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
+"""Bounds of the number of decoys of each pair of views, and of all decoys as a share of the items."""
 
 
 class DecoyDataset(Dataset):

@@ -15,16 +15,17 @@ from scipy.optimize import nnls
 from scipy.special import logsumexp
 from scipy.stats import gaussian_kde
 
-MAX_WRONG_VIEWS = 3
+MAX_WRONG_VIEWS_PER_ITEM = 3
 """Maximum number of wrong views of an item that is considered."""
 
-EVIDENCE_FACTOR = 0.5
+PAIR_EVIDENCE_FACTOR = 0.5
 """Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
 
-MAX_LOG_RATIO = 6.0
+MAX_MISMATCH_LOG_RATIO = 6.0
 """Maximum absolute log ratio of a pair of views, so that no single pair decides alone."""
 
 _GRID, _SAMPLE, _TINY = 512, 5_000, 1e-9
+"""Points at which densities are estimated; scores they are estimated from; number added before a log."""
 
 
 def estimate_view_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
@@ -53,12 +54,12 @@ def compute_view_log_odds(
         rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
     views = range(len(rates))
-    wrong_views = [wrong for size in range(MAX_WRONG_VIEWS + 1) for wrong in combinations(views, size)]
+    wrong_views = [wrong for size in range(MAX_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
     is_pair_wrong = np.array([[row[first] or row[second] for first, second in pairs] for row in is_wrong])
     prior = np.clip(rates, 0.01, 0.9)
     log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
-    log_posterior = log_prior + EVIDENCE_FACTOR * ratios @ is_pair_wrong.T
+    log_posterior = log_prior + PAIR_EVIDENCE_FACTOR * ratios @ is_pair_wrong.T
     columns = [
         logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
     ]
@@ -71,7 +72,7 @@ def compute_mismatch_log_ratio(
     mismatch_scores: NDArray[np.floating],
     noise_rate: float,
 ) -> NDArray[np.floating]:
-    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, clipped to `MAX_LOG_RATIO`.
+    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, within `MAX_MISMATCH_LOG_RATIO`.
 
     Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
 
@@ -87,9 +88,10 @@ def compute_mismatch_log_ratio(
     # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
     right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
     ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
-    return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_MISMATCH_LOG_RATIO, MAX_MISMATCH_LOG_RATIO))
 
 
 def _estimate_density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the Gaussian kernel density of values, ``(n,)``, at the points of a grid, ``(g,)``."""
     step = max(1, len(values) // _SAMPLE)
     return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))
