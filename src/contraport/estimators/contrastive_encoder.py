@@ -46,7 +46,7 @@ WARMUP_SHARE = 0.1
 SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Temperatures that `score` tries; it uses the one with the lowest loss."""
 
-_Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
+_ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One view: an array with a row for each item, or a list of texts. Or several, in a tuple or in a dict by name."""
 
 
@@ -57,7 +57,7 @@ class _TransformMixin:
     the feature names of all views. The given views are only known in the call.
     """
 
-    def transform(self: ContrastiveEncoder, X: _Arrays) -> NDArray[np.float32]:  # type: ignore[misc]
+    def transform(self: ContrastiveEncoder, X: _ArrayOrViews) -> NDArray[np.float32]:  # type: ignore[misc]
         """Return the features of items, (m, features), or a frame if `set_output` was called.
 
         Args:
@@ -76,20 +76,22 @@ class _TransformMixin:
 
 
 class _FittedTransformer(TransformerMixin, BaseEstimator):
-    """Transformer that applies a fitted encoder to all or some views; it names their features for `set_output`."""
+    """Transformer of all or some views by a fitted encoder, with feature names for scikit-learn's `set_output`."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
         self.views = views
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
-    def transform(self, X: _Arrays) -> NDArray[np.float32]:
+    def transform(self, X: _ArrayOrViews) -> NDArray[np.float32]:
+        """Return the features of the items in X, (m, features)."""
         return self.encoder._extract_features(X, self.views)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
+        """Return the names of the output features of these views."""
         if self.views is None:
             return self.encoder.get_feature_names_out(input_features)
-        return self.encoder._feature_names(self.views)
+        return self.encoder._name_features_by_view(self.views)
 
 
 class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -192,7 +194,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         self.device = device
         self.opt = opt
 
-    def fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: _ArrayOrViews, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train the encoder on items given as arrays.
 
         Args:
@@ -211,9 +213,9 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
             dataset = add_decoys(dataset, seed=self.training_module_.seed)
-        return self._train(dataset, number=self.epochs, lr_scheduler="cosine", warmup=WARMUP_SHARE)
+        return self._train(dataset, num_epochs=self.epochs, lr_scheduler="cosine", warmup_share=WARMUP_SHARE)
 
-    def partial_fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
+    def partial_fit(self, X: _ArrayOrViews, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train for one more epoch at the full learning rate, from the current state.
 
         Args:
@@ -233,7 +235,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             self._build_training_module(dataset)
         has_bank = self._negatives == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
-        return self._train(dataset, number=1, lr_scheduler="constant")
+        return self._train(dataset, num_epochs=1, lr_scheduler="constant")
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return the names of the output features, such as contrastiveencoder7, or by view contrastiveencoder_sound_7.
@@ -247,23 +249,24 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         check_is_fitted(self)
         if not self._names:
             return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
-        return self._feature_names(self._model.representation_views)
+        return self._name_features_by_view(self._model.representation_views)
 
-    def _feature_names(self, views: Sequence[int]) -> NDArray[np.object_]:
+    def _name_features_by_view(self, views: Sequence[int]) -> NDArray[np.object_]:
+        """Return the feature names of these views, such as contrastiveencoder_sound_7."""
         prefix = type(self).__name__.lower()
         part = self._model.representation_part
         widths = {self._names[view]: self._model.tower(view).representation_size(part) for view in views}
         names = [f"{prefix}_{name}_{number}" for name, width in widths.items() for number in range(width)]
         return np.asarray(names, dtype=object)
 
-    def _extract_features(self, X: _Arrays, views: Sequence[int] | None) -> NDArray[np.float32]:
+    def _extract_features(self, X: _ArrayOrViews, views: Sequence[int] | None) -> NDArray[np.float32]:
         """Return the features of the items in X, ``(m, features)``; `views` are the views in X, default: all."""
         dataset = self._build_dataset(X, reset=False, views=views)
         encoder = self._model if views is None else FeatureExtractor(self._model, views)
         with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
             return extract_features(encoder, dataset, self.training_module_.views, self._loader_config).numpy()
 
-    def score(self, X: _Arrays, y: object = None) -> float:
+    def score(self, X: _ArrayOrViews, y: object = None) -> float:
         """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.
 
         It is the bound of InfoNCE, log m - loss, at the best of a few temperatures, averaged over pairs of views, so
@@ -306,19 +309,22 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
 
     @property
     def _model(self) -> Model:
+        """Trained model: an encoder for each view, with projections."""
         return self.training_module_.model
 
     @property
     def _n_features_out(self) -> int:
+        """Number of output features, which scikit-learn's feature names need."""
         return self._model.num_features
 
     @property
     def _loader_config(self) -> LoaderConfig:
+        """Configuration of the embedding of items, on the estimator's device."""
         return LoaderConfig(device=torch.device(self.device))
 
     def _build_dataset(
         self,
-        X: _Arrays,
+        X: _ArrayOrViews,
         y: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         *,
@@ -337,7 +343,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             arrays = _as_texts_or_array("X", X, read, min_items)
         else:
             if _is_dict_of_views(X) and not reset:
-                by_name = self._sort_views(X)
+                by_name = self._order_views_as_fitted(X)
             read = partial(check_array, **rules)
             arrays = {name: _as_texts_or_array(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
         items = len(arrays if by_name is None else next(iter(arrays.values())))
@@ -360,7 +366,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             check(got == expected, f"X: items must have shape {expected}, as in fit, got {got}.", "shape")
         return dataset
 
-    def _sort_views(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
+    def _order_views_as_fitted(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
         """Return the views in X by name, in the order that `fit` received them."""
         views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
         good = all(name in self._names for name in X)
@@ -380,7 +386,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         settings = Settings(**apply_recipe(options), seed=draw_seed(self.random_state))
         objective = copy.deepcopy(build_objective_and_check_settings(settings))
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
-        steps_per_epoch = self._num_batches(len(dataset))
+        steps_per_epoch = self._num_batches_per_epoch(len(dataset))
         self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
         self.training_module_.to(self.device).views.release_data()
         self.loss_curve_ = []
@@ -391,22 +397,23 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             self.training_module_, optimizer=settings.optimizer, lr=self.lr, weight_decay=self.weight_decay
         )
 
-    def _num_batches(self, items: int) -> int:
-        limit = max_audited_batch_size(items) if self.audit else self.batch_size
-        return max(1, items // min(self.batch_size, limit))
+    def _num_batches_per_epoch(self, num_items: int) -> int:
+        """Return the number of optimizer steps per epoch; an audit limits the batch size."""
+        limit = max_audited_batch_size(num_items) if self.audit else self.batch_size
+        return max(1, num_items // min(self.batch_size, limit))
 
-    def _train(self, dataset: Dataset, *, number: int, lr_scheduler: str, warmup: float = 0.0) -> Self:
-        """Train for `number` epochs; the learning rate rises over the fraction `warmup` of the steps."""
-        module, steps_per_epoch = self.training_module_, self._num_batches(len(dataset))
-        steps = number * steps_per_epoch
-        optimizer, warmup_steps = self._optimizer, int(warmup * steps)
+    def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> Self:
+        """Train for further epochs; the learning rate rises over the share `warmup_share` of the steps."""
+        module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
+        steps = num_epochs * steps_per_epoch
+        optimizer, warmup_steps = self._optimizer, int(warmup_share * steps)
         schedule = build_lr_schedule(optimizer, lr_scheduler=lr_scheduler, steps=steps, warmup=warmup_steps)
         batch_size = len(dataset) // steps_per_epoch
         batches = build_loader(dataset, batch_size, shuffle=True, seed=module.seed, drop_last=True)
         callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]
         audit_callback = None
         if isinstance(dataset, DecoyDataset):
-            audit_callback = AuditCallback(dataset, module, cast(BatchOrder, batches.batch_sampler), epochs=number)
+            audit_callback = AuditCallback(dataset, module, cast(BatchOrder, batches.batch_sampler), epochs=num_epochs)
             callbacks.append(audit_callback)
         start = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
         module.train()
@@ -416,7 +423,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
                 batches,
                 optimizer,
                 schedule,
-                epochs=start.epoch + number,
+                epochs=start.epoch + num_epochs,
                 start=start,
                 device=self.device,
                 callbacks=callbacks,
@@ -434,16 +441,18 @@ class _LossCurveRecorder(Callback):
         self._losses: list[Tensor] = []
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
+        """Record the loss of a batch."""
         self._losses.append(loss)
 
     def after_epoch(self, loop: Loop) -> None:
+        """Append the mean loss of the epoch to `loss_curve_`."""
         losses, self._losses = torch.stack(self._losses).tolist(), []
         self._encoder.loss_curve_.append(sum(losses) / len(losses))
         self._encoder.n_iter_ = loop.step
 
 
 def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether X is a dict of views, not one of SciPy's sparse dok arrays, which are dicts too."""
+    """Return whether X is a dict of views; SciPy's sparse dok arrays, which are dicts too, are not."""
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
@@ -451,17 +460,18 @@ def _views_by_name(X: object) -> dict[str, ArrayLike] | None:
     """Return the views in a dict or a tuple of arrays by name; None if X is a single array."""
     if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
-    if isinstance(X, tuple) and len(X) > 0 and all(map(_is_view, X)):
+    if isinstance(X, tuple) and len(X) > 0 and all(map(_is_single_view, X)):
         return {str(number): view for number, view in enumerate(X)}
     return None
 
 
-def _is_view(values: Any) -> bool:
+def _is_single_view(values: Any) -> bool:
+    """Return whether a value can be one of several views: an array of at least two axes, or texts."""
     return getattr(values, "ndim", 0) >= 2 or as_string_list("X", values) is not None
 
 
-def _as_texts_or_array(argument: str, values: Any, read: Callable[[Any], np.ndarray], min_items: int) -> Any:
-    """Validate texts or numbers: return a list of texts, or the array that scikit-learn's check returns.
+def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
+    """Return a list of texts, or the array that scikit-learn's check `validate` returns for numbers.
 
     The error for non-numeric data names the text columns.
     """
@@ -472,7 +482,7 @@ def _as_texts_or_array(argument: str, values: Any, read: Callable[[Any], np.ndar
     if isinstance(values, Tensor | np.ma.MaskedArray):
         values = as_array(argument, values)
     try:
-        array = read(values)
+        array = validate(values)
         # pandas categories are objects after the check; the cast raises for those that are not numbers.
         return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:

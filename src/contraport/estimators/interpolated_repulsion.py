@@ -15,17 +15,17 @@ from torch import Tensor
 
 from contraport.errors import check
 
-MAX_SPACING = 0.4
-"""Maximum distance of neighboring grid nodes; the kernel has a width of 1, so that a finer grid changes little."""
+MAX_GRID_SPACING = 0.4
+"""Maximum distance between neighboring grid nodes; the kernel has a width of 1, so that a finer grid changes little."""
 
 MIN_GRID_INTERVALS = 48
 """Minimum number of grid intervals along the larger axis; for a small embedding the spacing is reduced."""
 
-STENCIL = (-2, -1, 0, 1, 2, 3)
+STENCIL_OFFSETS = (-2, -1, 0, 1, 2, 3)
 """Indices of the six grid nodes along each axis that a point is interpolated from, relative to the node before it."""
 
-MAX_EXTENT = 1_000.0
-"""Maximum extent of an embedding, which bounds the memory of the grid; maps of a million items have about 300."""
+MAX_EMBEDDING_EXTENT = 1_000.0
+"""Maximum extent of an embedding along an axis, which bounds the grid's memory; a million items extend about 300."""
 
 
 class InterpolatedTSNE:
@@ -65,30 +65,31 @@ class _LogNormalizer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, points: Tensor) -> Tensor:
+        """Return the log-normalizer of points (n, 2), and save its gradient for backward."""
         low = points.amin(0)
         extent = float((points.amax(0) - low).max())
         # A learning rate that is too high spreads the points, or makes them NaN.
-        check(extent <= MAX_EXTENT, "learning_rate: the map diverged. Choose a lower value.", "diverged")
+        check(extent <= MAX_EMBEDDING_EXTENT, "learning_rate: the map diverged. Choose a lower value.", "diverged")
         # Steps of a factor of 2, so that the kernel on the grid is rarely computed again.
-        halvings = max(0, math.ceil(math.log2(MIN_GRID_INTERVALS * MAX_SPACING / max(extent, 1e-30))))
-        spacing = MAX_SPACING / 2**halvings
-        size = 16 * math.ceil((extent / spacing + len(STENCIL)) / 16)
-        positions = (points - low) / spacing - STENCIL[0]
+        halvings = max(0, math.ceil(math.log2(MIN_GRID_INTERVALS * MAX_GRID_SPACING / max(extent, 1e-30))))
+        spacing = MAX_GRID_SPACING / 2**halvings
+        size = 16 * math.ceil((extent / spacing + len(STENCIL_OFFSETS)) / 16)
+        positions = (points - low) / spacing - STENCIL_OFFSETS[0]
         before = positions.floor()
-        weights, slopes = _lagrange_weights(positions - before)
-        nodes = before.long()[:, :, None] + torch.tensor(STENCIL, device=points.device)
+        weights, slopes = _compute_lagrange_weights(positions - before)
+        nodes = before.long()[:, :, None] + torch.tensor(STENCIL_OFFSETS, device=points.device)
         node = (size * nodes[:, 0, :, None] + nodes[:, 1, None, :]).flatten(1)
         weight = (weights[:, 0, :, None] * weights[:, 1, None, :]).flatten(1)
         grid = points.new_zeros(size * size).index_add_(0, node.flatten(), weight.flatten()).view(size, size)
         # While all points are close, K - 1 is interpolated: in single precision K is constant, without a slope.
         offset = 1.0 if extent < 1 else 0.0
-        kernel = _kernel_spectrum(size, spacing, offset, points.device)
+        kernel = _compute_kernel_spectrum(size, spacing, offset, points.device)
         spectrum = torch.fft.rfft2(grid, s=(2 * size, 2 * size)) * kernel
         field = torch.fft.irfft2(spectrum, s=(2 * size, 2 * size))[:size, :size].reshape(-1)[node]
         n = len(points)
         self_pairs = 1 - offset
         total = ((field * weight).sum(1).double() - self_pairs).sum().to(points) + offset * n * (n - 1)
-        by_axis = field.view(-1, len(STENCIL), len(STENCIL))
+        by_axis = field.view(-1, len(STENCIL_OFFSETS), len(STENCIL_OFFSETS))
         slope = torch.stack([
             torch.einsum("nij,ni,nj->n", by_axis, slopes[:, 0], weights[:, 1]),
             torch.einsum("nij,ni,nj->n", by_axis, weights[:, 0], slopes[:, 1]),
@@ -100,14 +101,15 @@ class _LogNormalizer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Return the saved gradient (n, 2) times the gradient of the value."""
         (gradient,) = ctx.saved_tensors
         product: Tensor = gradient * gradients[0]
         return product
 
 
 @lru_cache(maxsize=2)
-def _kernel_spectrum(size: int, spacing: float, offset: float, device: torch.device) -> Tensor:
-    """Return the Fourier transform of the kernel 1 / (1 + distance^2), minus `offset`, on a grid of twice the size."""
+def _compute_kernel_spectrum(size: int, spacing: float, offset: float, device: torch.device) -> Tensor:
+    """Compute the Fourier transform of the kernel 1 / (1 + distance^2) - `offset` on a grid of twice the size."""
     steps = torch.arange(2 * size, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares
@@ -116,17 +118,20 @@ def _kernel_spectrum(size: int, spacing: float, offset: float, device: torch.dev
     return spectrum
 
 
-def _lagrange_weights(places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Lagrange weights of the stencil for offsets in [0, 1), and their derivatives, ``(..., 6)`` each."""
-    powers = torch.stack([places**k for k in range(len(STENCIL))], dim=-1)
-    slopes = torch.stack([k * places ** max(k - 1, 0) for k in range(len(STENCIL))], dim=-1)
-    coefficients = _stencil_coefficients().to(places)
+def _compute_lagrange_weights(fractions: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the interpolation weights of the six nodes, ``(..., 6)``, and their derivatives by the fraction.
+
+    Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).
+    """
+    powers = torch.stack([fractions**k for k in range(len(STENCIL_OFFSETS))], dim=-1)
+    slopes = torch.stack([k * fractions ** max(k - 1, 0) for k in range(len(STENCIL_OFFSETS))], dim=-1)
+    coefficients = _compute_lagrange_coefficients().to(fractions)
     return powers @ coefficients, slopes @ coefficients
 
 
 @cache
-def _stencil_coefficients() -> Tensor:
-    """Return the coefficients of the Lagrange polynomials of the stencil, ``(6, 6)``: a column for each node."""
-    nodes = torch.tensor(STENCIL).double()
-    inverse: Tensor = torch.linalg.inv(torch.stack([nodes**k for k in range(len(STENCIL))], dim=1))
+def _compute_lagrange_coefficients() -> Tensor:
+    """Compute the coefficients of the Lagrange polynomials of the six nodes, ``(6, 6)``: by power and node."""
+    nodes = torch.tensor(STENCIL_OFFSETS).double()
+    inverse: Tensor = torch.linalg.inv(torch.stack([nodes**k for k in range(len(STENCIL_OFFSETS))], dim=1))
     return inverse

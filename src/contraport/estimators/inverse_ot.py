@@ -104,9 +104,12 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x, y = self._as_row_features(features_rows, reset=True), as_finite_tensor("features_columns", features_columns)
+        x, y = (
+            self._validate_row_features(features_rows, reset=True),
+            as_finite_tensor("features_columns", features_columns),
+        )
         observed = _as_unit_mass_coupling(observed_coupling, (len(x), len(y)))
-        self.module_ = self._build_cost(x.shape[1], y.shape[1])
+        self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
         block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
         target, kernel = Matrix(observed)(block, {}), Gibbs(self.module_, self.temperature)
@@ -163,11 +166,15 @@ class InverseOT(BaseEstimator):
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self)
-        x, y = self._as_row_features(features_rows, reset=False), as_finite_tensor("features_columns", features_columns)
+        x, y = (
+            self._validate_row_features(features_rows, reset=False),
+            as_finite_tensor("features_columns", features_columns),
+        )
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
-    def _as_row_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
+    def _validate_row_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
+        """Convert row features to a finite tensor, after scikit-learn's checks; `reset` as in its `validate_data`."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
         try:  # `as_finite_tensor` checks for NaN
@@ -179,13 +186,14 @@ class InverseOT(BaseEstimator):
         except ValueError as error:
             raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
 
-    def _build_cost(self, row_features: int, column_features: int) -> nn.Module:
+    def _build_cost_module(self, num_row_features: int, num_column_features: int) -> nn.Module:
+        """Build the module of the cost in double precision: a bilinear one, or a copy of the given module."""
         if isinstance(self.cost, nn.Module):
             check(any(True for _ in self.cost.parameters()), "cost: must be a module with parameters.", "no_parameters")
             return copy.deepcopy(self.cost).double()
         if self.cost != "bilinear":
             raise unknown_name_error("cost", self.cost, ["bilinear"])
-        return BilinearCost(row_features, column_features).double()
+        return BilinearCost(num_row_features, num_column_features).double()
 
 
 def double_center(cost: ArrayLike) -> NDArray[np.float64]:
@@ -199,6 +207,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
 
 
 def _as_unit_mass_coupling(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
+    """Convert a coupling to a tensor of total mass 1; check shape, signs, and that no row or column is empty."""
     observed = as_finite_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")

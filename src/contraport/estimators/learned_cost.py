@@ -34,10 +34,11 @@ from contraport.plots import couplings as draw_couplings
 
 log = logging.getLogger("contraport.estimators")
 
-MAX_CELLS = 25_000_000
+MAX_COUPLING_ENTRIES = 25_000_000
 """Maximum number of entries of a coupling, rows times columns, as its plan is a dense matrix."""
 
-SIDE_VIEW_NAMES = ("rows", "columns")
+SIDES = ("rows", "columns")
+"""Sides of a coupling, as options and views of coupling folders name them."""
 
 
 class LearnedCost(NamedTuple):
@@ -100,7 +101,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
         _prepare_features(side, features[side], indices, options.components)
-        for side, indices in zip(SIDE_VIEW_NAMES, positions, strict=True)
+        for side, indices in zip(SIDES, positions, strict=True)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
@@ -128,14 +129,14 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     )
     if result.folder is not None:
         with report_write_errors("out", result.folder), atomic_write_folder(result.folder) as folder:
-            _write_files(folder, result, observed, x, y)
+            _write_cost_files(folder, result, observed, x, y)
     return result
 
 
 def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
-    """Load the coupling matrix, ``(n, m)``, and the features of its rows and columns, None for missing features."""
+    """Load the coupling matrix, ``(n, m)``, and the features by side ("rows", "columns"), None for missing ones."""
     source = options.coupling
-    features: dict[str, np.ndarray | None] = dict.fromkeys(SIDE_VIEW_NAMES)
+    features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():
         message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
         check(is_coupling_folder(str(source)), message, "no_coupling")
@@ -149,7 +150,7 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
         observed = np.zeros(shape)
         weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
-        for name, side in zip(SIDE_VIEW_NAMES, store.side_stores, strict=True):
+        for name, side in zip(SIDES, store.side_stores, strict=True):
             if getattr(options, name) is None:
                 features[name] = extract_raw_inputs(Dataset(side, name=name, split="train"), LoaderConfig()).numpy()
     else:
@@ -158,7 +159,7 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
     for row, column in bad[:1]:
         message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
         raise UsageError(f"{message}; {len(bad)} in all.")
-    for name, items in zip(SIDE_VIEW_NAMES, observed.shape, strict=True):
+    for name, items in zip(SIDES, observed.shape, strict=True):
         if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):
                 rows = as_features(source).features
@@ -189,12 +190,12 @@ def _read_matrix(source: Any) -> np.ndarray:
 
 
 def _check_matrix_size(rows: int, columns: int) -> None:
-    message = f"coupling: must have at most {MAX_CELLS:,} pairs, got {rows:,} x {columns:,}."
-    check(rows * columns <= MAX_CELLS, f"{message} Leave out rare rows and columns.", "too_large")
+    message = f"coupling: must have at most {MAX_COUPLING_ENTRIES:,} pairs, got {rows:,} x {columns:,}."
+    check(rows * columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
 def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
-    """Return the features to fit, ``(n, p)``: standardized `rows`, at most `components`, or one-hot without `rows`."""
+    """Prepare the features of one side for the fit, ``(n, p)``: standardized and reduced by PCA, or one-hot if None."""
     if rows is None:
         return np.eye(len(indices))
     features = np.asarray(rows[indices], dtype=np.float64)
@@ -212,7 +213,7 @@ def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarra
     return whitened
 
 
-def _write_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+def _write_cost_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
     write_npz(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
     left, _, right = np.linalg.svd(result.affinity)

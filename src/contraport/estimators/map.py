@@ -42,12 +42,13 @@ MIN_ITEMS = 4
 """Minimum number of items, since a perplexity is at least 1 and below the number of other items."""
 
 METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}
+"""Titles of the methods by value of the option `method`."""
 
 log = logging.getLogger("contraport.estimators")
 
 
 class Map(NamedTuple):
-    """Result of `contraport map`: the coordinates of the items, with KL divergence and trustworthiness.
+    """Result of `contraport map`: coordinates of items in the plane, with KL divergence and trustworthiness.
 
     Attributes:
         points: coordinates of the items, ``(n, 2)`` float32.
@@ -104,7 +105,7 @@ def map(values: dict[str, Any]) -> Map:
         device=str(device),
         method="exact" if options.exact else fast_method,
     )
-    estimator._bars = bars
+    estimator._progress_bars = bars
     with bars.track_steps(None):  # so that the bars of the steps share a display
         points = estimator.fit_transform(rows)
     trust = trustworthiness(rows, torch.from_numpy(points)) if len(rows) > 2 * TRUSTWORTHINESS_NEIGHBORS else None
@@ -119,12 +120,12 @@ def map(values: dict[str, Any]) -> Map:
     )
     if result.folder is not None:
         with report_write_errors("out", result.folder), atomic_write_folder(result.folder) as folder:
-            _write_files(folder, result, features, dataset)
+            _write_map_files(folder, result, features, dataset)
     return result
 
 
 def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load the items to map: features of a run, a file or an array, or raw inputs of data; and the dataset, if any."""
+    """Load the features of the items to map (of a run, file or array, or raw inputs), and their dataset if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_items_of_run(as_run(source), options, loader_config)
@@ -134,7 +135,7 @@ def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Featu
     message = "cannot be combined with features, which are of one split and view."
     for name in ("split", "view"):
         check(getattr(options, name) is None, f"{name}: {message}", "conflict")
-    return features.take(_choose_items(len(features), options).numpy()), None
+    return features.take(_choose_item_indices(len(features), options).numpy()), None
 
 
 def _as_features_or_none(source: Any) -> Features | None:
@@ -152,35 +153,39 @@ def _as_features_or_none(source: Any) -> Features | None:
 
 
 def _embed_items_of_run(run: RunFolder, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
+    """Embed the items of one split of a run's data by its encoder; return features and dataset."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.select_view(options.view)
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
         dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
-    dataset = dataset.subset(_choose_items(len(dataset), options))
+    dataset = dataset.subset(_choose_item_indices(len(dataset), options))
     features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
     return _build_features(dataset, features, str(run.path)), dataset
 
 
 def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
+    """Load data and use its raw inputs, such as pixels, as features; return features and dataset."""
     split = options.split
     dataset = load_unsplit(options.source) if split is None else load(options.source, split)
     if options.view is not None:
         dataset = dataset.select_views([resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)])
-    dataset = dataset.subset(_choose_items(len(dataset), options))
+    dataset = dataset.subset(_choose_item_indices(len(dataset), options))
     return _build_features(dataset, extract_raw_inputs(dataset, loader_config), None), dataset
 
 
-def _choose_items(items: int, options: MapOptions) -> Tensor:
-    if items <= options.max_items:
-        return torch.arange(items)
-    log.info("Mapping %s of %s items, chosen at random; max_items sets the number.", options.max_items, items)
-    generator = torch_generator("estimators.map", options.seed, items)
-    return torch.randperm(items, generator=generator)[: options.max_items].sort().values
+def _choose_item_indices(num_items: int, options: MapOptions) -> Tensor:
+    """Choose sorted indices of the items to map: all, or a random sample of `max_items`."""
+    if num_items <= options.max_items:
+        return torch.arange(num_items)
+    log.info("Mapping %s of %s items, chosen at random; max_items sets the number.", options.max_items, num_items)
+    generator = torch_generator("estimators.map", options.seed, num_items)
+    return torch.randperm(num_items, generator=generator)[: options.max_items].sort().values
 
 
 def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Features:
+    """Build `Features` from a matrix of features, with rows, names and classes of the dataset."""
     names = dataset.class_names if dataset.labels is not None else None
     return Features(
         features.cpu().numpy(),
@@ -194,7 +199,8 @@ def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Feat
     )
 
 
-def _write_files(folder: Path, result: Map, features: Features, dataset: Dataset | None) -> None:
+def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dataset | None) -> None:
+    """Write the coordinates as `map.npz` and `map.csv`, the figure `map.png` and the page `map.html`."""
     mapped = replace(features, features=result.points, run=None, view=None)
     write_features(folder / "map.npz", mapped)
     rows = (
@@ -207,10 +213,10 @@ def _write_files(folder: Path, result: Map, features: Features, dataset: Dataset
         class_names = [str(features.class_names[label]) for label in np.unique(features.labels)]
     figure = draw_embedding(result.points, features.labels, class_names=class_names, width=5.0)
     figure.savefig(folder / "map.png", dpi=200)
-    write_text(folder / "map.html", _render_page(result, features, dataset))
+    write_text(folder / "map.html", _render_map_page(result, features, dataset))
 
 
-def _render_page(result: Map, features: Features, dataset: Dataset | None) -> str:
+def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
     """Render the map as an HTML page that consists of the embedding section of a report."""
     chosen = choose_fixed_subsample(len(result.points), MAX_PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]

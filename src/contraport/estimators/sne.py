@@ -32,32 +32,33 @@ from contraport.objectives.perplexity_affinities import compute_affinities
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generators
 
-EARLY_ITERATIONS = 250
-"""Iterations with early exaggeration, as in the original implementation."""
+EARLY_EXAGGERATION_ITERATIONS = 250
+"""Number of iterations with early exaggeration, as in the original implementation."""
 
-INITIAL_SPREAD = 1e-4
-"""Initial standard deviation of the first coordinate: small, so that all points can still pass one another."""
+INITIAL_STD = 1e-4
+"""Standard deviation of the first coordinate of the initial embedding: small, so that points can pass one another."""
 
-ENCODER_LR = 1e-3
+ENCODER_LEARNING_RATE = 1e-3  # of Adam, if `learning_rate` is "auto"
 
-CHECK_EVERY = 50
+CHECK_INTERVAL_ITERATIONS = 50
 """Number of iterations between checks of convergence, and between the lines that `verbose` prints."""
 
 METHODS = ("sparse", "exact", "interpolated")
+"""Values of the parameter `method`: which pairs of items are computed, and how."""
 
-MIN_IMPROVEMENT = 1e-4
-"""Relative decrease of the divergence between two checks below which the optimization stops."""
+MIN_RELATIVE_IMPROVEMENT = 1e-4
+"""Relative decrease of the KL divergence between two checks below which the optimization stops."""
 
 
 class _TargetAttraction(Divergence):
-    """Attraction term added during early exaggeration: minus the mean log-kernel of embedded neighbors."""
+    """Attraction term of early exaggeration: minus the mean log-kernel of embedded pairs under the data's plan."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.inner_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
 def _has_encoder(estimator: _NeighborEmbedding) -> bool:
-    """Check for `available_if`: return True if the estimator has an encoder, else raise `AttributeError`."""
+    """Condition of scikit-learn's `available_if`: True with an encoder, otherwise raise `AttributeError`."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
     return True
@@ -66,8 +67,8 @@ def _has_encoder(estimator: _NeighborEmbedding) -> bool:
 class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
     """Base class of SNE and t-SNE, which differ in the kernel, the constraint and the symmetry of the data's plan."""
 
-    _symmetric: ClassVar[bool]
-    _bars = ProgressBars()  # hidden; `contraport map` shows its own
+    _has_symmetric_affinities: ClassVar[bool]
+    _progress_bars = ProgressBars()  # hidden; `contraport map` shows its own
 
     embedding_: NDArray[np.float32]
     kl_divergence_: float
@@ -102,8 +103,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.verbose = verbose
 
     @abstractmethod
-    def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
-        """Return the kernel between embedded points, and the constraint on the plan of the embedding."""
+    def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
+        """Build the kernel between embedded points, and the constraint on the plan of the embedding."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Compute the embedding of the data.
@@ -118,19 +119,21 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         data = self._validate_input(X)
         exact = self.method == "exact"
-        plan = compute_affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
+        plan = compute_affinities(
+            data.flatten(1), self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact
+        )
         build = self._build_objective_factory(plan)
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             seed = draw_seed(self.random_state)
             seed_torch_generators(derive_torch_seed("estimators.neighbor", seed))
             if self.encoder is None:
-                embedding = self._initial_embedding(data.flatten(1)).requires_grad_()
-                descent = _MomentumWithGains([embedding], *self._learning_rates(len(data)))
+                embedding = self._build_initial_embedding(data.flatten(1)).requires_grad_()
+                descent = _MomentumWithGains([embedding], *self._resolve_learning_rates(len(data)))
                 self._minimize(build, lambda: embedding, descent)
             else:
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
-                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._learning_rates(len(data))[1])
+                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._resolve_learning_rates(len(data))[1])
                 self._minimize(build, lambda: self._encode_training_data(data), optimizer)
                 embedding = self._encode_in_blocks(data)
         self.embedding_ = embedding.detach().cpu().numpy()
@@ -151,7 +154,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not finite, or differs from the fitted data in shape.
         """
         check_is_fitted(self)
-        return self._encode_in_blocks(self._as_data_tensor(X, reset=False).float()).cpu().numpy()
+        return self._encode_in_blocks(self._validate_as_tensor(X, reset=False).float()).cpu().numpy()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -160,13 +163,16 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @property
     def _n_features_out(self) -> int:
+        """Dimension of the embedding, which scikit-learn's feature names need."""
         return int(self.embedding_.shape[1])
 
     def _encode_in_blocks(self, data: Tensor) -> Tensor:
+        """Embed data by the trained encoder in evaluation mode, in blocks of bounded memory."""
         with evaluation_mode(self.encoder_):
             return apply_in_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
-    def _as_data_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
+    def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
+        """Convert X to a finite tensor on the device after scikit-learn's checks; `reset` as in its `validate_data`."""
         # scikit-learn does not check for NaN, as the error of `as_finite_tensor` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         X = as_array("X", X) if isinstance(X, Tensor) else X
@@ -174,38 +180,40 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
 
     def _validate_input(self, X: ArrayLike) -> Tensor:
-        """Check the data and the parameters before the optimization, and return the data as a tensor."""
-        data = self._as_data_tensor(X, reset=True)
+        """Check the data and all parameters before the optimization, and return the data as a tensor."""
+        data = self._validate_as_tensor(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
         check_name("method", self.method, METHODS)
         message = f"method: 'interpolated' requires TSNE with n_components=2, got {type(self).__name__}"
-        is_allowed = self.method != "interpolated" or (self._symmetric and self.n_components == 2)
+        is_allowed = self.method != "interpolated" or (self._has_symmetric_affinities and self.n_components == 2)
         check(is_allowed, f"{message} with n_components={self.n_components}.", "conflict")
         good = is_number(self.early_exaggeration) and 1 <= self.early_exaggeration < math.inf
         check(good, f"early_exaggeration: must be a finite number >= 1, got {self.early_exaggeration!r}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
         return data
 
-    def _learning_rates(self, n: int) -> tuple[float, float]:
-        """Return the learning rates during early exaggeration and after it."""
+    def _resolve_learning_rates(self, num_items: int) -> tuple[float, float]:
+        """Resolve the learning rates during early exaggeration and after it."""
         if self.learning_rate == "auto":
+            if self.encoder is not None:
+                return (ENCODER_LEARNING_RATE,) * 2
             # While the points are close together the curvature is about 4 * exaggeration / n.
-            return (ENCODER_LR,) * 2 if self.encoder is not None else (n / 4 / self.early_exaggeration, n / 4)
+            return num_items / 4 / self.early_exaggeration, num_items / 4
         if isinstance(self.learning_rate, str):
             raise unknown_name_error("learning_rate", self.learning_rate, ["auto"])
         check_positive("learning_rate", self.learning_rate)
         return (float(self.learning_rate),) * 2
 
-    def _initial_embedding(self, data: Tensor) -> Tensor:
-        """Return the initial embedding, (n, n_components)."""
+    def _build_initial_embedding(self, data: Tensor) -> Tensor:
+        """Build the initial embedding, (n, n_components): principal components, random, or the array `init`."""
         shape = (len(data), self.n_components)
         if not isinstance(self.init, str):
             initial = as_finite_tensor("init", self.init)
             check(tuple(initial.shape) == shape, f"init: must have shape {shape}, got {tuple(initial.shape)}.", "shape")
             return initial.to(data)
         if self.init == "random":
-            return INITIAL_SPREAD * torch.randn(shape).to(data)
+            return INITIAL_STD * torch.randn(shape).to(data)
         if self.init != "pca":
             raise unknown_name_error("init", self.init, ["pca", "random"])
         limit = min(data.shape)
@@ -214,15 +222,17 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         axes = axes[: self.n_components]
         largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
         points: Tensor = (data - data.mean(0)) @ (axes * largest.sign()).T
-        return points.mul_(INITIAL_SPREAD / points[:, 0].std())
+        return points.mul_(INITIAL_STD / points[:, 0].std())
 
     def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
+        """Build the encoder for items of a shape: a named one with a linear layer, or a copy of the given module."""
         if isinstance(self.encoder, nn.Module):
             return copy.deepcopy(self.encoder)
         body = build_encoder(str(self.encoder), shape)
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
     def _encode_training_data(self, data: Tensor) -> Tensor:
+        """Embed all data in training mode, and check the shape (n, n_components) of the result."""
         embedding: Tensor = self.encoder_.train()(data)
         expected, got = (len(data), self.n_components), tuple(getattr(embedding, "shape", ()))
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
@@ -236,7 +246,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         def build(exaggeration: float) -> Objective:
             penalties: dict[Divergence, float] = {_TargetAttraction(): exaggeration - 1} if exaggeration > 1 else {}
-            return Objective(WithinView(), *self._kernel_and_constraint(), target, KL(), penalties)
+            return Objective(WithinView(), *self._build_kernel_and_constraint(), target, KL(), penalties)
 
         return build
 
@@ -249,9 +259,9 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Minimize the objective over the output of `embed`, first with early exaggeration, then until convergence."""
         early, late = build(self.early_exaggeration), build(1.0)
         last = torch.inf
-        for iteration in self._bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
-            exaggerated = iteration <= EARLY_ITERATIONS
-            if iteration == EARLY_ITERATIONS + 1 and isinstance(optimizer, _MomentumWithGains):
+        for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
+            exaggerated = iteration <= EARLY_EXAGGERATION_ITERATIONS
+            if iteration == EARLY_EXAGGERATION_ITERATIONS + 1 and isinstance(optimizer, _MomentumWithGains):
                 optimizer.end_exaggeration()
             loss = (early if exaggerated else late)(embed())
             value = loss.item()
@@ -261,12 +271,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             loss.backward()
             optimizer.step()
             self.n_iter_ = iteration
-            if iteration % CHECK_EVERY:
+            if iteration % CHECK_INTERVAL_ITERATIONS:
                 continue
             if self.verbose:
                 phase = "exaggerated objective" if exaggerated else "KL divergence"
                 print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value:.4f}")
-            if not exaggerated and last - value < MIN_IMPROVEMENT * value:
+            if not exaggerated and last - value < MIN_RELATIVE_IMPROVEMENT * value:
                 break
             last = torch.inf if exaggerated else value
 
@@ -317,9 +327,9 @@ class SNE(_NeighborEmbedding):
     (10, 2)
     """
 
-    _symmetric = False
+    _has_symmetric_affinities = False
 
-    def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
+    def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
         return Gibbs("sqeuclidean", 1.0), Rows()
 
 
@@ -342,9 +352,9 @@ class TSNE(_NeighborEmbedding):
     (10, 2)
     """
 
-    _symmetric = True
+    _has_symmetric_affinities = True
 
-    def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
+    def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
         return StudentT(1.0), Simplex()
 
 
@@ -366,6 +376,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update gains, velocities and coordinates by the current gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 state = self.state[parameter]

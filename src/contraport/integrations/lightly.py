@@ -24,6 +24,10 @@ class MemoryBankLoss(nn.Module):
             symmetric=False)``.
         in_batch_negatives: whether the other keys of the batch are negatives too; in lightly and MoCo, only the bank.
 
+    Attributes:
+        bank: normalized keys, (keys, dimension); a ring buffer.
+        written: number of keys that were ever added, a scalar; the next key replaces the oldest.
+
     Raises:
         UsageError: the size is not a pair of positive integers.
 
@@ -77,6 +81,7 @@ class MemoryBankLoss(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, key: Tensor) -> None:
+        """Add the normalized keys of all processes to the bank, in place of the oldest."""
         keys = F.normalize(gather(key.detach()).to(self.bank), dim=1)[-len(self.bank) :]
         slots = torch.arange(len(keys), device=keys.device) + self.written
         self.bank[slots % len(self.bank)] = keys

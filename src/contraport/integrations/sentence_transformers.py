@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import contraport as cp
 from contraport.errors import UsageError, check, check_name
 
-COLUMNS = ("negatives", "views")
+COLUMN_ROLES = ("negatives", "views")  # of the columns after the second
 
 
 class SentenceTransformerLoss(nn.Module):
@@ -53,7 +53,7 @@ class SentenceTransformerLoss(nn.Module):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_name("columns", columns, COLUMNS)
+        check_name("columns", columns, COLUMN_ROLES)
         good = mini_batch_size is None or (isinstance(mini_batch_size, int) and mini_batch_size >= 1)
         check(good, f"mini_batch_size: must be an integer >= 1, got {mini_batch_size!r}.")
         self.model = model
@@ -68,13 +68,13 @@ class SentenceTransformerLoss(nn.Module):
             sentence_features: input of the model for each column.
             labels: the column of labels, (n,) or (n, columns - 1), or None.
         """
-        return self.compute_embedding_loss([self._embed(features) for features in sentence_features], labels)
+        return self.compute_embedding_loss([self._embed_in_chunks(features) for features in sentence_features], labels)
 
     def compute_embedding_loss(self, columns: list[Tensor], labels: Tensor | None = None) -> Tensor:
         """Return the loss of the embeddings of all columns, (n, d) each."""
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
-            self._check_takes_labels(labels)
+            self._check_labels_accepted(labels)
         options: dict[str, Any] = {} if labels is None else {"labels" if classes else "weights": labels}
         if len(columns) > 1 and self.columns == "negatives":
             anchor, *candidates = columns
@@ -92,37 +92,43 @@ class SentenceTransformerLoss(nn.Module):
         """Return the configuration of the loss, which sentence-transformers writes to the model card."""
         return {"objective": repr(self.objective), "columns": self.columns, "mini_batch_size": self.mini_batch_size}
 
-    def _check_takes_labels(self, labels: Tensor | None) -> None:
+    def _check_labels_accepted(self, labels: Tensor | None) -> None:
+        """Raise `UsageError` if the objective takes its positives from views, so that it accepts no classes."""
         objective = self.objective
         by_views = isinstance(objective, cp.Objective) and objective.target.positives_from_views
         got = "no labels and one column" if labels is None else f"{labels.dtype} for {objective!r}"
         message = f"label: must be scores, or classes with an objective such as sup_con(), got {got}."
         check(not by_views, message, "missing" if labels is None else "type")
 
-    def _embed(self, features: Mapping[str, Any]) -> Tensor:
+    def _embed_in_chunks(self, features: Mapping[str, Any]) -> Tensor:
+        """Embed a column (n, d) in chunks of `mini_batch_size` rows, each computed again in backward."""
         if self.mini_batch_size is None:
-            return self._encode(features)
+            return self._encode_texts(features)
         rows = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim > 0}
         if len(rows) != 1:
             message = f"mini_batch_size: requires features with one row per text, got {sorted(rows)} rows; use None."
             raise UsageError(message, kind="rows_differ")
         (size,) = rows
         chunks = [slice(top, top + self.mini_batch_size) for top in range(0, size, self.mini_batch_size)]
-        return torch.cat([checkpoint(self._encode, _take_rows(features, one), use_reentrant=False) for one in chunks])
+        return torch.cat(
+            [checkpoint(self._encode_texts, _select_rows(features, one), use_reentrant=False) for one in chunks]
+        )
 
-    def _encode(self, features: Mapping[str, Any]) -> Tensor:
+    def _encode_texts(self, features: Mapping[str, Any]) -> Tensor:
+        """Return the sentence embeddings (n, d) of tokenized texts."""
         embedding: Tensor = self.model(dict(features))["sentence_embedding"]  # a copy, as modules write into it
         return embedding
 
 
-def _take_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+def _select_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    """Return the features of some rows; values that are not per row stay as they are."""
     return {
         name: value[rows] if isinstance(value, Tensor) and value.ndim > 0 else value for name, value in features.items()
     }
 
 
 def _build_target_from_scores(scores: Tensor, rows: int, candidates: int) -> cp.PairList:
-    """Build the target that distributes each anchor's mass over its own candidates by `scores`, (n, candidates)."""
+    """Build the target that distributes each anchor's mass over its own candidates by scores (rows, candidates)."""
     shape, expected = tuple(scores.shape), (rows, candidates)
     check(shape == expected, f"label: must be one score per candidate, {expected}, got {shape}.", "shape")
     anchors, places = torch.arange(rows).repeat(candidates), torch.arange(rows * candidates)

@@ -70,10 +70,10 @@ class TrainerLoss(nn.Module):
         loss: Tensor = self.objective(*views, labels=labels, temperature=temperature)
         return loss / self._compute_trainer_scale(num_items_in_batch)
 
-    def _compute_trainer_scale(self, count: Tensor | int | None) -> int:
-        """Return the factor by which the trainer will multiply the loss; the loss is divided by it beforehand."""
+    def _compute_trainer_scale(self, num_items_in_batch: Tensor | int | None) -> int:
+        """Return the factor by which the trainer will multiply the loss, so that the loss is divided by it before."""
         if self.arguments is None:
             return 1
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps
-        scaled = count is not None and self.arguments.average_tokens_across_devices
+        scaled = num_items_in_batch is not None and self.arguments.average_tokens_across_devices
         return steps * (current_processes().size if scaled else 1)

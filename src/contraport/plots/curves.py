@@ -19,7 +19,7 @@ from contraport.plots.figure_setup import (
     as_plot_array,
     create_panels,
     escape_dollars,
-    is_run_folder,
+    is_run_source,
     load_run,
     sources_by_name,
 )
@@ -41,10 +41,11 @@ COLUMN_TITLES = {
     "data_wait": "Share of time waiting for data",
     "epoch": "Epoch",
 }
-"""Titles of columns of metrics.jsonl; online metrics have their own."""
+"""Titles of logged columns of `metrics.jsonl`, except online metrics, whose titles are those of the metrics."""
 
 
-_Rows = Sequence[Mapping[str, Any]]
+_MetricsRows = Sequence[Mapping[str, Any]]
+"""Rows as in `metrics.jsonl`: the logged values of a step by column."""
 
 
 def column_title(column: str) -> str:
@@ -67,8 +68,8 @@ def is_percent_column(column: str) -> bool:
     return column in ("plan_mass", "data_wait") if metric is None else metric.is_shown_in_percent
 
 
-def select_evenly_spaced_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
-    """Return evenly spaced rows of logged metrics that have a value for `key`, at most `MAX_POINTS_PER_LINE`.
+def select_evenly_spaced_rows(rows: _MetricsRows, key: str) -> list[Mapping[str, Any]]:
+    """Return the rows with a value for `key`, or at most `MAX_POINTS_PER_LINE` evenly spaced ones of them.
 
     >>> select_evenly_spaced_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
@@ -125,8 +126,9 @@ def curves(
     return figure
 
 
-def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _Rows:
-    if is_run_folder(source):
+def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _MetricsRows:
+    """Load the logged rows of a run folder; rows are returned as they are, and values of one key become rows."""
+    if is_run_source(source):
         return load_run(source).metrics()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
         has_steps = all("step" in row for row in source)

@@ -27,7 +27,7 @@ from contraport.plots.figure_setup import (
     create_panels,
     escape_dollars,
     has_dark_background,
-    is_run_folder,
+    is_run_source,
     labels_to_numpy,
     load_evaluation_samples,
     load_run,
@@ -70,7 +70,7 @@ def embedding(
     ['cat', 'dog']
     """
     method = ""
-    if is_run_folder(features):
+    if is_run_source(features):
         check(labels is None, "labels: cannot be combined with a run, which has its own labels.", "conflict")
         samples = load_evaluation_samples(features, "points")
         features, labels, method = samples["points"], samples.get("labels"), str(samples["projection"])
@@ -79,7 +79,7 @@ def embedding(
     points = as_plot_array("features", features, 2)
     check(points.shape[1] >= 2, f"features: must have at least two columns, got {points.shape[1]}.", "shape")
     if points.shape[1] > 2:
-        points, method = _principal_components(points), "two principal components"
+        points, method = _project_on_principal_components(points), "two principal components"
     classes = labels_to_numpy(labels, len(points))
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
@@ -108,7 +108,7 @@ def spectrum(
     """
     figure, (ax,) = create_panels(1, width=width, ratio=1.45)
     for position, (name, source) in enumerate(sources_by_name(features).items()):
-        values = _centered_singular_values(source)
+        values = _load_or_compute_singular_values(source)
         rank, ratios = effective_rank_from_spectrum(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
@@ -132,7 +132,7 @@ def neighbors(
     count: int = 7,
     width: float | None = None,
 ) -> Figure:
-    """Draw some items, each in a row with its nearest neighbors by cosine similarity.
+    """Draw query items, each in a row with its nearest neighbors by cosine similarity.
 
     Blue frames mark neighbors of the same class, orange dashed frames those of another class.
 
@@ -151,7 +151,7 @@ def neighbors(
     >>> len(figure.axes[0].images)
     10
     """
-    if is_run_folder(features):
+    if is_run_source(features):
         conflict = items is not None or labels is not None
         check(not conflict, "items, labels: cannot be combined with a run, which has its own.", "conflict")
         samples = load_evaluation_samples(features, "neighbors")
@@ -183,12 +183,13 @@ def neighbors(
     return figure
 
 
-def _check_neighbor_count(count: int, most: int) -> None:
-    check(0 < count <= most, f"count: must be from 1 to {most}, got {count!r}.")
+def _check_neighbor_count(count: int, max_count: int) -> None:
+    """Raise `UsageError` unless the number of neighbors is from 1 to `max_count`."""
+    check(0 < count <= max_count, f"count: must be from 1 to {max_count}, got {count!r}.")
 
 
-def _principal_components(features: Array) -> Array:
-    """Return the projection of features on the first two principal components, (n, 2)."""
+def _project_on_principal_components(features: Array) -> Array:
+    """Project features on their first two principal components, (n, 2)."""
     # From the F x F covariance: the SVD of (n, F) features takes more memory and needs only two directions here.
     centered = torch.from_numpy(features - features.mean(0))
     _, vectors = torch.linalg.eigh(centered.T @ centered)
@@ -197,6 +198,7 @@ def _principal_components(features: Array) -> Array:
 
 
 def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
+    """Draw points (n, 2) in the colors of their classes, and write the class names on them if they are few."""
     effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
     if classes is None:
@@ -216,9 +218,9 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
-def _centered_singular_values(source: Any) -> torch.Tensor:
-    """Return the singular values of centered features, or those stored by the evaluation of a run."""
-    if is_run_folder(source):
+def _load_or_compute_singular_values(source: Any) -> torch.Tensor:
+    """Return the singular values of centered features, computed from an array or loaded from an evaluated run."""
+    if is_run_source(source):
         values = torch.from_numpy(load_evaluation_samples(source, "spectrum")["spectrum"])
     else:
         rows = as_plot_array("features", source, 2)
@@ -228,21 +230,21 @@ def _centered_singular_values(source: Any) -> torch.Tensor:
     return values
 
 
-def _resolve_query_positions(queries: Sequence[int] | int, items: int) -> list[int]:
-    """Return the positions of the items to query: `queries`, or if it is a number, so many evenly spaced ones."""
+def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:
+    """Return the indices of the query items: `queries` itself, or as many evenly spaced items if it is a number."""
     if isinstance(queries, int):
-        check(0 < queries <= items, f"queries: must be from 1 to {items}, got {queries}.")
-        return [round(place) for place in np.linspace(0, items - 1, queries)]
+        check(0 < queries <= num_items, f"queries: must be from 1 to {num_items}, got {queries}.")
+        return [round(place) for place in np.linspace(0, num_items - 1, queries)]
     positions = [int(query) for query in queries]
-    good = len(positions) > 0 and all(0 <= position < items for position in positions)
-    check(good, f"queries: must be positions from 0 to {items - 1}, got {queries!r}.")
+    good = len(positions) > 0 and all(0 <= position < num_items for position in positions)
+    check(good, f"queries: must be positions from 0 to {num_items - 1}, got {queries!r}.")
     return positions
 
 
-def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | None) -> None:
+def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None) -> None:
     """Draw an item as an image or a line into the unit cell at (x, y).
 
-    The frame is blue if `same` is true, orange and dashed if it is false; None: no frame.
+    The frame is blue if `is_same_class` is true, orange and dashed if it is false; None: no frame.
     """
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
@@ -256,24 +258,24 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, same: bool | N
         white = 255 if item.dtype == np.uint8 else max(1.0, float(picture.max()))
         place = left, right, bottom, top
         ax.imshow(picture, cmap="gray", extent=place, interpolation="nearest", vmin=0, vmax=white)
-    if same is not None:
-        color, dash = (BLUE, "-") if same else (ORANGE, "--")
+    if is_same_class is not None:
+        color, dash = (BLUE, "-") if is_same_class else (ORANGE, "--")
         frame = patches.Rectangle((left, top), 0.88, 0.88, fill=False, edgecolor=color, linestyle=dash, linewidth=1.6)
         ax.add_patch(frame)
 
 
-_NEIGHBORHOOD_RADIUS = 0.05
-"""Half the side of the square in which neighbors are counted, relative to the span of the map."""
+_NEIGHBORHOOD_HALF_WIDTH = 0.05
+"""Half the side of the square around a point in which its neighbors are counted, as a share of the map's span."""
 
-_CLASS_NAME_SIZE = np.array([0.17, 0.045])
-"""Width and height of a name, relative to the span of the map."""
+_CLASS_NAME_WIDTH_AND_HEIGHT = np.array([0.17, 0.045])
+"""Width and height of a class name, as shares of the map's span; names closer than this overlap."""
 
-_MAX_PLACED_POINTS = 1_500
-"""Maximum number of points for placing class names, in O(n^2) memory; beyond it, each class is subsampled."""
+_MAX_POINTS_FOR_PLACEMENT = 1_500
+"""Maximum number of points that class names are placed by, in O(n^2) memory; of more, each class is subsampled."""
 
 
 def place_class_names(points: Array, labels: Array) -> Array:
-    """Return the position of each class name on a map of points, (classes, 2), in the order of sorted labels.
+    """Choose the coordinates of each class name on a map of points, (classes, 2), in the order of sorted labels.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.
@@ -286,20 +288,20 @@ def place_class_names(points: Array, labels: Array) -> Array:
     >>> place_class_names(points, np.array([0, 0, 0, 1, 1])).tolist()
     [[0.0, 0.0], [5.0, 9.0]]
     """
-    step = -(-len(points) // _MAX_PLACED_POINTS)
+    step = -(-len(points) // _MAX_POINTS_FOR_PLACEMENT)
     classes = np.unique(labels)
     some = np.concatenate([np.flatnonzero(labels == label)[::step] for label in classes])
     points, labels = points[some], labels[some]
     span = float(np.ptp(points, axis=0).max()) or 1.0
     apart = np.abs(points[:, None] - points)
-    near, own = (apart < _NEIGHBORHOOD_RADIUS * span).all(axis=2), labels[:, None] == labels
+    near, own = (apart < _NEIGHBORHOOD_HALF_WIDTH * span).all(axis=2), labels[:, None] == labels
     crowds = (near & own).sum(axis=1) - (near & ~own).sum(axis=1)
     taken: list[int] = []
     for label in classes:
         best = np.flatnonzero(labels == label)
         # Stable, so that equal crowds give the same place on every platform.
         best = best[np.argsort(-crowds[best], kind="stable")]
-        free = best[(apart[best][:, taken] > _CLASS_NAME_SIZE * span).any(axis=2).all(axis=1)]
+        free = best[(apart[best][:, taken] > _CLASS_NAME_WIDTH_AND_HEIGHT * span).any(axis=2).all(axis=1)]
         taken.append(int(free[0] if len(free) else best[0]))
     positions: Array = points[taken]
     return positions

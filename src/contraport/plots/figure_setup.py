@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Values: TypeAlias = "Tensor | Array | list[Any] | tuple[Any, ...]"
+"""Numbers that the figures draw."""
+
 RunSource: TypeAlias = "Run | str | Path"
+"""Run, or the path of its folder."""
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f858d"
 
@@ -39,18 +42,18 @@ SERIES_COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#8f00ff", "#a64242", "#a966ff", "
 The first are from Okabe and Ito (2008), Color universal design; each further one maximizes the distance to those before
 it under every kind of color blindness."""
 
-MASS_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "#1b4a89", "#0a1f4d")
-MASS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
-"""Color ramps of transport masses, from zero (near the background) to the largest."""
+MASS_COLORS_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "#1b4a89", "#0a1f4d")
+MASS_COLORS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
+"""Color ramps of transport masses on light and dark backgrounds, from zero (near the background) to the largest."""
 
-MIN_PANEL_WIDTH = 2.9
-"""Minimum width of a panel in inches; panels that would be narrower wrap to the next row."""
+MIN_PANEL_WIDTH_INCHES = 2.9
+"""Minimum width of a panel; panels that would be narrower wrap to the next row."""
 
 LINE_STYLES = ("-", "--", ":", "-.")
-"""Line styles, which vary together with the colors."""
+"""Line styles of matplotlib, by number of the line, like the colors."""
 
 
-def class_colors(classes: int) -> list[str]:
+def class_colors(num_classes: int) -> list[str]:
     """Return one color per class, as hex codes: from `SERIES_COLORS`, or evenly spaced hues for many classes.
 
     >>> class_colors(2)
@@ -58,14 +61,14 @@ def class_colors(classes: int) -> list[str]:
     >>> len(set(class_colors(100)))
     100
     """
-    if classes <= len(SERIES_COLORS):
-        return list(SERIES_COLORS[:classes])
-    hues = [colorsys.hls_to_rgb(k / classes, 0.44 + 0.14 * (k % 2), 0.62) for k in range(classes)]
+    if num_classes <= len(SERIES_COLORS):
+        return list(SERIES_COLORS[:num_classes])
+    hues = [colorsys.hls_to_rgb(k / num_classes, 0.44 + 0.14 * (k % 2), 0.62) for k in range(num_classes)]
     return ["#" + "".join(f"{round(255 * part):02x}" for part in hue) for hue in hues]
 
 
 def create_figure(width: float, height: float) -> Figure:
-    """Return an empty matplotlib figure, size in inches, that notebooks display.
+    """Return an empty matplotlib figure of a size in inches; notebooks display it without pyplot.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -98,7 +101,7 @@ def create_panels(
     Raises:
         UsageError: matplotlib is not installed.
     """
-    columns = count if width is None else max(1, min(count, int(width / MIN_PANEL_WIDTH)))
+    columns = count if width is None else max(1, min(count, int(width / MIN_PANEL_WIDTH_INCHES)))
     rows = -(-count // columns)
     high = height if width is None else width / columns / ratio
     figure = create_figure(ratio * height * count if width is None else width, rows * high)
@@ -124,7 +127,7 @@ def draw_heatmap(
 
 
 def escape_dollars(name: str) -> str:
-    r"""Escape dollar signs, which matplotlib would interpret as formulas.
+    r"""Escape dollar signs in a text, since matplotlib reads text between them as a formula.
 
     >>> escape_dollars("$x$")
     '\\$x\\$'
@@ -133,10 +136,12 @@ def escape_dollars(name: str) -> str:
 
 
 def mass_colormap(ax: Axes) -> Colormap:
-    """Return the colormap of transport masses, light or dark like the background; NaN cells are gray."""
+    """Return the matplotlib colormap of transport masses, light or dark like the background; NaN cells are gray."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
     dark = has_dark_background(ax)
-    scale: Colormap = colors.LinearSegmentedColormap.from_list("mass", MASS_ON_DARK if dark else MASS_ON_LIGHT)
+    scale: Colormap = colors.LinearSegmentedColormap.from_list(
+        "mass", MASS_COLORS_ON_DARK if dark else MASS_COLORS_ON_LIGHT
+    )
     return scale.with_extremes(bad="#4b443a" if dark else "#d9d3c7")
 
 
@@ -187,14 +192,14 @@ def labels_to_numpy(values: object, items: int) -> Array | None:
     return labels
 
 
-def is_run_folder(value: object) -> bool:
-    """Return whether a value is a `Run` or a path, rather than numbers."""
+def is_run_source(value: object) -> bool:
+    """Return whether a value is a `Run` or a path of a run folder, rather than numbers; the disk is not read."""
     runs = sys.modules.get("contraport.runs")  # before its import no value can be a Run, so it is not imported here
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
 def load_run(folder: Any) -> RunFolder:
-    """Return the `RunFolder` of a run folder, which needs the extra `report`."""
+    """Open a run folder as a `RunFolder`, which needs the extra `report`."""
     with report_missing_extra("report", "To read a run"):
         from contraport.runs import as_run
 
@@ -202,7 +207,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return the data to draw by name: mappings unchanged, runs by folder name, any other value under "".
+    """Return the sources of a figure by name: mappings unchanged, runs by folder name, any other value under "".
 
     >>> list(sources_by_name(["runs/a", "runs/b"])), list(sources_by_name({"x": 1})), list(sources_by_name(1.0))
     (['a', 'b'], ['x'], [''])
@@ -210,7 +215,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
     if isinstance(source, Mapping):
         return {str(name): value for name, value in source.items()}
     several = list(source) if isinstance(source, list | tuple) else [source]
-    if not several or not all(map(is_run_folder, several)):
+    if not several or not all(map(is_run_source, several)):
         return {"": source}
     runs = [load_run(folder) for folder in several]
     is_ambiguous = len({run.name for run in runs}) < len(runs)
@@ -218,7 +223,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
 
 
 def load_evaluation_samples(folder: object, name: str) -> Mapping[str, Array]:
-    """Load the arrays that the evaluation of a run stored for figures; the array `name` must exist.
+    """Load all arrays that the evaluation of a run stored for figures, by name; the array `name` must exist.
 
     Raises:
         UsageError: the run was not evaluated, is corrupt, or the array is missing.

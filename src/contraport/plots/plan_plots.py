@@ -19,7 +19,7 @@ from contraport.plots.figure_setup import (
     as_plot_array,
     create_panels,
     escape_dollars,
-    is_run_folder,
+    is_run_source,
     load_evaluation_samples,
     mass_colormap,
 )
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DECADES = 5
-"""Maximum number of powers of ten that the color scale of a plan covers, down from its largest cell."""
+MAX_DECADES = 5
+"""Maximum number of decades (powers of ten) that the color scale of a plan covers, down from its largest cell."""
 
 
 class LogScale(NamedTuple):
@@ -40,7 +40,7 @@ class LogScale(NamedTuple):
 
     @classmethod
     def from_matrices(cls, matrices: Iterable[Array]) -> LogScale | None:
-        """Return the color scale that covers several plans and targets, or None if all masses are zero.
+        """Build a color scale that covers several plans and targets; None if all masses are zero.
 
         >>> LogScale.from_matrices([np.eye(2) / 2, np.full((2, 2), 1e-9)])
         LogScale(log10_low=-5.301..., log10_high=-0.301...)
@@ -50,7 +50,7 @@ class LogScale(NamedTuple):
         if not masses:
             return None
         high = math.log10(max(float(mass.max()) for mass in masses))
-        return cls(max(math.log10(min(float(mass.min()) for mass in masses)), high - DECADES), high)
+        return cls(max(math.log10(min(float(mass.min()) for mass in masses)), high - MAX_DECADES), high)
 
     @property
     def power_ticks(self) -> list[tuple[int, float]]:
@@ -68,7 +68,7 @@ def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -
 
 
 def mean_effective_partners(plan: Array) -> float:
-    """Return the effective number of partners per row: the exponential of the mean entropy of the rows.
+    """Mean effective number of partners per row: the exponential of the mass-weighted mean entropy of the rows.
 
     >>> round(mean_effective_partners(np.array([[0.2, 0.2, 0.0], [0.4, 0.0, 0.0]])), 3)  # two partners, and one
     1.414
@@ -95,8 +95,8 @@ def excludes_self_pairs(plan: Array, target: Array) -> bool:
     return is_square and not np.diag(plan).any() and not np.diag(target).any()
 
 
-MIN_LINE_MASS = 0.02
-"""Lines with less than this fraction of a row's mass are not drawn."""
+MIN_LINE_MASS_SHARE = 0.02
+"""Minimum mass of a drawn line, as a share of the uniform mass of a row, 1 / N."""
 
 
 def plan(plan: Values | RunSource, target: Values | None = None, *, width: float = 7.4) -> Figure:
@@ -117,14 +117,14 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
     >>> [ax.get_title() for ax in figure.axes[:2]]
     ['plan: 100% of its mass on target', 'target']
     """
-    if is_run_folder(plan):
+    if is_run_source(plan):
         check(target is None, "target: cannot be combined with a run, which has its own target.", "conflict")
         samples = load_evaluation_samples(plan, "plan")
         plan, target = samples["plan"], samples["target"]
-    mass = _as_masses("plan", plan)
+    mass = _as_mass_matrix("plan", plan)
     matrices = {"plan": mass}
     if target is not None:
-        matrices["target"] = _as_masses("target", target)
+        matrices["target"] = _as_mass_matrix("target", target)
         shape = matrices["target"].shape
         check(shape == mass.shape, f"target: must have the plan's shape {mass.shape}, got {shape}.", "shape")
     scale = LogScale.from_matrices(matrices.values())
@@ -179,7 +179,7 @@ def couplings(
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
     marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
     figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
-    masses_by_name = {name: _as_masses("plans", matrix) for name, matrix in several.items()}
+    masses_by_name = {name: _as_mass_matrix("plans", matrix) for name, matrix in several.items()}
     largest = max(mass.max() for mass in masses_by_name.values()) if common_scale else None
     for ax, (name, mass) in zip(axes, masses_by_name.items(), strict=True):
         sizes = dict(zip("ab", mass.shape, strict=True))
@@ -191,7 +191,7 @@ def couplings(
     return figure
 
 
-MAX_ARROWS = 24
+MAX_ARROWS = 24  # per plan, from evenly spaced rows
 
 
 def arrow_maps(
@@ -225,7 +225,7 @@ def arrow_maps(
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
     figure, axes = create_panels(len(several), 2.4, width=width, ratio=1.33)
     for ax, (name, matrix) in zip(axes, several.items(), strict=True):
-        mass = _as_masses("plans", matrix)
+        mass = _as_mass_matrix("plans", matrix)
         places = [
             np.linspace(0, 1, size) if values is None else as_plot_array(side, values, 1)
             for side, values, size in zip("xy", (x, y), mass.shape, strict=True)
@@ -238,6 +238,7 @@ def arrow_maps(
 
 
 def _draw_arrow_map(ax: Axes, plan: Array, x: Array, y: Array) -> None:
+    """Draw a plan (N, M) between points x (N,) below and y (M,) above as arrows to the mean, with its deviation."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
     for i in sent[np.linspace(0, len(sent) - 1, min(MAX_ARROWS, len(sent))).round().astype(int)]:
@@ -279,20 +280,20 @@ def _draw_coupling(
     left.axis("off")
 
 
-def draw_bipartite_plan(ax: Axes, plan: Array, partners: Array) -> None:
+def draw_bipartite_plan(ax: Axes, plan: Array, pair_mask: Array) -> None:
     """Draw a transport plan as lines from rows at the left to columns at the right; thicker is more mass.
 
     Args:
         ax: axes to draw into.
         plan: (N, M), nonnegative.
-        partners: (N, M), true where a row and a column belong together: their lines are blue, others orange.
+        pair_mask: (N, M), true where a row and a column belong together: their lines are blue, others orange.
     """
     n, m = plan.shape
     rows, columns = np.linspace(1, 0, n), np.linspace(1, 0, m)
     even = 1 / n
-    for i, j in zip(*np.nonzero(plan > MIN_LINE_MASS * even), strict=True):
+    for i, j in zip(*np.nonzero(plan > MIN_LINE_MASS_SHARE * even), strict=True):
         share = min(1.0, float(plan[i, j]) / even)
-        color = BLUE if partners[i, j] else ORANGE
+        color = BLUE if pair_mask[i, j] else ORANGE
         ax.plot([0, 1], [rows[i], columns[j]], color=color, linewidth=0.4 + 2.6 * share, alpha=0.15 + 0.75 * share)
     _draw_mass_dots(ax, 0.0, rows, plan.sum(1) * n)
     _draw_mass_dots(ax, 1.0, columns, plan.sum(0) * m)
@@ -300,14 +301,15 @@ def draw_bipartite_plan(ax: Axes, plan: Array, partners: Array) -> None:
     ax.axis("off")
 
 
-def _draw_mass_dots(ax: Axes, x: float, heights: Array, shares: Array) -> None:
-    """Draw a dot per row or column whose area is its mass, over a ring whose area is uniform mass."""
+def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
+    """Draw a dot at each height whose area is its mass relative to uniform, over a ring with the area of 1."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
-    ax.scatter(places, heights, s=60 * shares, color=GREY, linewidth=0, zorder=4)
+    ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)
 
 
-def _as_masses(name: str, values: Any) -> Array:
+def _as_mass_matrix(name: str, values: Any) -> Array:
+    """Convert a plan to a float64 array (N, M), and check that it is nonnegative and not all zero."""
     mass = as_plot_array(name, values, 2)
     check(bool((mass >= 0).all()), f"{name}: must be nonnegative, got {mass.min():.3g}.", "negative")
     check(bool(mass.any()), f"{name}: must have some mass, got only zeros.", "empty")

@@ -14,7 +14,7 @@ from contraport._utils.files import write_text
 from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
-from contraport.plots.figure_setup import MASS_ON_DARK, MASS_ON_LIGHT
+from contraport.plots.figure_setup import MASS_COLORS_ON_DARK, MASS_COLORS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
 from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
@@ -91,7 +91,7 @@ def render_sections(builder: PageBuilder, sections: Sequence[Section], title: st
         # The images are in the style sheet; the scripts need only their layout.
         sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in builder.sheets.items()})),
         data=Markup(to_script_json(builder.script_data)),
-        mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
+        mass={"light": MASS_COLORS_ON_LIGHT, "dark": MASS_COLORS_ON_DARK},
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE_NAME).read_bytes()).decode(),
     )
 

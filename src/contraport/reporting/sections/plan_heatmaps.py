@@ -9,7 +9,7 @@ import numpy as np
 
 from contraport.plots.figure_setup import Array
 from contraport.plots.plan_plots import (
-    DECADES,
+    MAX_DECADES,
     LogScale,
     clipped_log10,
     excludes_self_pairs,
@@ -102,7 +102,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     values = {
         "plans": plans,
         "scale": scale,
-        "decades": DECADES,
+        "decades": MAX_DECADES,
         "over_epochs": over_epochs,
         "lines": MAX_ITEMS_WITH_LINES,
     }
