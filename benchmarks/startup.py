@@ -21,14 +21,14 @@ from rich.table import Table
 
 from benchmarks.engine import machine
 from contraport.cli.commands import BUILTIN_COMMANDS
-from contraport.cli.config import LISTS
+from contraport.cli.config import LIST_NAMES
 
 TORCH = "import torch"
 COMMANDS = (
     "--version",
     "--help",
     *(f"{verb} --help" for verb in BUILTIN_COMMANDS),
-    *(f"list {what}" for what in LISTS),
+    *(f"list {what}" for what in LIST_NAMES),
     "trian",
     "train --epohs 3",
     "train --epochs many",

@@ -13,7 +13,7 @@ from .conftest import Outcome
 
 def test_losses_pass() -> None:
     for name in ("dense", "stored", "streamed"):
-        module._test_losses("cpu", name)
+        module._test_losses_of_backend("cpu", name)
 
 
 def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
         return value, slope * (1.01 if dtype == torch.float32 else 1)
 
     monkeypatch.setattr(module, "_compute_loss_and_gradient", wrong)
-    result = module._run_test("losses", lambda: module._test_losses("cpu", "stored"))
+    result = module._run_self_test("losses", lambda: module._test_losses_of_backend("cpu", "stored"))
     assert "nt-xent" in str(result.failure)
     assert "1.0e-02" in str(result.failure)
 
@@ -33,7 +33,7 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
     def broken() -> None:
         raise RuntimeError("the\n  disk")
 
-    monkeypatch.setattr(module, "_list_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
+    monkeypatch.setattr(module, "_list_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
     found: Outcome = command("doctor")
     assert found.status == 1
     assert "failed: something" in found.out

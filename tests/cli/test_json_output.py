@@ -37,7 +37,7 @@ def test_evaluations_and_neighbors(command, data: str) -> None:
 
 
 def test_demo(command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demonstration, "RECIPE", {**demonstration.RECIPE, "encoder": "mlp"})
+    monkeypatch.setattr(demonstration, "DEMO_TRAIN_OPTIONS", {**demonstration.DEMO_TRAIN_OPTIONS, "encoder": "mlp"})
     found = json.loads(command("demo", "--epochs", "1", "--progress", "false", "--json").out)
     assert list(found["evaluations"]) == list(found["training_seconds"]) == list(demonstration.OBJECTIVES)
     assert all(evaluation["rows"]["trained"]["knn"] <= 1 for evaluation in found["evaluations"].values())
@@ -81,7 +81,7 @@ def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch)
     def broken() -> None:
         raise RuntimeError("the disk")
 
-    monkeypatch.setattr(doctor, "_list_tests", lambda extras: [("something", broken)])
+    monkeypatch.setattr(doctor, "_list_self_tests", lambda extras: [("something", broken)])
     found = command("doctor", "--json")
     assert json.loads(found.out)["checks"][0]["failure"] == "RuntimeError: the disk"
     assert found.status == 1

@@ -9,11 +9,11 @@ import pytest
 
 from contraport.catalog import OBJECTIVES
 from contraport.cli import main
-from contraport.cli.config import LISTS
+from contraport.cli.config import LIST_NAMES
 from contraport.comparison.grid import find_suite_paths
 
 
-@pytest.mark.parametrize("what", LISTS)
+@pytest.mark.parametrize("what", LIST_NAMES)
 def test_table_fits_80_columns_and_loses_no_word(
     what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

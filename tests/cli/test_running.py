@@ -195,7 +195,7 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
 
 
 def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demonstration, "RECIPE", {**demonstration.RECIPE, "encoder": "mlp"})
+    monkeypatch.setattr(demonstration, "DEMO_TRAIN_OPTIONS", {**demonstration.DEMO_TRAIN_OPTIONS, "encoder": "mlp"})
     outcome = command("demo", "--epochs", "1", "--progress", "false")
     assert outcome.status == 0
     for text in ("raw pixels", "untrained encoder", "nt-xent", "gca-uot", "probe", "kNN", "runs/demo/report.html"):

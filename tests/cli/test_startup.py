@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contraport.cli.commands import BUILTIN_COMMANDS
-from contraport.cli.config import LISTS
+from contraport.cli.config import LIST_NAMES
 from tests import TIMEOUT
 
 HEAVY = {
@@ -41,7 +41,7 @@ def command(argv: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], 
         "--help",
         "--version",
         *(f"{verb} --help" for verb in BUILTIN_COMMANDS),
-        *(f"list {what}" for what in LISTS),
+        *(f"list {what}" for what in LIST_NAMES),
         "train --recipe moco --help",
         "train --recipe byol --momentum 0.9 --print_config",
     ],

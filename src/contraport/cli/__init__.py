@@ -17,7 +17,7 @@ from contraport.errors import SelfTestError, UsageError, out_of_memory_message
 
 __all__ = ["entry_point", "main"]
 
-_HELP = """usage: contraport COMMAND [options]
+_HELP_TEMPLATE = """usage: contraport COMMAND [options]
 
 Contrastive learning as optimal transport: train encoders without labels, evaluate and use them.
 {commands}
@@ -33,6 +33,7 @@ first steps:
   contraport train --data digits --objective gca-uot --epochs 30 --out runs/digits
   contraport evaluate runs/digits
   contraport report runs/digits --out digits.html"""
+"""Text of `contraport --help`, with a field for the list of commands."""
 
 
 def entry_point() -> NoReturn:
@@ -70,29 +71,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
-        return _fail(error, 2, error.code, error.argument, as_json=as_json)
+        return _print_error_and_return_status(error, 2, error.code, error.argument, as_json=as_json)
     except SelfTestError as error:
-        return _fail(error, 1, "self_test", as_json=False)  # the result has been printed
+        return _print_error_and_return_status(error, 1, "self_test", as_json=False)  # the result has been printed
     except OSError as error:
-        return _fail(error, 2, "os_error", as_json=as_json)
+        return _print_error_and_return_status(error, 2, "os_error", as_json=as_json)
     except FloatingPointError as error:
-        return _fail(error, 1, "not_finite", as_json=as_json)
+        return _print_error_and_return_status(error, 1, "not_finite", as_json=as_json)
     except KeyboardInterrupt as error:
-        return _fail(error, 130, "interrupted", as_json=as_json)
+        return _print_error_and_return_status(error, 130, "interrupted", as_json=as_json)
     except (MemoryError, RuntimeError) as error:
         message = out_of_memory_message(error)
         if message is None:
             raise
         hinted = MemoryError(message)
         hinted.add_note("More: contraport docs troubleshooting out-of-memory")
-        return _fail(hinted, 1, "out_of_memory", as_json=as_json)
+        return _print_error_and_return_status(hinted, 1, "out_of_memory", as_json=as_json)
     return 0
 
 
 def _dispatch(arguments: list[str]) -> None:
+    """Run the command that the arguments name, or print help, version or completion."""
     match arguments:
         case [] | ["-h" | "--help", *_]:
-            print(_HELP.format(commands=_format_commands()))
+            print(_HELP_TEMPLATE.format(commands=_format_commands()))
         case ["--print_completion", *rest]:
             print(import_object("contraport.cli.completion:completion_script")(rest))
         case ["--complete", *words]:
@@ -113,8 +115,10 @@ def _format_commands() -> str:
     return "\n".join(lines)
 
 
-def _fail(error: BaseException, status: int, code: str, argument: str | None = None, *, as_json: bool) -> int:
-    """Print an error with its notes on one line (with `as_json` also as JSON), and return the exit status."""
+def _print_error_and_return_status(
+    error: BaseException, status: int, code: str, argument: str | None = None, *, as_json: bool
+) -> int:
+    """Print an error with its notes on one line (with `as_json` also as JSON), and return `status`."""
     message, *notes = [" ".join(part.split()) for part in (str(error), *getattr(error, "__notes__", ()))]
     if as_json:
         print(json.dumps({"error": {"message": message, "code": code, "argument": argument}}, ensure_ascii=False))

@@ -29,7 +29,7 @@ from contraport.errors import (
 from contraport.options import COMMAND_EXTRAS, COMMAND_GROUPS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
-"""Entry point group by which other packages add commands; an entry point is the location of a `Command`."""
+"""Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
 
 
 def _find_builtin_commands() -> dict[str, Command[...]]:
@@ -49,7 +49,7 @@ BUILTIN_COMMANDS = _find_builtin_commands()
 
 
 def command_summaries() -> dict[str, dict[str, str]]:
-    """Return the name and summary of each command, by group.
+    """Return the summaries of all commands, by group and name.
 
     Commands of other packages, which are not imported for this, have the name of their package as summary.
     """
@@ -101,7 +101,7 @@ def run_command(name: str, argv: list[str]) -> None:
     as_json = options.pop("json", False)
     needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=not options.get("progress", True)):
-        for message in _describe_repeated_flags(argv):
+        for message in _list_repeated_flag_warnings(argv):
             logging.getLogger("contraport").warning(message)
         result = import_object(command.function_path)(**options)
     if as_json:
@@ -138,10 +138,10 @@ def to_json_value(value: Any) -> Any:
     return str(value)
 
 
-def _describe_repeated_flags(argv: Sequence[str]) -> list[str]:
+def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
     """Return a warning for each flag that is passed more than once (except `--config`).
 
-    >>> _describe_repeated_flags(["--data", "a.npy", "--seed=1", "--data=b.npy"])
+    >>> _list_repeated_flag_warnings(["--data", "a.npy", "--seed=1", "--data=b.npy"])
     ['--data is passed 2 times; the last value is used']
     """
     counts = Counter(word.partition("=")[0] for word in argv if word.startswith("--"))
@@ -175,6 +175,7 @@ class _TerminalHandler(logging.Handler):
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print a record, unless its line was printed before or another handler is registered."""
         line = self.format(record)
         if logging.getLogger("contraport").handlers == [self] and line not in self._printed:
             self._printed.add(line)
@@ -204,7 +205,7 @@ def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mappi
 
 
 def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether the arguments are positional values only and complete, so that no parser is needed."""
+    """Return whether all arguments are positional and no required one is missing, so that no parser is needed."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return False
     if words and not all(option.is_cli_positional for option in options):
@@ -213,8 +214,10 @@ def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool
 
 
 def _find_plugin_commands() -> dict[str, EntryPoint]:
+    """Return the entry points of commands of other packages, by name of the command."""
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 
 
 def _package_name(point: EntryPoint) -> str:
+    """Return the name of the distribution that an entry point belongs to, or its module."""
     return point.dist.name if point.dist else point.module

@@ -18,11 +18,13 @@ from contraport.options import (
 )
 from contraport.runs.config import progress_option, seed_option
 
-LISTS = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
+LIST_NAMES = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
+"""Values of `what` in `contraport list what`."""
 
 
 def _check_list_name(name: str, value: Any) -> None:
-    one_of(*LISTS)(name, "metrics" if value == "measures" else value)  # the deprecated name
+    """Raise `UsageError` unless a value is one of `LIST_NAMES`, or the deprecated name of one."""
+    one_of(*LIST_NAMES)(name, "metrics" if value == "measures" else value)  # the deprecated name
 
 
 @dataclass(frozen=True, kw_only=True)

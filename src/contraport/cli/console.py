@@ -45,7 +45,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
-    """Build a console table with wrapped headings; with `wrap`, its widest column is wrapped too."""
+    """Build a rich table with wrapped headings; with `wrap`, its widest column is wrapped too."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
@@ -58,12 +58,12 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
 
 
 def _measure_width(table: Table) -> Measurement:
-    """Return the minimum width of a table, with wrapped headings, and the width without wrapping, in characters."""
+    """Measure a table in characters: minimum width, with wrapped headings, and maximum, without wrapping."""
     console = make_console()
-    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table)
+    return Measurement.get(console, console.options.update(max_width=_UNLIMITED_WIDTH), table)
 
 
-_UNLIMITED = 100_000
+_UNLIMITED_WIDTH = 100_000  # characters of a console that wraps nothing
 
 
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -134,6 +134,7 @@ def print_learned_cost(result: LearnedCost) -> None:
 
 
 def _describe_folder(folder: Path | None) -> str:
+    """Return a line of text with the folder of the written files, or a hint on `--out` if it is None."""
     return "No files were written; --out names a folder." if folder is None else f"files: {folder}"
 
 

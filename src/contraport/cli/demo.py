@@ -14,10 +14,10 @@ from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
 from contraport.reporting import report
 from contraport.training.train import train
 
-OBJECTIVES = ("nt-xent", "gca-uot")
+DEMO_OBJECTIVES = ("nt-xent", "gca-uot")
 
-# Reaches its final accuracy in a minute on two cores.
-RECIPE: dict[str, Any] = {
+# Options of both trainings, which reach their final accuracy in a minute on two cores.
+DEMO_TRAIN_OPTIONS: dict[str, Any] = {
     "data": "digits",
     "encoder": "small-cnn",
     "epochs": 30,
@@ -50,7 +50,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
         UsageError: `out` contains other files under the name of a run.
     """
     demo_options = DemoOptions(**options)
-    recipe = RECIPE | ({} if demo_options.epochs is None else {"epochs": demo_options.epochs})
+    recipe = DEMO_TRAIN_OPTIONS | ({} if demo_options.epochs is None else {"epochs": demo_options.epochs})
     recipe["keep_every"] = max(1, recipe["epochs"] // 3)  # for the accuracy and plans over epochs in the report
     out = Path(demo_options.out)
     runs = [
@@ -62,7 +62,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
             progress=demo_options.progress,
             **recipe,
         )
-        for name in OBJECTIVES
+        for name in DEMO_OBJECTIVES
     ]
     # In one call, which also gives their paired differences.
     results = evaluate(runs, checkpoints="all", progress=demo_options.progress)
@@ -76,7 +76,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
 def print_demo_result(result: DemoResult) -> None:
     """Print a table that compares the two encoders, raw pixels and the untrained encoder, and the report path."""
     rows = {name: evaluation["rows"] for name, evaluation in result.evaluations.items()}
-    before = rows[OBJECTIVES[0]]
+    before = rows[DEMO_OBJECTIVES[0]]
     columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}
     columns |= {name: measured["trained"] for name, measured in rows.items()}
     seconds = {"metric": "Training, s", "raw pixels": "-", "untrained encoder": "-"}

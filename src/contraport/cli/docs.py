@@ -14,13 +14,14 @@ import contraport
 from contraport.cli.config import DOCS, DocsOptions
 from contraport.errors import UsageError, check_name, unknown_name_error
 
-_TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
-_HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
-_CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-_ITEM = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
+# Markdown: table of contents, heading (level and text), comment, code block, mark of a list item.
+_TOCTREE_PATTERN = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
+_HEADING_PATTERN = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+_COMMENT_PATTERN = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
+_CODE_BLOCK_PATTERN = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_LIST_ITEM_PATTERN = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
 _MOVED_PAGES = {"transport": ("calls", "transport-by-itself")}
-"""Current page and section of pages of earlier versions, by the name of the old page."""
+"""Current page and section of each page that was moved, by its old name."""
 
 _UNWRAPPED_PREFIXES = ("#", "|", "<", "    ")
 """Prefixes of Markdown blocks that are not wrapped: headings, tables, directives and code."""
@@ -33,7 +34,7 @@ def docs(options: dict[str, Any]) -> str:
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
     """
-    docs_options, paths = DocsOptions(**options), list_pages()
+    docs_options, paths = DocsOptions(**options), list_page_paths()
     if docs_options.page is None:
         return _format_page_list(paths)
     path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
@@ -42,7 +43,7 @@ def docs(options: dict[str, Any]) -> str:
         name, section = _MOVED_PAGES[name][0], section or _MOVED_PAGES[name][1]
     if name not in paths:
         raise unknown_name_error("page", docs_options.page, paths)
-    text = _COMMENT.sub("", paths[name].read_text("utf-8"))
+    text = _COMMENT_PATTERN.sub("", paths[name].read_text("utf-8"))
     return (extract_section(text, section) if section else text).rstrip()
 
 
@@ -64,20 +65,21 @@ def wrap_markdown(text: str, width: int) -> str:
     - another
     """
     blocks, start = [], 0
-    for code in [*_CODE.finditer(text), None]:
+    for code in [*_CODE_BLOCK_PATTERN.finditer(text), None]:
         prose = text[start : code.start() if code else len(text)]
-        blocks.append("\n\n".join(_wrap_block(block, width) for block in prose.split("\n\n")))
+        blocks.append("\n\n".join(_wrap_markdown_block(block, width) for block in prose.split("\n\n")))
         if code:
             blocks.append(code[0])
             start = code.end()
     return "".join(blocks)
 
 
-def _wrap_block(block: str, width: int) -> str:
+def _wrap_markdown_block(block: str, width: int) -> str:
+    """Wrap a paragraph or the items of a list; other blocks are returned unchanged."""
     inside = block.strip("\n")
     if not inside or inside.startswith(_UNWRAPPED_PREFIXES):
         return block
-    _, *parts = _ITEM.split("\n" + inside) if _ITEM.match(inside) else ("", "", inside)
+    _, *parts = _LIST_ITEM_PATTERN.split("\n" + inside) if _LIST_ITEM_PATTERN.match(inside) else ("", "", inside)
     items = [
         textwrap.fill(
             " ".join(words.split()), width, initial_indent=mark, subsequent_indent=" " * len(mark),
@@ -88,15 +90,15 @@ def _wrap_block(block: str, width: int) -> str:
     return block.replace(inside, "\n".join(items))
 
 
-def docs_folder() -> Path:
+def find_docs_folder() -> Path:
     """Return the folder of the documentation pages, in the package or in the project of an editable install."""
     package = Path(contraport.__file__).parent
     inside = package / "docs"
     return inside if inside.is_dir() else package.parents[1] / "docs"
 
 
-def list_pages() -> Mapping[str, Path]:
-    """Return the paths of the documentation pages by name, in the order of `index.md`, without the API reference."""
+def list_page_paths() -> Mapping[str, Path]:
+    """Return the paths of all documentation pages by name, in the order of `index.md`; no API reference."""
     return {name: path for _, names in _read_table_of_contents() for name, path in names.items()}
 
 
@@ -113,8 +115,10 @@ def extract_section(text: str, name: str) -> str:
     <BLANKLINE>
     ### On a GPU
     """
-    plain = _CODE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)  # comments in code are not headings
-    headings = {_heading_anchor(match[2]): match for match in reversed([*_HEADING.finditer(plain)])}
+    plain = _CODE_BLOCK_PATTERN.sub(
+        lambda block: re.sub(r"[^\n]", " ", block[0]), text
+    )  # comments in code are not headings
+    headings = {_heading_anchor(match[2]): match for match in reversed([*_HEADING_PATTERN.finditer(plain)])}
     check_name("section", name, headings)
     start, depth = headings[name].start(), len(headings[name][1])
     ends = [match.start() for match in headings.values() if match.start() > start and len(match[1]) <= depth]
@@ -128,15 +132,15 @@ def _heading_anchor(heading: str) -> str:
 
 def _read_table_of_contents() -> list[tuple[str, dict[str, Path]]]:
     """Read the table of contents: the title of each part of the documentation, and the paths of its pages by name."""
-    index = docs_folder() / "index.md"
+    index = find_docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")
     parts = []
-    for block in _TREE.findall(index.read_text("utf-8")):
+    for block in _TOCTREE_PATTERN.findall(index.read_text("utf-8")):
         lines = [line.partition("<")[2].rstrip(">") or line for line in block.splitlines() if line]
         caption = next(line.removeprefix(":caption: ") for line in lines if line.startswith(":caption:"))
         entries = [line for line in lines if not line.startswith((":", "reference/"))]
-        parts.append((caption, {_page_name(line): docs_folder() / f"{line}.md" for line in entries}))
+        parts.append((caption, {_page_name(line): find_docs_folder() / f"{line}.md" for line in entries}))
     return parts
 
 
@@ -146,6 +150,7 @@ def _page_name(page: str) -> str:
 
 
 def _format_page_list(paths: Mapping[str, Path]) -> str:
+    """Format the list of documentation pages with their titles, by part of the table of contents."""
     width = max(map(len, paths))
     lines = ["usage: contraport docs PAGE [SECTION]"]
     for caption, names in _read_table_of_contents():
@@ -155,4 +160,5 @@ def _format_page_list(paths: Mapping[str, Path]) -> str:
 
 
 def _read_title(path: Path) -> str:
+    """Return the title of a Markdown file: its first line, without the mark of a heading."""
     return path.read_text("utf-8").partition("\n")[0].removeprefix("# ")

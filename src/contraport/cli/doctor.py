@@ -28,9 +28,10 @@ from contraport.seeding import torch_generator
 TESTED_OBJECTIVES = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
 """Objectives that the self-tests compute; together they use every kind of kernel, constraint and divergence."""
 
-ROWS, DIMENSIONS = 300, 16
-TOLERANCE = 1e-3
-"""Maximum error of a value, or of a gradient relative to its largest entry, against double precision."""
+ROWS, DIMENSIONS = 300, 16  # of the embeddings in the self-tests of losses
+
+MAX_RELATIVE_ERROR = 1e-3
+"""Maximum error against double precision that passes: of a loss, and of a gradient relative to its largest entry."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
     extras = _list_extra_versions()
-    checks = tuple(_run_test(name, test) for name, test in _list_tests(extras)) if run_tests else ()
+    checks = tuple(_run_self_test(name, test) for name, test in _list_self_tests(extras)) if run_tests else ()
     return Diagnosis(versions, _describe_machine(), extras, checks)
 
 
@@ -112,6 +113,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def _describe_machine() -> dict[str, str]:
+    """Describe the operating system, processor, devices, backends and process groups, by name of the property."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")
@@ -121,14 +123,14 @@ def _describe_machine() -> dict[str, str]:
         "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
         "devices": ", ".join(devices),
-        "backends": ", ".join(_list_backends("cuda" if torch.cuda.is_available() else "cpu")),
+        "backends": ", ".join(_list_backend_names("cuda" if torch.cuda.is_available() else "cpu")),
         "Triton": "installed" if HAS_TRITON else "not installed",
         "process groups": ", ".join(available) or "none",
     }
 
 
 def _list_extra_versions() -> dict[str, dict[str, str | None]]:
-    """Return the installed version of each package of each extra; None for missing packages."""
+    """Return the installed versions of the packages of each extra, by extra and package; None for missing ones."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
@@ -138,26 +140,30 @@ def _list_extra_versions() -> dict[str, dict[str, str | None]]:
 
 
 def _installed_version(package: str) -> str | None:
+    """Return the version of an installed package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _list_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
+def _list_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield name and function of each self-test that the hardware and the installed extras allow."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
-        for name in _list_backends(device):
-            yield f"losses on {device}, {name}", partial(_test_losses, device, name)
+        for name in _list_backend_names(device):
+            yield f"losses on {device}, {name}", partial(_test_losses_of_backend, device, name)
     if all(extras.get("train", {"": None}).values()):
         yield "resumed training", _test_resumed_training
 
 
-def _list_backends(device: str) -> tuple[str, ...]:
+def _list_backend_names(device: str) -> tuple[str, ...]:
+    """Return the names of the backends of the engine that run on a device, cpu or cuda."""
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and HAS_TRITON else []))
 
 
-def _run_test(name: str, test: Callable[[], None]) -> CheckResult:
+def _run_self_test(name: str, test: Callable[[], None]) -> CheckResult:
+    """Run a self-test; any exception is its failure."""
     start, failure = time.perf_counter(), None
     try:
         test()
@@ -166,24 +172,27 @@ def _run_test(name: str, test: Callable[[], None]) -> CheckResult:
     return CheckResult(name, failure, time.perf_counter() - start)
 
 
-def _test_losses(device: str, name: str) -> None:
-    """Self-test: compare values and gradients of a backend with a dense computation in double precision."""
+def _test_losses_of_backend(device: str, backend_name: str) -> None:
+    """Self-test: compare losses and gradients of a backend with a dense computation in double precision."""
     for objective in TESTED_OBJECTIVES:
-        value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, name)
+        value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, backend_name)
         exact, expected = _compute_loss_and_gradient(objective, torch.float64, "cpu", "dense")
         computed, reference = float(value), float(exact)
         error = float((gradient.cpu().double() - expected).abs().max() / expected.abs().max())
         check(
-            abs(computed - reference) <= TOLERANCE * max(1.0, abs(reference)) and error <= TOLERANCE,
+            abs(computed - reference) <= MAX_RELATIVE_ERROR * max(1.0, abs(reference)) and error <= MAX_RELATIVE_ERROR,
             f"{objective}: the value is {computed:.6g}, expected {reference:.6g}, the gradient is off by {error:.1e}.",
         )
 
 
-def _compute_loss_and_gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tuple[Tensor, Tensor]:
+def _compute_loss_and_gradient(
+    objective: str, dtype: torch.dtype, device: str, backend_name: Any
+) -> tuple[Tensor, Tensor]:
+    """Compute an objective of fixed random embeddings by a backend, and its gradient by those of the first view."""
     random = torch_generator("doctor.losses")
     z0, z1 = torch.randn(2, ROWS, DIMENSIONS, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()
-    with backend(name):
+    with backend(backend_name):
         value = contraport.objective(objective).to(device, dtype)(z0, z1)
     return value.detach(), torch.autograd.grad(value, z0)[0]
 

@@ -18,18 +18,20 @@ from contraport.cli.config import LIST, ListOptions
 from contraport.metrics import METRICS, Metric
 from contraport.options import warn_renamed
 
-_Rows = Sequence[Mapping[str, str]]
+_TableRows = Sequence[Mapping[str, str]]
 """Rows of a printed table: mappings from column headings to cell texts, the name first."""
 
 
-def _tabulate_recipes() -> _Rows:
+def _tabulate_recipes() -> _TableRows:
+    """Build a row for each recipe: name, summary and options."""
     return [
         {"name": name, "summary": recipe.summary, "options": format_flags(recipe.settings)}
         for name, recipe in RECIPES.items()
     ]
 
 
-def _tabulate_objectives() -> _Rows:
+def _tabulate_objectives() -> _TableRows:
+    """Build a row for each objective: name, method, when to use it, and reference."""
     return [
         {
             "name": method.name,
@@ -41,18 +43,21 @@ def _tabulate_objectives() -> _Rows:
     ]
 
 
-def _tabulate_encoders() -> _Rows:
+def _tabulate_encoders() -> _TableRows:
+    """Build a row for each encoder: name and summary."""
     return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
 
 
-def _tabulate_data() -> _Rows:
+def _tabulate_data() -> _TableRows:
+    """Build a row for each named data set: name, summary and location."""
     return [
         {"name": dataset.name, "summary": dataset.description, "location": dataset.source_description}
         for dataset in list_datasets()
     ]
 
 
-def _tabulate_metrics() -> _Rows:
+def _tabulate_metrics() -> _TableRows:
+    """Build a row for each metric: key, summary, and how to read it."""
     return [{"name": one.key, "summary": one.summary, "reading": _describe_metric(one)} for one in METRICS.values()]
 
 
@@ -62,7 +67,8 @@ def _describe_metric(metric: Metric) -> str:
     return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
 
 
-def _tabulate_suites() -> _Rows:
+def _tabulate_suites() -> _TableRows:
+    """Build a row for each suite of comparisons: name, title, source and data."""
     # Here, not above: the other lists need no torch.
     from contraport.comparison.grid import find_suite_paths, load_suite
 
@@ -77,7 +83,7 @@ def _tabulate_suites() -> _Rows:
     ]
 
 
-_LISTS = {
+_TABULATOR_AND_COMMAND_BY_LIST = {
     "recipes": (_tabulate_recipes, "contraport train --recipe NAME --data DATA"),
     "objectives": (_tabulate_objectives, "contraport train --objective NAME --data DATA"),
     "encoders": (_tabulate_encoders, "contraport train --encoder NAME --data DATA"),
@@ -85,13 +91,13 @@ _LISTS = {
     "metrics": (_tabulate_metrics, "contraport evaluate RUN --metrics NAME"),
     "suites": (_tabulate_suites, "contraport compare --suite NAME --quick"),
 }
-"""Builders of the rows of each list, and the command that uses a name of the list."""
+"""Function that builds the rows of a list, and a command that uses a name of it, by name of the list."""
 
 
 class _NameTable(list[Mapping[str, str]]):
     """Rows of a printed table, with the command that uses their names."""
 
-    def __init__(self, rows: _Rows, next_command: str) -> None:
+    def __init__(self, rows: _TableRows, next_command: str) -> None:
         super().__init__(rows)
         self.next_command = next_command
 
@@ -107,13 +113,15 @@ def list_names(options: dict[str, Any]) -> _NameTable:
     if what == "measures":
         warn_renamed("list measures", "list metrics")
         what = "metrics"
-    tabulate, next_command = _LISTS[what]
+    tabulate, next_command = _TABULATOR_AND_COMMAND_BY_LIST[what]
     return _NameTable(tabulate(), next_command)
 
 
 def print_names(rows: _NameTable) -> None:
-    """Print names with descriptions as a plain-text table, and a command that uses one; needs no optional package."""
-    shown = [{key: _short_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows]
+    """Print names with descriptions as a plain-text table, and a command that uses a name; needs no extra."""
+    shown = [
+        {key: _shorten_citation(cell) if key == "reference" else cell for key, cell in row.items()} for row in rows
+    ]
     headings = list(shown[0])
     lengths = [[len(row[heading]) for row in shown] for heading in headings]
     widths = [min(max(map(len, [headings[0], *(row["name"] for row in shown)])), _MAX_NAME)]
@@ -123,14 +131,15 @@ def print_names(rows: _NameTable) -> None:
     widths += [max(int(space * weight / sum(weights)), 12) for weight in weights[:-1]]
     widths.append(space - sum(widths[1:]))
     for cells in [headings, ["-" * width for width in widths], *(list(row.values()) for row in shown)]:
-        print("\n".join(_format_row(cells, widths)))
+        print("\n".join(_format_row_lines(cells, widths)))
     print(f"\nnext: {rows.next_command}")
 
 
-_MAX_NAME, _MAX_TABLE = 24, 120
+_MAX_NAME, _MAX_TABLE = 24, 120  # widths in characters of the name column and of the whole table
 
 
-def _format_row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+def _format_row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Format a row of a table as lines of text, with each cell wrapped to the width of its column."""
     wrapped = [
         textwrap.wrap(cell.replace("``", "`"), width, break_on_hyphens=False)
         for cell, width in zip(cells, widths, strict=True)
@@ -139,10 +148,10 @@ def _format_row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return ["  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip() for parts in lines]
 
 
-def _short_citation(citation: str) -> str:
+def _shorten_citation(citation: str) -> str:
     """Shorten a citation to its authors and year.
 
-    >>> _short_citation("Chen, Kornblith, Norouzi and Hinton (2020), A"), _short_citation("Tian (2022), On")
+    >>> _shorten_citation("Chen, Kornblith, Norouzi and Hinton (2020), A"), _shorten_citation("Tian (2022), On")
     ('Chen et al. (2020)', 'Tian (2022)')
     """
     match = re.match(r"(.+?) \((\d{4})\)", citation)

@@ -23,10 +23,10 @@ from contraport.cli.docs import wrap_markdown
 from contraport.errors import UsageError, unknown_name_error, unreadable_error
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
-_MODE = "yaml-1.2"
-_MAX_VALUE = 60
-_LAST_RANK = 1_000
-_SCALARS = (int, float, bool, str)
+_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
+_MAX_SHOWN_CHARS = 60  # of a value in an error message
+_RANK_OF_OTHER_MODULES = 1_000  # in the order of help: after all options of the command's own module
+_SCALAR_TYPES = (int, float, bool, str)
 
 
 def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
@@ -60,7 +60,8 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
 
 
 def _parse_options(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
-    parser.arguments = [*argv]
+    """Parse the words of a command line into the passed options, with `complete` also those with defaults."""
+    parser.command_line_words = [*argv]
     options: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
     options.pop("config", None)
     return options
@@ -78,6 +79,7 @@ class _YamlLoader(yaml.SafeLoader):
     }
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a YAML node; an alias is an error."""
         if self.check_event(yaml.AliasEvent):
             event = self.get_event()
             raise yaml.composer.ComposerError(None, None, f"the alias *{event.anchor} is not read", event.start_mark)
@@ -85,19 +87,21 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 def _load_yaml(text: str) -> Any:
+    """Load YAML text by `_YamlLoader`; every error is a `yaml.YAMLError`."""
     try:
         return yaml.load(text, _YamlLoader)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; deeply nested brackets
         raise yaml.YAMLError(str(error)) from error
 
 
-_NUMBERS = {
+# Numbers of YAML 1.2, by tag.
+_NUMBER_PATTERNS = {
     "int": r"[-+]?(0|[1-9][0-9]*)",
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
 }
-for _kind, _pattern in _NUMBERS.items():
+for _kind, _pattern in _NUMBER_PATTERNS.items():
     _YamlLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
-set_loader(_MODE, _load_yaml, (yaml.YAMLError,))
+set_loader(_PARSER_MODE, _load_yaml, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
@@ -105,19 +109,20 @@ class _Parser(ArgumentParser):
 
     Attributes:
         options_by_name: Declared options of the command, by name.
-        deprecated: Current option name by deprecated name.
-        types: Type of each option, restricted to values that can be written on a command line.
+        new_name_by_deprecated_name: Current option name by deprecated name.
+        command_line_types: Type of each option, restricted to values that can be written on a command line.
         stray_argument_option: Option that a stray argument is most likely meant for, if any.
-        arguments: Arguments of the command line.
+        command_line_words: Arguments of the command line.
     """
 
     options_by_name: Mapping[str, Option]
-    deprecated: dict[str, str]
-    types: dict[str, Any]
+    new_name_by_deprecated_name: dict[str, str]
+    command_line_types: dict[str, Any]
     stray_argument_option: str | None
-    arguments: list[str]
+    command_line_words: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Parse a YAML file (overrides jsonargparse); a file that is not UTF-8 is a `UsageError`."""
         try:
             return super().parse_path(path, *args, **kwargs)
         except UnicodeDecodeError as error:
@@ -132,7 +137,7 @@ class _Parser(ArgumentParser):
         if isinstance(values, dict):
             resolved = replace_deprecated_options(self.options_by_name, values)
             for name, value in resolved.items():
-                if get_origin(self.types.get(name)) is list and isinstance(value, _SCALARS):
+                if get_origin(self.command_line_types.get(name)) is list and isinstance(value, _SCALAR_TYPES):
                     resolved[name] = [value]
             if resolved != values:
                 content = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
@@ -141,31 +146,36 @@ class _Parser(ArgumentParser):
     def replace_deprecated_flag(self, word: str) -> str:
         """Replace a deprecated option name in an argument such as ``--name``, ``--name=value`` or ``--name.key``."""
         match = re.match(r"--(\w+)", word)
-        if match is None or match[1] not in self.deprecated:
+        if match is None or match[1] not in self.new_name_by_deprecated_name:
             return word
-        warn_renamed(match[1], self.deprecated[match[1]])
-        return f"--{self.deprecated[match[1]]}{word[match.end() :]}"
+        warn_renamed(match[1], self.new_name_by_deprecated_name[match[1]])
+        return f"--{self.new_name_by_deprecated_name[match[1]]}{word[match.end() :]}"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise the `UsageError` for an error message of argparse or jsonargparse (overrides both)."""
         raise self._translate_error(" ".join(message.split())) from ex
 
     def _translate_error(self, message: str) -> UsageError:
         """Convert an error message of argparse or jsonargparse to a `UsageError`."""
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
-            return self._unknown_flag_error(match[1].split("=")[0])
+            return self._build_unknown_flag_error(match[1].split("=")[0])
         if match := re.match(r"unrecognized arguments: (.+)", message):
-            return self._stray_word_error(max((word for word in self.arguments if match[1].startswith(word)), key=len))
+            return self._build_stray_word_error(
+                max((word for word in self.command_line_words if match[1].startswith(word)), key=len)
+            )
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             return UsageError(f"{match[1]}: required, got none. {self.options_by_name[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
-            return unknown_name_error("config", match[1], self.types)
+            return unknown_name_error("config", match[1], self.command_line_types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
-            return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_VALUE)!r}.")
+            return UsageError(
+                f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_SHOWN_CHARS)!r}."
+            )
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
-            option_type = self.types[match[1]]
+            option_type = self.command_line_types[match[1]]
             if match[2] is not None and get_origin(option_type) is list:
                 (option_type,) = get_args(option_type)
             accepts_keys = any(get_origin(part) is dict for part in (option_type, *get_args(option_type)))
@@ -175,13 +185,17 @@ class _Parser(ArgumentParser):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
 
-    def _unknown_flag_error(self, flag: str) -> UsageError:
+    def _build_unknown_flag_error(self, flag: str) -> UsageError:
         """Build the error for an unknown flag, with the suggestion of a flag of similar name or similar help text."""
         positionals = [one.dest for one in self._actions if not one.option_strings]
         if (name := flag.removeprefix("--")) in positionals:
             usage = " ".join([self.prog, *map(str.upper, positionals)])
             return UsageError(f"{name}: must be passed without {flag}: {usage}.", kind="positional")
-        flags = [one for one in ("config", "print_config", "help", "help_all", *self.types) if one not in positionals]
+        flags = [
+            one
+            for one in ("config", "print_config", "help", "help_all", *self.command_line_types)
+            if one not in positionals
+        ]
         phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
         flag_options = [one for one in self.options_by_name.values() if not one.is_cli_positional]
         described = [one.name for one in flag_options if phrase.search(one.help)]
@@ -190,13 +204,13 @@ class _Parser(ArgumentParser):
             return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
         return unknown_name_error("option", flag, [f"--{one}" for one in flags])
 
-    def _stray_word_error(self, word: str) -> UsageError:
+    def _build_stray_word_error(self, word: str) -> UsageError:
         """Build the error for an argument that belongs to no option."""
-        before = self.arguments[: self.arguments.index(word)]
+        before = self.command_line_words[: self.command_line_words.index(word)]
         start = max((place for place, one in enumerate(before) if one.startswith("--")), default=0)
         flag, _, value = before[start].partition("=") if before else ("", "", "")
         if flag.startswith("--") and "." in flag:  # --columns.views 'ear_*' 'eye_*'
-            rest = itertools.takewhile(lambda one: not one.startswith("--"), self.arguments[start + 1 :])
+            rest = itertools.takewhile(lambda one: not one.startswith("--"), self.command_line_words[start + 1 :])
             listed = shlex.quote(json.dumps([*filter(None, [value]), *rest], ensure_ascii=False))
             message = f"unexpected argument {word!r}: {flag} takes one value; write a list as {listed}."
         elif self.stray_argument_option is not None and flag == f"--{self.stray_argument_option}":
@@ -212,6 +226,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
     """Help formatter that keeps example lines and names unbroken, and adds missing defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
+        """Return the help text of an option, with its default."""
         text = (action.help or "").replace("``", "`")
         default = action.default
         if default is None or default is False or default in ((), argparse.SUPPRESS):
@@ -219,9 +234,11 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         return f"{text} (default: {' '.join(default) if isinstance(default, tuple) else '%(default)s'})"
 
     def _split_lines(self, text: str, width: int) -> list[str]:
+        """Wrap a help text into lines, without breaking words."""
         return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Return the flag of an option with its value in capitals, such as ``--epochs EPOCHS``."""
         if not action.option_strings or action.dest == "help":
             return super()._format_action_invocation(action)
         values = "" if action.metavar == _PRINT_CONFIG_METAVAR else self._format_args(action, action.dest.upper())
@@ -233,6 +250,7 @@ _PRINT_CONFIG_METAVAR = "\b[=flags]"
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
+    """Build the parser of a command with all its options; its help lists only the options named in `shown`."""
     options = command.options
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
@@ -244,14 +262,16 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
         description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
-        epilog="\n\n".join(_build_epilog(command, prog, hidden=len(options) - len(shown))) or None,
+        epilog="\n\n".join(_build_epilog(command, prog, num_hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
-        parser_mode=_MODE,
+        parser_mode=_PARSER_MODE,
     )
     parser.options_by_name = options
-    parser.deprecated = {option.deprecated_name: name for name, option in options.items() if option.deprecated_name}
-    parser.types = {name: _restrict_option_type(option) for name, option in options.items()}
+    parser.new_name_by_deprecated_name = {
+        option.deprecated_name: name for name, option in options.items() if option.deprecated_name
+    }
+    parser.command_line_types = {name: _restrict_option_type(option) for name, option in options.items()}
     flags = [name for name, option in options.items() if not option.is_cli_positional]
     parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)
@@ -261,17 +281,18 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     for rank, base in enumerate(cast(type, command.options_class).__mro__):
         is_own = base.__module__ == cast(type, command.options_class).__module__
         for name in vars(base).get("__annotations__", {}):
-            order.setdefault(name, rank if is_own else _LAST_RANK)
+            order.setdefault(name, rank if is_own else _RANK_OF_OTHER_MODULES)
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
         target = parser if option.is_cli_positional else groups[option.group or "options"]
-        _add_option(target, option, parser.types[name], shown=name in shown)
+        _add_option(target, option, parser.command_line_types[name], shown=name in shown)
     _add_common_options(parser, command, complete=len(shown) == len(options))
     return parser
 
 
-def _build_epilog(command: Command[...], prog: str, *, hidden: int) -> list[str]:
+def _build_epilog(command: Command[...], prog: str, *, num_hidden: int) -> list[str]:
+    """Build the paragraphs below the options in the help: examples, number of hidden options, documentation page."""
     examples = ["\n  ".join(["examples:", *command.examples])] if command.examples else []
-    further = f"{hidden} more options: {prog} --help_all" if hidden else ""
+    further = f"{num_hidden} more options: {prog} --help_all" if num_hidden else ""
     page = f"documentation: contraport docs {command.docs_page}" if command.docs_page else ""
     return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
@@ -281,34 +302,35 @@ def _add_common_options(parser: _Parser, command: Command[...], *, complete: boo
     parser.add_argument(
         "--config",
         action="config",
-        help="YAML file of these options; options after it override it." if complete else _HIDDEN,
+        help="YAML file of these options; options after it override it." if complete else _SUPPRESSED,
     )
-    help_all = "Show all options." if command.short_help_options else _HIDDEN  # the same as --help otherwise
+    help_all = "Show all options." if command.short_help_options else _SUPPRESSED  # the same as --help otherwise
     parser.add_argument("--help_all", action="help", help=help_all)
     if command.printer_path:
-        parser.add_argument("--json", action="store_true", default=_HIDDEN, help="Print the result as JSON.")
-        parser.types["json"] = bool
+        parser.add_argument("--json", action="store_true", default=_SUPPRESSED, help="Print the result as JSON.")
+        parser.command_line_types["json"] = bool
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
             action.help = "Show this help." if complete else "Show the common options."
         elif action.metavar == _PRINT_CONFIG_METAVAR:
-            action.help = "Print the resolved options as YAML, for --config." if complete else _HIDDEN
+            action.help = "Print the resolved options as YAML, for --config." if complete else _SUPPRESSED
     general, groups = parser._optionals, cast(list[Any], parser._action_groups)
     general.title = "general"
     groups.sort(key=lambda group: group is general)
 
 
-_HIDDEN = argparse.SUPPRESS
+_SUPPRESSED = argparse.SUPPRESS  # as help: the option is not listed; as default: it is missing unless passed
 
 
 def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
-    settings: dict[str, Any] = {"type": option_type, "help": option.help.replace("%", "%%") if shown else _HIDDEN}
+    """Add a declared option to a parser or argument group; it is in the help if `shown`."""
+    settings: dict[str, Any] = {"type": option_type, "help": option.help.replace("%", "%%") if shown else _SUPPRESSED}
     if get_origin(option_type) is list:
         settings.update(type=get_args(option_type)[0], nargs="+")
     if option_type is bool or bool in get_args(option_type):
         settings.update(nargs="?", const=True)
     if str in get_args(option_type) and {int, float} & {*get_args(option_type)}:
-        settings.update(type=_parse_number)
+        settings.update(type=_parse_number_or_null)
     if option.is_cli_positional:
         if not option.required:
             settings.update(nargs="?", default=option.default)
@@ -319,15 +341,15 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
         parser.add_argument(f"--{option.name}", default=option.default, **settings)
 
 
-def _parse_number(value: Any) -> Any:
-    """Convert a text to a number if possible; jsonargparse would read 1:0.1 as a base-60 number."""
+def _parse_number_or_null(value: Any) -> Any:
+    """Convert a text to a number if possible, "null" to None; jsonargparse would read 1:0.1 as a base-60 number."""
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value
     return parse_number_or_text(value)
 
 
 def _restrict_option_type(option: Option) -> Any:
-    """Return the type of an option on the command line: a list for positional options that take several values."""
+    """Return the type of an option on the command line; a positional option of several values is a list of texts."""
     if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
     return _restrict_type(option.type)
@@ -342,9 +364,10 @@ def _restrict_type(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin in (Union, UnionType):
-        return Union[tuple(_restrict_type(part) for part in parts if _fits_command_line(part))]  # noqa: UP007
+        return Union[tuple(_restrict_type(part) for part in parts if _is_command_line_type(part))]  # noqa: UP007
     return list[_restrict_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
 
 
-def _fits_command_line(hint: Any) -> bool:
-    return hint in (*_SCALARS, NoneType) or get_origin(hint) in (dict, list, Sequence, Literal)
+def _is_command_line_type(hint: Any) -> bool:
+    """Return whether values of a type can be written on a command line: scalars, None, literals, lists, mappings."""
+    return hint in (*_SCALAR_TYPES, NoneType) or get_origin(hint) in (dict, list, Sequence, Literal)
