@@ -25,7 +25,7 @@ from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
-from contraport.similarity_search.page import NO_PICTURES
+from contraport.similarity_search.page import NO_PICTURES_NOTE
 
 
 def some(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:
@@ -417,11 +417,11 @@ def test_pages_show_pictures_of_the_run_or_state_that_there_are_none(tmp_path: P
     others = contraport.embed(run, data=tmp_path / "others.npz", out=tmp_path / "of.npz", split="train", progress=False)
     neighbors(others, query=5, top=3, page=tmp_path / "others.html")
     shown = (tmp_path / "others.html").read_text()
-    assert NO_PICTURES in shown, "row 5 of other data is no row of the run's own"
+    assert NO_PICTURES_NOTE in shown, "row 5 of other data is no row of the run's own"
     assert "data:image" not in shown
     neighbors(some(), query=5, top=3, page=tmp_path / "rows.html")
     shown = (tmp_path / "rows.html").read_text()
-    assert NO_PICTURES in shown
+    assert NO_PICTURES_NOTE in shown
     assert shown.count("<strong") == 4
     assert "no picture<" not in shown  # said once, above, rather than by a box for each
 

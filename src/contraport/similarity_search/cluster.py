@@ -22,15 +22,15 @@ from contraport.similarity_search.nearest_rows import (
     find_most_similar,
     iterate_normalized_blocks,
     normalize_rows,
-    select_evenly_spaced,
+    select_evenly_spaced_indices,
 )
 from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
 
 MAX_INIT_ITEMS = 20_000
 """Maximum number of items for finding the initial centers by k-means; Lloyd's iterations then use all items."""
 
-MAX_ITERATIONS = 100
-TYPICAL_ITEMS = 3
+MAX_LLOYD_ITERATIONS = 100  # over all items
+NUM_TYPICAL_ITEMS = 3  # names of items nearest to the center, per cluster
 
 
 @keep_deprecated_attributes(typical="typical_names")
@@ -83,6 +83,7 @@ class Clusters(NamedTuple):
         return f"{pluralize(len(self.clusters), 'cluster')} of {pluralize(len(self.labels), 'item')}"
 
     def _repr_html_(self) -> str:
+        """HTML table of the clusters for notebooks."""
         return format_html_rows(str(self), self.format_rows())
 
 
@@ -122,43 +123,46 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
         find_most_similar(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
         for center, candidates in zip(centers, members, strict=True)
     ]
-    clusters = [_build_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)]
+    clusters = [
+        _summarize_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)
+    ]
     result = Clusters(labels, tuple(clusters))
     if out is not None:
         rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
         with report_write_errors("out", out):
             write_csv(out, ["position", "name", "cluster"], rows)
     if options.page is not None:
-        _write_page(options.page, features, result, nearest)
+        _write_clusters_page(options.page, features, result, nearest)
     return result
 
 
-def _fit_kmeans(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
-    """Fit k-means, and return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
+def _fit_kmeans(features: np.ndarray, num_clusters: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
+    """Fit k-means of normalized features; return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
-    sample = normalize_rows(features[select_evenly_spaced(len(features), MAX_INIT_ITEMS)], device)
-    initial = torch.from_numpy(assign_kmeans_clusters(sample, count).astype(np.int64))
-    centers = torch.zeros(count, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
-    centers /= torch.bincount(initial, minlength=count).clamp(min=1)[:, None].to(device)
+    sample = normalize_rows(features[select_evenly_spaced_indices(len(features), MAX_INIT_ITEMS)], device)
+    initial = torch.from_numpy(assign_kmeans_clusters(sample, num_clusters).astype(np.int64))
+    centers = torch.zeros(num_clusters, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
+    centers /= torch.bincount(initial, minlength=num_clusters).clamp(min=1)[:, None].to(device)
     labels = np.full(len(features), -1)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(MAX_LLOYD_ITERATIONS):
         before = labels.copy()
-        sums, counts = torch.zeros_like(centers), torch.zeros(count, device=device)
+        sums, counts = torch.zeros_like(centers), torch.zeros(num_clusters, device=device)
         for first, rows in iterate_normalized_blocks(features, device):
             # The nearest center maximizes <x, c> - |c|^2 / 2, which saves the (b, k, F) differences.
             nearest = (rows @ centers.T - centers.square().sum(1) / 2).argmax(1)
             labels[first : first + len(rows)] = nearest.cpu().numpy()
             sums.index_add_(0, nearest, rows)
-            counts += torch.bincount(nearest, minlength=count)
+            counts += torch.bincount(nearest, minlength=num_clusters)
         if np.array_equal(labels, before):
             break
         centers = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centers)
     return labels, centers
 
 
-def _build_cluster(features: Features, members: np.ndarray, nearest: Tensor) -> Cluster:
-    typical = tuple(map(features.item_name, nearest[:TYPICAL_ITEMS].tolist()))
+def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
+    """Summarize a cluster of the rows `members`; `nearest_rows` are those nearest to its center, the nearest first."""
+    typical = tuple(map(features.item_name, nearest_rows[:NUM_TYPICAL_ITEMS].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)
@@ -166,7 +170,10 @@ def _build_cluster(features: Features, members: np.ndarray, nearest: Tensor) -> 
     return Cluster(len(members), typical, features.class_name_at(example), int(counts.max()))
 
 
-def _write_page(path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]) -> None:
+def _write_clusters_page(
+    path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]
+) -> None:
+    """Write the HTML page of the clusters; `nearest` has cosines and rows of the items nearest to each center."""
     sections = []
     for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [

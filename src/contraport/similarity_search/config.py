@@ -100,6 +100,7 @@ class NeighborSearchOptions(NearestItemsOptions):
 
 
 def _check_cosine(name: str, value: Any) -> None:
+    """Raise `UsageError` unless an option is a number from -1 to 1."""
     check(matches_type(value, float) and -1 <= value <= 1, f"{name}: must be a cosine, from -1 to 1, got {value!r}.")
 
 

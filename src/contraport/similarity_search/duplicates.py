@@ -42,18 +42,18 @@ MAX_NAMES_SHOWN = 5
 MAX_PAIRS_SHOWN = 12
 """Maximum number of pairs below the threshold on a page."""
 
-SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
-"""Lower ends of the ranges of similarity in which pairs below the threshold are counted."""
+REPORTED_SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
+"""Lower ends of the ranges of cosine similarity in which the notes count the pairs below the threshold."""
 
-FALSE_GAP_PROBABILITY = 0.05
-"""False-alarm rate: probability of proposing a threshold for data without duplicates."""
+FALSE_PROPOSAL_PROBABILITY = 0.05
+"""Probability of proposing a threshold for data without duplicates (false-alarm rate)."""
 
 MIN_PAIRS_BEYOND_GAP = 20
-"""Minimum number of pairs beyond a gap, from which the usual width of gaps is estimated."""
+"""Minimum number of less similar pairs beyond a gap, from which the usual width of gaps is estimated."""
 
 
 class DuplicateGroup(NamedTuple):
-    """Group of items connected by near equality: each item is nearly equal to at least one other.
+    """Group of near-duplicate items: each is nearly equal to at least one other item of the group.
 
     Attributes:
         positions: positions of the items among the features, from 0.
@@ -115,6 +115,7 @@ class DuplicatesResult(list[DuplicateGroup]):
         return rows
 
     def _repr_html_(self) -> str:
+        """HTML table of the groups, with notes, for notebooks."""
         more = len(self) - MAX_GROUPS_SHOWN
         notes = [f"and {pluralize(more, 'more group', 'more groups')}"] if more > 0 else []
         if not self:
@@ -140,10 +141,10 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     check_page(options.page, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)
-        labels, nearest = _link_all_pairs(features.features, threshold, resolve_device(options.device))
+        labels, nearest = _label_groups_by_all_pairs(features.features, threshold, resolve_device(options.device))
     else:
         index = load_or_build_index(features.features, Path(options.index))
-        labels, nearest = _link_by_index(index, threshold, len(features))
+        labels, nearest = _label_groups_by_index(index, threshold, len(features))
     pairs, cosines = nearest.list_nearest_pairs()
     below = cosines < threshold - COSINE_ROUNDING
     pairs_below_threshold = [
@@ -155,12 +156,12 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     proposed = _propose_threshold(cosines)
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):
         proposed = None  # it would link the same pairs
-    notes = _format_notes(cosines, threshold, proposed)
+    notes = _format_threshold_notes(cosines, threshold, proposed)
     result = DuplicatesResult(_group_by_label(labels, features), len(features), pairs_below_threshold, proposed, notes)
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
     if options.page is not None:
-        _write_page(options.page, features, result, threshold)
+        _write_duplicates_page(options.page, features, result, threshold)
     return result
 
 
@@ -172,11 +173,11 @@ def _group_by_label(labels: np.ndarray, features: Features) -> list[DuplicateGro
     return [DuplicateGroup(tuple(positions), tuple(map(features.item_name, positions))) for positions in groups]
 
 
-def _format_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
-    """Format sentences about pairs of nearest items below the threshold, and about the proposed threshold."""
+def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
+    """Return sentences about pairs of nearest items below the threshold, and about the proposed threshold."""
     below = cosines[cosines < threshold - COSINE_ROUNDING]
     notes = []
-    levels = [level for level in SIMILARITY_LEVELS if level < threshold]
+    levels = [level for level in REPORTED_SIMILARITY_LEVELS if level < threshold]
     counts = np.diff([0, *(int((below >= level).sum()) for level in levels)]).tolist()
     if any(counts):
         ranges = zip(counts, levels, (threshold, *levels), strict=False)
@@ -195,7 +196,7 @@ def _format_notes(cosines: np.ndarray, threshold: float, proposed: float | None)
 
 
 def _propose_threshold(cosines: np.ndarray) -> float | None:
-    """Propose a duplicate threshold in the widest gap between cosine similarities, or None if no gap stands out.
+    """Propose a threshold for duplicates in the widest gap between cosine similarities; None if no gap stands out.
 
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
     multiplied by k, are then independent and exponential with one mean (Renyi's representation, as in Hill's estimator
@@ -217,7 +218,7 @@ def _propose_threshold(cosines: np.ndarray) -> float | None:
     means = sums[1 : candidates + 1] / np.arange(len(spacings) - 1, len(spacings) - 1 - candidates, -1)
     ratios = spacings[:candidates] / np.maximum(means, COSINE_ROUNDING)
     widest = int(ratios.argmax())
-    if ratios[widest] < math.log(candidates / FALSE_GAP_PROBABILITY):
+    if ratios[widest] < math.log(candidates / FALSE_PROPOSAL_PROBABILITY):
         return None
     return _round_between(float(cosines[widest + 1]), float(cosines[widest]))
 
@@ -234,7 +235,8 @@ def _round_between(low: float, high: float) -> float:
     return next(number for number in rounded if low + COSINE_ROUNDING < number <= high)
 
 
-def _write_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
+def _write_duplicates_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
+    """Write the HTML page of the groups and of the pairs just below the threshold."""
     lead = [f"Linked items have a cosine similarity of {threshold:g} or more."]
     if len(result) > MAX_GROUPS_SHOWN:
         lead.append(f"The {MAX_GROUPS_SHOWN} largest groups are shown.")
@@ -273,8 +275,10 @@ class _NearestTracker:
         return pairs[order], cosines[order]
 
 
-def _link_all_pairs(features: np.ndarray, threshold: float, device: torch.device) -> tuple[np.ndarray, _NearestTracker]:
-    """Compare all pairs of rows; return the group label of each row, ``(n,)``, and the nearest other rows."""
+def _label_groups_by_all_pairs(
+    features: np.ndarray, threshold: float, device: torch.device
+) -> tuple[np.ndarray, _NearestTracker]:
+    """Link all pairs of rows above the threshold; return the group label of each row, ``(n,)``, and nearest rows."""
     items = len(features)
     labels, nearest = np.arange(items), _NearestTracker(items)
     for first in range(0, items, TILE_SIZE):
@@ -297,20 +301,20 @@ def _link_all_pairs(features: np.ndarray, threshold: float, device: torch.device
     return labels, nearest
 
 
-def _link_by_index(index: FeatureIndex, threshold: float, items: int) -> tuple[np.ndarray, _NearestTracker]:
-    """Compare only the pairs that an index finds; return group labels and nearest other rows of all items."""
-    links, nearest = [(np.arange(items), np.arange(items))], _NearestTracker(items)
+def _label_groups_by_index(index: FeatureIndex, threshold: float, num_items: int) -> tuple[np.ndarray, _NearestTracker]:
+    """Link the pairs that an index finds above the threshold; return the group label of each row and nearest rows."""
+    links, nearest = [(np.arange(num_items), np.arange(num_items))], _NearestTracker(num_items)
     for rows, others, cosines in index.iterate_near_pairs():
         order = np.lexsort((others, -cosines, rows))
         firsts = order[np.unique(rows[order], return_index=True)[1]]
         nearest.update(rows[firsts], others[firsts], cosines[firsts])
         linked = cosines >= threshold - COSINE_ROUNDING
         links.append((rows[linked], others[linked]))
-    return _label_components(links, items), nearest
+    return _label_components(links, num_items), nearest
 
 
 def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """Drop redundant links of a tile: keep at most one per row and per column; the same items stay connected.
+    """Replace the links of a tile by one for each of its rows and columns, which connect the same items.
 
     A tile of equal items has millions of links, which memory could not hold for all tiles.
     """
@@ -321,10 +325,10 @@ def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[
     return positions[labels], positions
 
 
-def _label_components(links: list[tuple[np.ndarray, np.ndarray]], items: int) -> np.ndarray:
-    """Label the connected component of each item by its first item, ``(n,)``."""
+def _label_components(links: list[tuple[np.ndarray, np.ndarray]], num_items: int) -> np.ndarray:
+    """Label each item by the first item of its connected component, ``(n,)``."""
     ends, others = (np.concatenate(part) for part in zip(*links, strict=True))
-    graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(items, items))
+    graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(num_items, num_items))
     _, components = connected_components(graph.tocsr(), directed=False)
     _, firsts = np.unique(components, return_index=True)
     return np.asarray(firsts[components])

@@ -27,9 +27,10 @@ from contraport.runs import Run, as_run
 from contraport.similarity_search.config import MINE, MiningOptions
 from contraport.training.components.teacher import load_or_compute_teacher_features
 
-TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
+OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
+"""Suffixes of the written file: a table, or positions as `.npy`."""
 
-TEXT_BLOCK = 4_096
+TEXT_BLOCK_ITEMS = 4_096
 """Number of items whose texts are read at a time."""
 
 
@@ -50,11 +51,11 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     options = MiningOptions(**arguments)
     rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields}).validate()
     out = Path(options.out)
-    check(out.suffix in TABLE_SUFFIXES, f"out: must end in {', '.join(TABLE_SUFFIXES)}, got {out.name!r}.", "suffix")
+    check(out.suffix in OUTPUT_SUFFIXES, f"out: must end in {', '.join(OUTPUT_SUFFIXES)}, got {out.name!r}.", "suffix")
     check_new_file("out", out, overwrite=options.overwrite)
     if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
         check_existing_file("encoder", options.encoder)
-    dataset = _load_dataset(options, whole=out.suffix != ".npy")
+    dataset = _load_dataset(options, as_one_split=out.suffix != ".npy")
     views = len(dataset.shapes)
     anchor, positive = (
         None if view is None else resolve_view_index(name, view, dataset.view_names, dataset.shapes)
@@ -69,7 +70,9 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
         "encoder", options.encoder, dataset, loader_config, views=views, trust_remote_code=options.trust_remote_code
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
-    trusted, partners = (None, None) if options.audit is None else _read_audit(Path(options.audit), dataset)
+    trusted, partners = (
+        (None, None) if options.audit is None else _read_trusted_pairs_and_partners(Path(options.audit), dataset)
+    )
     ids = dataset.content_ids
     mined = mine_hard_negatives(
         by_view[:, anchor].to(loader_config.device),
@@ -92,32 +95,32 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
             with atomic_write(out) as temporary:
                 np.save(temporary, mined.positions.numpy())
         else:
-            write_table(_build_table(mined.positions, dataset, anchor, positive, layout=options.layout), out)
+            write_table(_build_negatives_table(mined.positions, dataset, anchor, positive, layout=options.layout), out)
     return mined
 
 
-def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
-    """Load the training items to mine negatives for; with `whole`, no random test split is held out."""
+def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
+    """Load the training items to mine negatives for; with `as_one_split`, no random test split is held out."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run(options.encoder)
         model = run.model(trust_remote_code=options.trust_remote_code)
         loader = SplitLoader(run.settings(), model, options.columns, options.root)
-        dataset = loader.load(data, "train", as_one_split=whole and data is not None)
+        dataset = loader.load(data, "train", as_one_split=as_one_split and data is not None)
     elif data is None:
         raise UsageError("data: required unless the encoder is a run, got none.", kind="missing")
     elif isinstance(data, tuple | dict | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = (load_unsplit if whole else load)(data, root=options.root, columns=options.columns)
+        dataset = (load_unsplit if as_one_split else load)(data, root=options.root, columns=options.columns)
     check_no_stream(dataset)
     lacking = 0 if dataset.present is None else int((~dataset.present.all(1)).sum())
     check(lacking == 0, f"data: {lacking} items of {dataset.name!r} lack a view; leave them out.", "missing_views")
     return dataset
 
 
-def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Read an audit: mask of pairs that are not flagged, ``(n,)``, and better partners of flagged pairs, ``(n,)``."""
+def _read_trusted_pairs_and_partners(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Read an audit: mask of unflagged pairs, ``(n,)``, and index of the better partner or -1, ``(n,)``."""
     file = folder / "pairs.csv"
     check_existing_file("audit", file)
     with file.open(encoding="utf-8", newline="") as lines:
@@ -141,8 +144,8 @@ def _read_audit(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
     return trusted, better
 
 
-def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
-    """Build the table of anchors, positives and negatives for other trainers, as texts, keys or row numbers."""
+def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int, *, layout: str) -> pa.Table:
+    """Build the table of anchors, positives and negatives, as texts, keys or row numbers, for other trainers."""
     anchors, positives = (_build_view_column(dataset, view) for view in (anchor, positive))
     names = [dataset.view_names[anchor], dataset.view_names[positive]]
     names = names if anchor != positive else ["anchor", "positive"]
@@ -157,10 +160,10 @@ def _build_table(positions: Tensor, dataset: Dataset, anchor: int, positive: int
 
 
 def _build_view_column(dataset: Dataset, view: int) -> pa.Array:
-    """Return a table column with the text of each item of a view, or its key or row number if it is no text."""
+    """Build a table column of the items of a view: their texts, or keys or row numbers if they are no texts."""
     if not is_text_shape(dataset.shapes[view]):
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []
-    for block in torch.arange(len(dataset)).split(TEXT_BLOCK):
+    for block in torch.arange(len(dataset)).split(TEXT_BLOCK_ITEMS):
         texts += tensor_to_texts(dataset.store.fetch(block)[view])
     return pa.array(texts)

@@ -28,25 +28,25 @@ from contraport.errors import (
 )
 
 BLOCK_ROWS = 16_384
-"""Number of rows in memory at a time; the features themselves may be a memory-mapped file."""
+"""Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""
 
 COSINE_ROUNDING = 1e-6
 """Rounding error of a cosine in float32: equal features may have a cosine this much below 1."""
 
 MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000
-"""Number of rows beyond which an index is suggested."""
+"""Number of rows above which the log recommends an index."""
 
-INDEX_TRAINING_ROWS = 100_000
+MIN_INDEX_TRAINING_ROWS = 100_000
 """Minimum number of rows to which the cells of the index are fitted."""
 
-CELLS_PER_QUERY = 32
+INDEX_CELLS_PER_QUERY = 32
 """Number of cells of the index that are searched for a query."""
 
-CANDIDATES_PER_RESULT = 10
+INDEX_CANDIDATES_PER_RESULT = 10
 """Number of candidates from the index per requested result; candidates are compared exactly."""
 
-MAX_DUPLICATES_PER_ROW = 32
-"""Number of nearest rows from the index that are compared with a row as possible duplicates."""
+MAX_INDEX_NEIGHBORS_PER_ROW = 32
+"""Maximum number of rows from the index that are compared with a row as possible duplicates."""
 
 _CPU = torch.device("cpu")
 
@@ -70,17 +70,17 @@ def normalize_rows(features: np.ndarray, device: torch.device, *, first_item: in
     return F.normalize(rows.to(device), dim=1)
 
 
-def select_evenly_spaced(items: int, count: int) -> np.ndarray:
-    """Return the indices of at most `count` evenly spaced items.
+def select_evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
+    """Return the indices of evenly spaced items, at most `max_count`.
 
-    >>> select_evenly_spaced(10, 4)
+    >>> select_evenly_spaced_indices(10, 4)
     array([0, 3, 6, 9])
     """
-    return np.linspace(0, items - 1, min(count, items)).round().astype(np.int64)
+    return np.linspace(0, num_items - 1, min(max_count, num_items)).round().astype(np.int64)
 
 
 def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield blocks of rows scaled to unit length, each with the index of its first row."""
+    """Yield the index of the first row of each block, and the rows of the block scaled to unit length."""
     for first in range(0, len(features), BLOCK_ROWS):
         yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
 
@@ -115,21 +115,21 @@ def find_most_similar(
 
 @dataclass(frozen=True)
 class FeatureIndex:
-    """faiss index of quantized features; candidates from the index are compared exactly, by the features themselves."""
+    """Approximate faiss index of features; it proposes candidates, which are then compared exactly."""
 
     faiss_index: Any
     features: np.ndarray
 
     def find_candidates(self, query: Tensor, count: int) -> np.ndarray:
-        """Return sorted candidate rows, among which are most or all of the `count` nearest to a query ``(F,)``."""
+        """Return sorted indices of candidate rows, which include most of the `count` nearest to a query ``(F,)``."""
         rows = normalize_rows(query.cpu().numpy()[None], _CPU).numpy()
-        _, places = self.faiss_index.search(rows, min(CANDIDATES_PER_RESULT * count, len(self.features)))
+        _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * count, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iterate_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield blocks of pairs of similar rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
         for first, rows in iterate_normalized_blocks(self.features, _CPU):
-            _, places = self.faiss_index.search(rows.numpy(), min(MAX_DUPLICATES_PER_ROW, len(self.features)))
+            _, places = self.faiss_index.search(rows.numpy(), min(MAX_INDEX_NEIGHBORS_PER_ROW, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
@@ -144,7 +144,7 @@ class FeatureIndex:
 
 
 def log_index_recommendation(features: np.ndarray) -> None:
-    """Log a recommendation to use an index if there are more than a million rows."""
+    """Log a warning that recommends an index, if there are more than a million rows."""
     if len(features) > MIN_ROWS_TO_SUGGEST_INDEX:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 
@@ -185,18 +185,19 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
 
 
 def _build_index(faiss: Any, features: np.ndarray) -> Any:
+    """Build a faiss index (inverted file of 8-bit quantized rows) of features at unit length."""
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-    training_rows = select_evenly_spaced(items, max(INDEX_TRAINING_ROWS, 64 * cells))
+    training_rows = select_evenly_spaced_indices(items, max(MIN_INDEX_TRAINING_ROWS, 64 * cells))
     faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
     for _, rows in iterate_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
-    faiss_index.nprobe = min(CELLS_PER_QUERY, cells)
+    faiss_index.nprobe = min(INDEX_CELLS_PER_QUERY, cells)
     return faiss_index
 
 
 def _digest_sampled_rows(features: np.ndarray) -> str:
     """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
-    sample = features[select_evenly_spaced(len(features), 1_000)]
+    sample = features[select_evenly_spaced_indices(len(features), 1_000)]
     return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()

@@ -38,7 +38,7 @@ from contraport.training.components import build_objective, build_unaugmented_vi
 log = logging.getLogger("contraport.similarity_search")
 
 MAX_COMPARED_KEYS = 100_000
-"""Maximum number of keys among which the one nearest to an unknown query is looked up, as a hint."""
+"""Maximum number of keys that an unknown query is compared with, to suggest the most similar one."""
 
 _Options = NeighborSearchOptions | ItemSearchOptions
 
@@ -81,6 +81,7 @@ class NearestItems(list[Neighbor]):
         ]
 
     def _repr_html_(self) -> str:
+        """HTML table of the items for notebooks."""
         rows = self.format_rows()
         return format_html_rows(f"nearest to {self.query_name}", rows) if rows else "no other items"
 
@@ -216,6 +217,7 @@ def _find_nearest_items(
 
 
 def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) -> list[Neighbor]:
+    """Return a `Neighbor` for each item index in `places`, with its similarity."""
     return [
         Neighbor(place, features.item_name(place), similarity, features.class_name_at(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)

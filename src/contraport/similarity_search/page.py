@@ -18,18 +18,18 @@ from contraport.reporting.html_page import encode_data_uri, pixels_to_pil, rende
 from contraport.runs import Run
 from contraport.training.components import build_dataset
 
-PICTURE_SIDE = 128
+PICTURE_SIDE_PIXELS = 128  # of a picture on the page, its longer side
 
 MAX_SECTION_CARDS = 12
 """Maximum number of items of a group or cluster on a page."""
 
-NO_PICTURES = "There are no pictures: the items are neither image files nor images of the training data."
+NO_PICTURES_NOTE = "There are no pictures: the items are neither image files nor images of the training data."
 
 log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """Card of an item on the page: its picture, with text below.
+    """Card of an item on the page: a picture with text below.
 
     Attributes:
         item: row of the item among the features, or the path of its file.
@@ -70,21 +70,21 @@ def write_cards_page(
 ) -> None:
     """Write a page of search results atomically, with pictures of the items that have any."""
     items = [card.item for section in sections for card in section.cards]
-    pictures = _load_pictures(features, items)
+    pictures = _load_pictures_as_data_uris(features, items)
     html = render_page(
         "search.html.j2",
         "contraport.similarity_search",
         title=title,
-        lead=lead if pictures or not items else f"{lead} {NO_PICTURES}",
+        lead=lead if pictures or not items else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
-        side=PICTURE_SIDE,
+        side=PICTURE_SIDE_PIXELS,
     )
     with report_write_errors("page", Path(path)):
         write_text(Path(path), html)
 
 
-def _load_pictures(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
+def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
     """Load pictures of items as data URIs, from their files or else from the training data of the run."""
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
@@ -99,12 +99,13 @@ def _load_pictures(features: Features, items: Sequence[int | Path]) -> dict[int 
 
 
 def _load_file_picture(file: Path) -> str | None:
+    """Load an image file as a small data URI; None if it cannot be read."""
     try:
         check_regular_file("page", file)
         with Image.open(file) as image:
-            image.draft("RGB", (PICTURE_SIDE, PICTURE_SIDE))
+            image.draft("RGB", (PICTURE_SIDE_PIXELS, PICTURE_SIDE_PIXELS))
             upright = ImageOps.exif_transpose(image).convert("RGB")
-            upright.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
+            upright.thumbnail((2 * PICTURE_SIDE_PIXELS, 2 * PICTURE_SIDE_PIXELS))
             return encode_data_uri(upright, "jpeg", quality=80)
     except Exception as error:  # decoders raise errors of any class on damaged files
         log.debug("No picture of %s: %s", file, error)
@@ -112,7 +113,7 @@ def _load_file_picture(file: Path) -> str | None:
 
 
 def _load_run_pictures(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Load pictures from the training data of the run that embedded the features; none if that fails."""
+    """Load pictures as data URIs from the training data of the run that embedded the features; {} if that fails."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)
@@ -127,7 +128,9 @@ def _load_run_pictures(features: Features, items: Sequence[int]) -> dict[int | P
             present = [item for item in in_split if int(features.source_rows[item]) in places]
             if present:
                 views = dataset.store.fetch(torch.tensor([places[int(features.source_rows[item])] for item in present]))
-                uris = [encode_data_uri(pixels_to_pil(one), "png") for one in shrink_images(views[0], PICTURE_SIDE)]
+                uris = [
+                    encode_data_uri(pixels_to_pil(one), "png") for one in shrink_images(views[0], PICTURE_SIDE_PIXELS)
+                ]
                 pictures |= dict(zip(present, uris, strict=True))
     except (UsageError, OSError) as error:
         log.debug("No pictures of %s: %s", features.run, error)
