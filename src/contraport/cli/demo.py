@@ -14,7 +14,7 @@ from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
 from contraport.reporting import report
 from contraport.training.train import train
 
-DEMO_OBJECTIVES = ("nt-xent", "gca-uot")
+DEMO_OBJECTIVES = ("nt-xent", "gca-uot")  # names of the two that the demo compares
 
 # Options of both trainings, which reach their final accuracy in a minute on two cores.
 DEMO_TRAIN_OPTIONS: dict[str, Any] = {

@@ -26,7 +26,7 @@ from contraport.options import Command, Option, describe_type, replace_deprecate
 _PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
 _MAX_SHOWN_CHARS = 60  # of a value in an error message
 _RANK_OF_OTHER_MODULES = 1_000  # in the order of help: after all options of the command's own module
-_SCALAR_TYPES = (int, float, bool, str)
+_SCALAR_TYPES = (int, float, bool, str)  # of a single word on a command line
 
 
 def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:

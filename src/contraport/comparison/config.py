@@ -23,7 +23,7 @@ from contraport.options import (
 from contraport.runs.config import progress_option, training_device_option
 from contraport.training.config import DataPreparationSettings
 
-_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600}
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600}  # of a duration
 _DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smh])")  # number and unit
 
 

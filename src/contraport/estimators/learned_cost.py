@@ -189,9 +189,10 @@ def _read_matrix(source: Any) -> np.ndarray:
     return result
 
 
-def _check_matrix_size(rows: int, columns: int) -> None:
-    message = f"coupling: must have at most {MAX_COUPLING_ENTRIES:,} pairs, got {rows:,} x {columns:,}."
-    check(rows * columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
+def _check_matrix_size(num_rows: int, num_columns: int) -> None:
+    """Raise `UsageError` for a coupling of more than `MAX_COUPLING_ENTRIES` entries."""
+    message = f"coupling: must have at most {MAX_COUPLING_ENTRIES:,} pairs, got {num_rows:,} x {num_columns:,}."
+    check(num_rows * num_columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
 def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarray, components: int) -> np.ndarray:
@@ -214,6 +215,7 @@ def _prepare_features(argument: str, rows: np.ndarray | None, indices: np.ndarra
 
 
 def _write_cost_files(folder: Path, result: LearnedCost, observed: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Write cost, plan and features as `inverse_ot.npz`, and the observed and the learned plan as `plans.png`."""
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
     write_npz(folder / "inverse_ot.npz", arrays | {"row_features": x, "column_features": y})
     left, _, right = np.linalg.svd(result.affinity)

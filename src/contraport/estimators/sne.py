@@ -330,6 +330,7 @@ class SNE(_NeighborEmbedding):
     _has_symmetric_affinities = False
 
     def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
+        """Build the Gaussian kernel and the constraint that each row has mass 1 / n."""
         return Gibbs("sqeuclidean", 1.0), Rows()
 
 
@@ -355,6 +356,7 @@ class TSNE(_NeighborEmbedding):
     _has_symmetric_affinities = True
 
     def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
+        """Build Student's kernel and the constraint that the total mass is 1."""
         return StudentT(1.0), Simplex()
 
 

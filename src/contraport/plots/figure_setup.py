@@ -35,6 +35,7 @@ RunSource: TypeAlias = "Run | str | Path"
 """Run, or the path of its folder."""
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f858d"
+"""Main colors of the figures, as hex codes."""
 
 SERIES_COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#8f00ff", "#a64242", "#a966ff", "#8c5b7f", "#cc1fc5", "#cc1800")
 """Colors of runs and classes, legible on white and on black.

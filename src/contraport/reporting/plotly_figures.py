@@ -22,7 +22,7 @@ Figure = dict[str, Any]
 INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
 """CSS colors of main text, other text and lines."""
 
-NUM_COLOR_STEPS = len(MASS_COLORS_ON_LIGHT)
+NUM_COLOR_STEPS = len(MASS_COLORS_ON_LIGHT)  # of the color scale
 COLORSCALE = [[step / (NUM_COLOR_STEPS - 1), f"var(--mass-{step})"] for step in range(NUM_COLOR_STEPS)]
 """Plotly color scale of heatmaps: position from 0 to 1 and CSS color of each step."""
 

@@ -48,7 +48,7 @@ INDEX_CANDIDATES_PER_RESULT = 10
 MAX_INDEX_NEIGHBORS_PER_ROW = 32
 """Maximum number of rows from the index that are compared with a row as possible duplicates."""
 
-_CPU = torch.device("cpu")
+_CPU = torch.device("cpu")  # the index runs on the CPU
 
 log = logging.getLogger("contraport.similarity_search")
 

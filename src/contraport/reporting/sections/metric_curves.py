@@ -40,7 +40,7 @@ COLUMN_NOTES = {
 }
 """Notes below the training curves, by logged column."""
 
-_ONLINE_METRIC_NOTE = "Measured on training items during training, not on test items."
+_ONLINE_METRIC_NOTE = "Measured on training items during training, not on test items."  # below all other curves
 
 
 def build_training_curves_section(builder: PageBuilder) -> Section | None:
@@ -189,7 +189,7 @@ def _collect_epoch_values_and_errors(
     return x, y, high, low
 
 
-SEVERITY_CURVE_HEIGHT_PIXELS = 210
+SEVERITY_CURVE_HEIGHT_PIXELS = 210  # of a panel of one corruption
 
 _BASELINE_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}  # plotly dash styles by row
 _DASH_NAMES = {"dot": "dotted", "dash": "dashed"}  # as the text of the section names them

@@ -133,7 +133,7 @@ def _build_retrieval_cells(
     ]
 
 
-MISSING_VALUE_TEXT = "–"
+MISSING_VALUE_TEXT = "–"  # in a table cell without a value
 
 
 class MetricCell(NamedTuple):
