@@ -55,6 +55,11 @@ def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:
         assert (table.trials, table.verdicts, table.missing) == (table.search_trials, table.claim_verdicts, 0)
     with pytest.warns(FutureWarning, match="find_entry"):
         assert table.entry("nt-xent", COLUMNS[0], "knn").mean == 0.9
+    with pytest.warns(FutureWarning, match="table_headings"):
+        assert table.headings == table.table_headings
+    metric = table.metrics[0]
+    with pytest.warns(FutureWarning, match="rows_with_best_mean"):
+        assert table.best_rows(COLUMNS[0], metric) == table.rows_with_best_mean(COLUMNS[0], metric)
 
 
 def test_panels_span_all_intervals(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _build_no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageErr
     return UsageError(f"{message}{format_options(metrics=['recall@1'])}{remark}.", kind="none_computed")
 
 
-def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, metric: Metric) -> list[Cell]:
+def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
     """List all trainings, finished ones included: the cells of the search trials, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
@@ -181,11 +181,11 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, me
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
     others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
-    return [*trial_cells, *_build_tuned_table_cells(grid, trials, results, metric), *others]
+    return [*trial_cells, *_build_tuned_table_cells(grid, trials, results, selection_metric), *others]
 
 
 def _build_tuned_table_cells(
-    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], metric: Metric
+    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
     """Build the cells of the table with the settings selected by the search; unfinished searches are left out."""
     cells = []
@@ -193,7 +193,7 @@ def _build_tuned_table_cells(
         own_trials = trials.get((cell.row.name, cell.column.name))
         if own_trials is None:
             cells.append(cell)
-        elif (best := select_best_trial(own_trials, results, metric)) is not None:
+        elif (best := select_best_trial(own_trials, results, selection_metric)) is not None:
             cells.append(build_cell_from_trial(best, cell.seed))
     return cells
 
@@ -319,7 +319,7 @@ def _build_and_save_comparison(
     trial_results: Mapping[str, JobResult],
     cells: Sequence[Cell],
     cell_results: Mapping[str, JobResult],
-    metric: Metric,
+    selection_metric: Metric,
     *,
     has_started: bool,
 ) -> Comparison:
@@ -352,7 +352,7 @@ def _build_and_save_comparison(
             }
             for row in (grid.rows if trials else ())
         },
-        search_trials=_build_trial_records(grid, trials, trial_results, metric),
+        search_trials=_build_trial_records(grid, trials, trial_results, selection_metric),
         notes=_compose_notes(grid, results, missing, has_started=has_started),
         num_missing=missing,
     )
@@ -410,22 +410,22 @@ def _collect_reference_metrics(grid: Grid, results: JobAndResultByCell) -> dict[
 
 
 def _build_trial_records(
-    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], metric: Metric
+    grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[dict[str, Any]]:
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []
     for (row, column), cells in trials.items():
-        best = select_best_trial(cells, results, metric)
+        best = select_best_trial(cells, results, selection_metric)
         for cell in cells:
             result = results.get(cell.folder_name, {"failed": "not done"})
-            value = result.get("values", {}).get(metric.key)
+            value = result.get("values", {}).get(selection_metric.key)
             records.append(
                 {
                     "row": row,
                     "column": column,
                     "trial": cell.trial_number,
                     "settings": describe_trial_settings(cell, grid.common_options) if cell.trial_number else "default",
-                    "value": str(result.get("failed", "")) if value is None else metric.format(value),
+                    "value": str(result.get("failed", "")) if value is None else selection_metric.format(value),
                     "chosen": cell is best,
                 }
             )
