@@ -40,14 +40,14 @@ def build_grid(explicit: OptionMap) -> Grid:
     """
     suite = explicit.get("suite")
     is_quick = bool(explicit.get("quick"))
-    saved = {} if suite is None else load_suite(suite)
+    suite_options = {} if suite is None else load_suite(suite)
     check(suite is not None or not is_quick, "quick: requires --suite.", "missing_suite")
-    quick = saved.get("quick", {}) if is_quick else {}
+    quick = suite_options.get("quick", {}) if is_quick else {}
     check(not is_quick or bool(quick), f"quick: the suite {suite} has no smaller grid.", "unavailable")
-    values = {**saved, **quick}
+    values = {**suite_options, **quick}
     options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
-    own_rows, own_columns = (index_suite_entries(key, saved, quick) for key in ("objectives", "settings"))
+    own_rows, own_columns = (index_suite_entries(key, suite_options, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries_at_commas(options.objectives, own_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
@@ -144,24 +144,28 @@ _RESERVED_TRAIN_OPTIONS = (
 """Options of `contraport.train` that the comparison sets itself, so that rows and columns may not."""
 
 
-def index_suite_entries(key: str, *grids: OptionMap) -> dict[str, OptionMap]:
+def index_suite_entries(key: str, *suites: OptionMap) -> dict[str, OptionMap]:
     """Return the named entries (rows or columns) under `key` of several suites, by name."""
-    return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
+    return {
+        str(name): one for suite in suites for one in suite.get(key, ()) if isinstance(one, Mapping) for name in one
+    }
 
 
-def split_entries_at_commas(values: Iterable[str | OptionMap], saved: Mapping[str, OptionMap]) -> list[str | OptionMap]:
+def split_entries_at_commas(
+    values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
+) -> list[str | OptionMap]:
     """Split the values of `--objectives` or `--settings` at commas into entries, one for each row or column.
 
     A part without a colon before its ``=`` continues the settings before it.
-    Quoted values keep their commas. The name of a saved entry is replaced by that entry.
+    Quoted values keep their commas. The name of an entry of the suite is replaced by that entry.
 
     >>> split_entries_at_commas(["info-nce,gca-uot:relaxation=0.2,q=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
     ['info-nce', 'gca-uot:relaxation=0.2,q=0.1', {'U(a, b)': 'iot'}]
     """
     entries: list[str | OptionMap] = []
     for value in values:
-        if not isinstance(value, str) or value in saved:
-            entries.append(saved[value] if isinstance(value, str) else value)
+        if not isinstance(value, str) or value in suite_entries:
+            entries.append(suite_entries[value] if isinstance(value, str) else value)
             continue
         for position, part in enumerate(split_at_unquoted_commas(value)):
             continues = position > 0 and "=" in part.partition(":")[0]
@@ -172,18 +176,18 @@ def split_entries_at_commas(values: Iterable[str | OptionMap], saved: Mapping[st
     return entries
 
 
-def parse_row(value: str | OptionMap, saved: OptionMap) -> Row:
+def parse_row(value: str | OptionMap, suite_entries: OptionMap) -> Row:
     """Parse a row of the table: an objective with settings as text, or a mapping from a name to its options.
 
     Args:
         value: the entry.
-        saved: named rows of the suite; an error for an unknown name suggests their names too.
+        suite_entries: named rows of the suite; an error for an unknown name suggests their names too.
 
     Raises:
         UsageError: unknown objective, option or setting.
     """
     if isinstance(value, str):
-        return Row(value, _parse_objective_options(value, saved))
+        return Row(value, _parse_objective_options(value, suite_entries))
     name, options = _parse_named_options("objectives", value)
     if isinstance(options, str):
         return Row(name, _parse_objective_options(options))
@@ -200,12 +204,12 @@ def _parse_named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
     return str(name), options
 
 
-def _parse_objective_options(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
+def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> dict[str, Any]:
     """Parse an objective name with settings after a colon into options of `contraport.train`.
 
     Args:
         text: the name and settings, such as in the examples.
-        others: names that the error for an unknown name suggests, besides those of objectives.
+        suggested_names: names that the error for an unknown name suggests, besides those of objectives.
 
     >>> _parse_objective_options("gca-uot:relaxation=0.2,temperature=0.1")
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
@@ -214,7 +218,7 @@ def _parse_objective_options(text: str, others: Iterable[str] = ()) -> dict[str,
     """
     name, _, rest = text.partition(":")
     if name not in RECIPES and name not in OBJECTIVES:
-        raise unknown_name_error("objectives", name, {*RECIPES, *OBJECTIVES, *others})
+        raise unknown_name_error("objectives", name, {*RECIPES, *OBJECTIVES, *suggested_names})
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
     parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
     for key, equals, value in parts:
@@ -302,7 +306,9 @@ _SETTING_WORDS = ("plain", *AUGMENTS, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
 _WORD_SEPARATOR = re.compile(rf"\+|-(?={'|'.join(_SETTING_WORDS)})")  # a "+", or a "-" before a word
 
 
-def parse_column_name_and_options(value: str | OptionMap, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+def parse_column_name_and_options(
+    value: str | OptionMap, suggested_names: Iterable[str] = ()
+) -> tuple[str, dict[str, Any]]:
     """Return the name and the options of a setting, given as words joined by ``+``, or by ``-`` as in papers.
 
     >>> parse_column_name_and_options("strong+mismatched:0.2")
@@ -322,7 +328,7 @@ def parse_column_name_and_options(value: str | OptionMap, others: Iterable[str] 
     for part in parts:
         name, _, rest = part.partition(":")
         if name not in _SETTING_WORDS:
-            raise unknown_name_error("settings", name, {*_SETTING_WORDS, *others})
+            raise unknown_name_error("settings", name, {*_SETTING_WORDS, *suggested_names})
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":

@@ -88,11 +88,13 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
     return build_figure([trace], x=x, y=build_titled_axis("true class", autorange="reversed", **ticks))
 
 
-def describe_frequent_confusions(counts: np.ndarray, names: list[str], count: int = NUM_CONFUSIONS) -> list[str]:
+def describe_frequent_confusions(
+    counts: np.ndarray, names: list[str], max_confusions: int = NUM_CONFUSIONS
+) -> list[str]:
     """Describe the most frequent confusions, such as "7% of cat predicted as dog (7 of 100)"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
-    worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:count]
+    worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:max_confusions]
     entries = [(float(shares.flat[place]), *divmod(int(place), len(names))) for place in worst]
     return [
         f"{share:.0%} of {names[true]} predicted as {names[other]} ({counts[true, other]} of {counts[true].sum()})"

@@ -46,7 +46,7 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
         _draw_and_summarize_cosines(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
     ]
     with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
-    spectrum = builder.add_plot("spectrum", *draw_spectra(with_spectrum)) if with_spectrum else None
+    spectrum = builder.add_plot("spectrum", *draw_singular_value_spectra(with_spectrum)) if with_spectrum else None
     paths = [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]
     sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
     if not summaries and spectrum is None and sphere is None:
@@ -99,7 +99,7 @@ def draw_cosine_heatmap(
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def draw_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+def draw_singular_value_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw singular values divided by the largest, one line per run; return the figure and its description."""
     lines, ranks = [], []
     for run in runs:

@@ -31,7 +31,7 @@ def build_results_section(builder: PageBuilder) -> Section:
         "notes": compose_run_notes(runs),
         "differing": [(key, values) for key, values, differs in tabulate_settings(runs) if differs],
         "differences": _draw_differences(builder, metrics),
-        "directions": _build_retrieval_cells(runs),
+        "directions": _build_retrieval_metrics_and_cells(runs),
     }
     return Section("results", "Results", values)
 
@@ -53,7 +53,7 @@ def compose_run_notes(runs: Sequence[ReportRun]) -> list[str]:
 
 def build_settings_section(builder: PageBuilder) -> Section:
     """Build the section with all settings and the training speed of every run."""
-    values = {"settings": tabulate_settings(builder.runs), "speeds": summarize_training_speed(builder.runs)}
+    values = {"settings": tabulate_settings(builder.runs), "speeds": tabulate_training_speed(builder.runs)}
     return Section("settings", "Settings", values)
 
 
@@ -115,7 +115,7 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
     return result
 
 
-def _build_retrieval_cells(
+def _build_retrieval_metrics_and_cells(
     runs: Sequence[ReportRun],
 ) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[MetricCell]]]]]:
     """Return the metrics of cross-view retrieval, and each run with its table cells by direction of retrieval."""
@@ -178,7 +178,7 @@ def tabulate_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], b
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
 
 
-def summarize_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
+def tabulate_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
     """Return rows of a title and one text per run: steps, seconds, items per second, share of time waiting for data."""
     return [
         ("steps", [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]),
