@@ -95,7 +95,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_neighbors(result: NearestItems) -> None:
-    """Print a table of the nearest neighbors of the query items."""
+    """Print a table of the items nearest to a query."""
     rows = result.format_rows()
     print_table(f"nearest to {result.query_name}", rows) if rows else print("no other items")
 

@@ -187,7 +187,7 @@ class MiningOptions(TrustOptions):
     progress: bool = progress_option()
 
 
-_command = partial(Command, required_extra=COMMAND_EXTRAS, docs_page="similarity-search")
+_command = partial(Command, required_extra=COMMAND_EXTRAS, docs_page="similarity-search")  # of this package
 
 SEARCH = _command(
     ItemSearchOptions,
