@@ -296,7 +296,7 @@ def measure_packages(ranking: LinkRanking) -> dict[str, float]:
     return {
         "recall@10": recall(ranking, 10),
         "NDCG@10": float(ranking.pair_ndcg_at(10).mean()),
-        "new rows": float(ranking.pair_hits_at(10)[ranking.is_new_row].mean()),
+        "new rows": float(ranking.pair_hits_at(10)[ranking.pair_has_unseen_row].mean()),
         "coverage@10": ranking.column_coverage(10),
         "hubness@10": ranking.column_hubness(10),
         "popularity@10": ranking.popularity_ratio(10),
@@ -448,13 +448,13 @@ PERSONS_TRAINING: dict[str, Any] = {"encoder": "short-ngrams", "projection": 0, 
 def measure_persons(ranking: LinkRanking, rows: Any = slice(None)) -> dict[str, float]:
     """Return the measures over some of the rows; each has one link."""
     ranks = np.empty(len(ranking.pair_ranks))
-    ranks[ranking.row_index] = ranking.pair_ranks
+    ranks[ranking.pair_row_positions] = ranking.pair_ranks
     part = LinkRanking(
         np.arange(len(ranks[rows])),
         ranks[rows],
         ranking.ranked_columns[rows],
         ranking.column_popularity,
-        ranking.is_new_row,
+        ranking.pair_has_unseen_row,
     )
     return {
         "recall@1": recall(part, 1),

@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing import ViewAudit
-from contraport.auditing.pairs.view_scores import estimate_view_rates
+from contraport.auditing.pairs.view_scores import estimate_view_noise_rates
 from contraport.data import load
 
 ITEMS, WRONG = 300, 60
@@ -80,7 +80,7 @@ def test_writes_a_table_and_the_data_without_flagged_views(views: dict[str, np.n
 def test_rates_of_views_explain_those_of_pairs() -> None:
     rates = {"a": 0.1, "b": 0.0, "c": 0.3, "d": 0.05}
     pairs = {(v, w): 1 - (1 - rates[v]) * (1 - rates[w]) for v in rates for w in rates if v < w}
-    np.testing.assert_allclose(estimate_view_rates(list(rates), pairs), list(rates.values()), atol=1e-9)
+    np.testing.assert_allclose(estimate_view_noise_rates(list(rates), pairs), list(rates.values()), atol=1e-9)
 
 
 def test_recommends_to_leave_out_flagged_views(found: ViewAudit) -> None:

@@ -100,7 +100,7 @@ def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> Non
     rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, unaugmented=True)
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
-    assert context.link_ranking.is_new_row.all()
+    assert context.link_ranking.pair_has_unseen_row.all()
     assert np.array_equal(context.link_ranking.ranked_columns, expected.ranked_columns)
 
 

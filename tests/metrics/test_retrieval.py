@@ -182,7 +182,7 @@ def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
 
 
 def test_new_rows_have_no_training_pair(ranking: LinkRanking) -> None:
-    assert np.array_equal(ranking.is_new_row, TEST[:, 0] == 3)
+    assert np.array_equal(ranking.pair_has_unseen_row, TEST[:, 0] == 3)
 
 
 def test_coverage_and_popularity(ranking: LinkRanking) -> None:

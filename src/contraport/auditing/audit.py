@@ -29,7 +29,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
-from contraport.auditing.view_audit import ViewAudit, check_views_can_be_blanked
+from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.formats import tables
 from contraport.data.split_record import fingerprint_dataset
@@ -130,7 +130,7 @@ def _check_view_exports(options: AuditOptions, dataset: Dataset) -> None:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
         raise UsageError(message, kind="views")
     if options.drop:
-        check_views_can_be_blanked(dataset)
+        check_views_accept_nan(dataset)
 
 
 def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:

@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import join_names
 from contraport._utils.html_repr import format_html_rows
-from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
+from contraport.auditing.pairs.view_scores import (
+    compute_mismatch_log_ratio,
+    compute_view_log_odds,
+    estimate_view_noise_rates,
+)
 from contraport.auditing.result import Audit, write_csv_columns, write_training_advice
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
@@ -23,7 +27,7 @@ _NUM_WORST_SHOWN = 10
 """Number of worst views in a printed table."""
 
 
-def check_views_can_be_blanked(dataset: Dataset) -> None:
+def check_views_accept_nan(dataset: Dataset) -> None:
     """Raise `UsageError` if a view is an image or a text, which an `.npz` cannot mark as missing."""
     kinds = [kind_from_shape(shape) for shape in dataset.shapes]
     good = not {"image", "text"} & {*kinds}
@@ -60,7 +64,7 @@ class ViewAudit:
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
         """Combine the audits of all pairs of views of a dataset; keys are the names of the two views."""
         names = dataset.view_names
-        rates = estimate_view_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
+        rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
             compute_mismatch_log_ratio(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
             for audit in pair_audits.values()
@@ -116,7 +120,7 @@ class ViewAudit:
         Raises:
             UsageError: a view is an image or a text, which an `.npz` cannot mark as missing.
         """
-        check_views_can_be_blanked(dataset)
+        check_views_accept_nan(dataset)
         fetched = dataset.__getitems__(list(range(len(dataset)))).views
         views = {name: view.clone() for name, view in zip(self.view_names, fetched, strict=True)}
         for item, view in self.flagged().tolist():

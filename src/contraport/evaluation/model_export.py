@@ -258,3 +258,4 @@ _FORMAT_BY_NAME = {
 }
 
 _FORMAT_NAME_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
+"""Name of the format that the suffix of a file implies."""

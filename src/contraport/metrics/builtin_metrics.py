@@ -280,7 +280,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
 def new_row_recall(context: EvalContext, number: int) -> float:
     """Recall@k of the links of rows that have no training pair (cold start)."""
     ranking = context.link_ranking
-    return float(ranking.pair_hits_at(number)[ranking.is_new_row].mean())
+    return float(ranking.pair_hits_at(number)[ranking.pair_has_unseen_row].mean())
 
 
 @register_retrieval_metric("Recall@{}", numbers=(1, 5, 10))

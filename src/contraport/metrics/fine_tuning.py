@@ -67,9 +67,11 @@ class _EpochProgressBar(Callback):
         self._epochs = iter(loader_config.bars.track(range(epochs), f"{name}: epochs of fine-tuning", epochs))
 
     def on_start(self, loop: Loop) -> None:
+        """Show the bar before the first epoch."""
         next(self._epochs)
 
     def after_epoch(self, loop: Loop) -> None:
+        """Advance the bar by one epoch."""
         next(self._epochs, None)
 
 

@@ -29,10 +29,11 @@ _MAX_COUNTS_IN_MEMORY = 1 << 22
 ItemValues = np.ndarray[Any, Any]
 """Values of a metric per test item."""
 
-Statistic = Callable[[ItemValues, ItemValues], ItemValues]
+BootstrapStatistic = Callable[[ItemValues, ItemValues], ItemValues]
 """Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
 
 MetricName = TypeVar("MetricName", bound=Hashable)
+"""Type of the keys by which results and their draws are stored."""
 
 
 def bonferroni_confidence_level(comparisons: int) -> float:
@@ -118,7 +119,7 @@ class MetricResult:
     """
 
     item_values: ItemValues
-    statistic: Statistic = bootstrap_mean
+    statistic: BootstrapStatistic = bootstrap_mean
     column_names: tuple[str, ...] = ()
 
     @cached_property

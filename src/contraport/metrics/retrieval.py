@@ -240,18 +240,18 @@ class LinkRanking:
     """Columns of a coupling, ranked for each row of the test pairs without the columns of the row's training pairs.
 
     Attributes:
-        row_index: index of each test pair's row among the ranked rows, (m,).
+        pair_row_positions: position of each test pair's row in `ranked_columns`, (m,).
         pair_ranks: rank of each test pair's column, from 1, (m,); infinity if it is not among `ranked_columns`.
         ranked_columns: column at each rank, (rows, ranks).
         column_popularity: number of training pairs of each column, (columns,).
-        is_new_row: whether the row of each test pair has no training pair, (m,).
+        pair_has_unseen_row: whether the row of each test pair has no training pair, (m,).
     """
 
-    row_index: np.ndarray[Any, Any]
+    pair_row_positions: np.ndarray[Any, Any]
     pair_ranks: np.ndarray[Any, Any]
     ranked_columns: np.ndarray[Any, Any]
     column_popularity: np.ndarray[Any, Any]
-    is_new_row: np.ndarray[Any, Any]
+    pair_has_unseen_row: np.ndarray[Any, Any]
 
     def pair_hits_at(self, k: int) -> np.ndarray[Any, Any]:
         """Return whether each test pair's column is among the row's k nearest, (m,); their mean is recall@k."""
@@ -262,10 +262,10 @@ class LinkRanking:
 
         Source: Järvelin and Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques, with binary gains.
         """
-        partners = np.bincount(self.row_index)
+        partners = np.bincount(self.pair_row_positions)
         ideal = np.concatenate([[0.0], (1 / np.log2(np.arange(2, k + 2))).cumsum()])[np.minimum(partners, k)]
         gains = np.where(self.pair_ranks <= k, 1 / np.log2(self.pair_ranks + 1), 0.0)
-        return np.asarray(gains / ideal[self.row_index] * len(gains) / len(partners))
+        return np.asarray(gains / ideal[self.pair_row_positions] * len(gains) / len(partners))
 
     def column_coverage(self, k: int) -> float:
         """Return the share of all columns that are among the k nearest of some row."""
@@ -301,7 +301,7 @@ def rank_links(
 
     >>> eye = torch.eye(3)
     >>> ranking = rank_links(eye, eye, torch.tensor([[0, 0]]), torch.tensor([[0, 1], [1, 1]]))
-    >>> ranking.pair_hits_at(1).tolist(), ranking.is_new_row.tolist()
+    >>> ranking.pair_hits_at(1).tolist(), ranking.pair_has_unseen_row.tolist()
     ([True, True], [False, True])
     """
     if normalize:
@@ -315,11 +315,11 @@ def rank_links(
         inside = (own >= 0) & (own < len(part))
         scores[own[inside], train_pairs[inside, 1]] = -torch.inf
         ranked.append(scores.topk(length, dim=1).indices)
-    table, row_index = torch.cat(ranked), place[test_pairs[:, 0]]
-    is_column = table[row_index] == test_pairs[:, 1:]
+    table, pair_row_positions = torch.cat(ranked), place[test_pairs[:, 0]]
+    is_column = table[pair_row_positions] == test_pairs[:, 1:]
     ranks = torch.where(is_column.any(1), is_column.long().argmax(1) + 1.0, torch.inf)
     return LinkRanking(
-        row_index.numpy(),
+        pair_row_positions.numpy(),
         ranks.numpy(),
         table.numpy(),
         train_pairs[:, 1].bincount(minlength=len(columns)).numpy(),

@@ -28,7 +28,11 @@ from contraport.auditing.pairs.paired_features import (
     encode_views,
     has_vector_views,
 )
-from contraport.auditing.pairs.view_scores import compute_mismatch_log_ratio, compute_view_log_odds, estimate_view_rates
+from contraport.auditing.pairs.view_scores import (
+    compute_mismatch_log_ratio,
+    compute_view_log_odds,
+    estimate_view_noise_rates,
+)
 from contraport.runs import RunFolder
 
 
@@ -139,7 +143,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             (names[first], names[second]): rate
             for (first, second), rate in zip(self._view_pairs, rates.tolist(), strict=True)
         }
-        view_rates = estimate_view_rates(names, rate_by_names)
+        view_rates = estimate_view_noise_rates(names, rate_by_names)
         view_scores = torch.from_numpy(compute_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
         positions, trusted = self._select_trusted_views(view_scores, with_decoys=epoch < self._decoy_epochs)
         return ViewAuditState(

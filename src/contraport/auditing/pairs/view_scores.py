@@ -28,14 +28,14 @@ _GRID, _SAMPLE, _TINY = 512, 5_000, 1e-9
 """Points at which densities are estimated; scores they are estimated from; number added before a log."""
 
 
-def estimate_view_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
+def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
     """Estimate the share of items whose view is wrong, for each view, ``(k,)``, from the shares of wrong pairs.
 
     A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
     solution with rates of at least 0 is returned.
 
     >>> rates = {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.0}
-    >>> estimate_view_rates(["a", "b", "c"], rates).round(3).tolist()
+    >>> estimate_view_noise_rates(["a", "b", "c"], rates).round(3).tolist()
     [0.2, 0.0, 0.0]
     """
     design = np.array([[float(name in pair) for name in names] for pair in pair_rates])
