@@ -122,12 +122,12 @@ def _believed_rates() -> str:
     printed, withheld = ([one for one in results if one["printed"] == shown] for shown in (True, False))
     errors = [one["estimated"] - one["wrong"] for one in printed]
     excess = [one["estimated"] - one["wrong"] for one in withheld]
-    names = "; ".join(dict.fromkeys(one["data"] for one in withheld))
+    names = "; ".join(dict.fromkeys(one["data"].replace("made,", "synthetic,") for one in withheld))
     return fill(
         f"With 0, 5, 20 and 40 % of the pairs shuffled (`python -m benchmarks.noise_rate`), {len(printed)} of "
-        f"{len(results)} frozen audits gave a share, at most {max(map(abs, errors)):.3f} from the truth, and the other "
-        f"{len(withheld)} ({names}) would have been {min(excess):.3f} to {max(excess):.3f} too high. Digits and their "
-        "class, where a view has no information but the class, are among the former.",
+        f"{len(results)} frozen audits gave a share, at most {max(map(abs, errors)):.3f} from the truth. The other "
+        f"{len(withheld)} gave none ({names}): it would have been {min(excess):.3f} to {max(excess):.3f} too high. "
+        "Digits paired with their class, where a view has no information but the class, did give a share.",
         120,
         break_on_hyphens=False,
         break_long_words=False,
@@ -205,7 +205,7 @@ contraport train --data pairs.npz --audit --out runs/clean
 
 ```python
 audit = contraport.audit(data=(images, sounds))
-audit.noise_rate, audit.noise_interval  # share of wrong pairs, and its 95 % interval
+audit.noise_rate, audit.noise_interval  # share of wrong pairs, 95 % interval
 audit.flagged()  # suspected mismatches, the worst first: as many as that share
 audit.flagged(count=100)
 audit.flagged(fdr=0.1)
@@ -218,14 +218,14 @@ pandas.DataFrame(audit.table())
 The data must have two or more given views and at least 50 items. Of more than two views, choose two by name or by
 number (`--given_views photo caption` or `--given_views 0 2`), or audit [all of them](#three-or-more-views). All pairs
 are scored, except those of the data's own test split. The audit never writes to a folder that is not empty. `--resume
---out FOLDER` continues an audit that was stopped, with its data and options, and keeps what its training, or the
-finished folds of its cross-fit, have scored. With `--drop` it also writes the cleaned data of one that has ended.
+--out FOLDER` continues an audit that was stopped, with its data and options, and keeps the scores of its training or of
+the finished folds of its cross-fit. `--resume --drop` also writes the cleaned data of a finished audit.
 
 `train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
 several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
 this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
-With three or more views it leaves out [single views](#three-or-more-views). A target (`--target`) says which pairs
-belong together, so it is refused together with `--audit`; `--freeze` is refused too. In Python,
+With three or more views it leaves out [single views](#three-or-more-views). A target (`--target`) states which pairs
+belong together, so it cannot be combined with `--audit`; `--freeze` cannot either. In Python,
 `ContrastiveEncoder(audit=True)` does the same with arrays of two views and stores the result in `audit_`.
 
 ## When to use what
@@ -233,7 +233,8 @@ belong together, so it is refused together with `--audit`; `--freeze` is refused
 - **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
   hundred, and its encoder was as good within the intervals.
 - **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
-  found no more wrong pairs (one seed); it is for long trainings, whose scores look memorized.
+  found no more wrong pairs (one seed). Use it if an audit notes that its scores look memorized, as after a long
+  training.
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
 - **If few pairs are wrong, and each view nearly determines the other**: the cosine of a plain training is as good, but
   it gives no number of pairs to leave out.
@@ -244,11 +245,11 @@ belong together, so it is refused together with `--audit`; `--freeze` is refused
 
 ## Three or more views
 
-With more views one can say *which* view of an item is wrong. Each pair of views is audited by itself; the scores of all
-pairs then give the probability of each combination of at most three wrong views. `views.csv` has a score for each view
-of each item (below 0: probably wrong) and the names of the flagged ones; `audit.json` has the estimated share of each
-view. `--drop` writes `dropped.npz`, in which flagged views are missing: a training uses the item with its other views.
-Each pair of views has its own folder, with its page of the worst pairs.
+With more views, the audit names *the view* of an item that is wrong. Each pair of views is audited by itself; the
+scores of all pairs then give the probability of each combination of at most three wrong views. `views.csv` has a score
+for each view of each item (below 0: probably wrong) and the names of the flagged ones; `audit.json` has the estimated
+share of each view. `--drop` writes `dropped.npz`, in which flagged views are missing: a training uses the item with its
+other views. Each pair of views has its own folder, with its page of the worst pairs.
 
 ```python
 audit = contraport.audit(data={{"ear": ears, "eye": eyes, "hand": hands}}, method="frozen")
@@ -272,19 +273,19 @@ The objective must accept items that lack views, and the data must lack none.
   partner, pairs that exchange partners with each other, a class, a number or a name), mark them wrong or right, and
   download the shown pairs as a list with your marks.
 - `pairs.csv`, with one row for each pair in the order of the data, and `audit.json`. `id` counts the pairs that were
-  scored, from 0; `row` is the number of the pair in the data, where the test split and what could not be read count,
-  and `key` its name. A name that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or `@`) has an
-  apostrophe before it. The files of data below keep every cell as it is.
+  scored, from 0; `row` is the number of the pair in the data, counting pairs of the test split and pairs that could not
+  be read; `key` is its name. A name that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or `@`)
+  has an apostrophe before it. The files of data below keep every cell as it is.
 - `--drop` writes the data without the flagged pairs. `--repair` writes the data with the second view of each flagged
   pair replaced by that of its better partner; flagged pairs without a better partner are removed. `--weigh` writes the
   data with weights: 0 for flagged pairs and 1 for the others.
 
   Better partners are found by matching the suspected mismatches, at least a tenth of all pairs, with one another: the
-  members of a right pair already have their partners. A transport plan with a slack gives each of them a mass of 1. The
-  mass of a proposal is its *confidence*; where the slack has more, nothing is proposed, and no second view is
-  proposed twice. The sharpness of the plan and the share of the slack are fitted to the pairs that are not suspected,
-  with half of their partners replaced. So the confidence is an estimate for data in which half of the right partners
-  are missing; it is too low if all are present.
+  members of a right pair already have their partners. In a transport plan, each of them sends a mass of 1 to the second
+  views of the others and to a slack, which stands for no partner. The mass of a proposal is its *confidence*. No
+  partner is proposed if the slack gets more mass, and no second view is proposed twice. The sharpness of the plan and
+  the share of the slack are fitted to the pairs that are not suspected, with half of their partners replaced. So the
+  confidence is an estimate for data in which half of the right partners are missing; it is too low if all are present.
 
   A table stays a table of the same kind (`dropped.csv`, `repaired.parquet`, `weighed.jsonl` with the column
   `audit_weight`, for `train --sample_weight audit_weight`), and the rows of its test split stay as they are. All other
@@ -293,7 +294,7 @@ The objective must accept items that lack views, and the data must lack none.
 
 ## Method
 
-Networks memorize wrong pairs, so a score is useful only as far as it does not depend on what was memorized.
+Networks memorize wrong pairs, so a useful score must not depend on what was memorized.
 
 - **online** (the default): a single training that scores its pairs after the first epoch and then seven more times, at
   growing intervals. Each scoring answers two questions about every pair, and both count equally:
@@ -304,18 +305,18 @@ Networks memorize wrong pairs, so a score is useful only as far as it does not d
      views (ridge regression and canonical correlations) are fitted on four fifths of the pairs that are trained on and
      score the remaining fifth (`canonical`).
 
-  If the items are vectors of at most 1,024 numbers, both questions are also asked about the raw input vectors, which no
-  training can make memorize anything. A pair's score is the mean over all scorings so far. The estimated
-  share of wrong pairs, those with the lowest scores, is dropped from the training until the next scoring.
+  If the items are vectors of at most 1,024 numbers, both questions are also asked about the raw input vectors, in which
+  nothing is memorized. A pair's score is the mean over all scorings so far. The pairs with the lowest scores, as many
+  as the estimated share of wrong pairs, are dropped from the training until the next scoring.
 - **crossfit**: encoders score pairs that they were not trained on (`--folds`, `--repeats`). Suspected mismatches are
   dropped, and everything is fitted again from other initial weights (`--rounds`). A pair's score is the mean over all
   rounds and repeats. This usually takes ten trainings, and you can choose among the statistics below.
 - **frozen**: the views are vectors from an existing encoder; nothing is trained.
 
 **The share of wrong pairs** is estimated from pairs that are mismatched on purpose. The lower part of their scores
-shows how the scores of wrong pairs are distributed. The number of given pairs that score as low then gives the share of
-wrong pairs (Storey, 2002). A larger lower part contains more known mismatches, but also more right pairs that score as
-low. Parts from 40 to 90 % are tried, and the one with the smallest bootstrap error is used.
+shows how the scores of wrong pairs are distributed. The share of wrong pairs then follows from the number of given
+pairs that score as low (Storey, 2002). A larger lower part contains more known mismatches, but also more right pairs
+that score as low. Parts from 40 to 90 % are tried, and the one with the smallest bootstrap error is used.
 
 The known wrong pairs must be treated exactly like the unknown ones. Pairs that are mismatched only after a training do
 not meet this condition: the network has not memorized them, so they score lower than the wrong pairs that were trained
@@ -324,10 +325,10 @@ items (200 to 2,000, at most a fifth) pass their second views on to one another.
 scored like all other pairs for a third of the training; then they get their own partners back. A cross-fit uses known
 mismatches that are scored by encoders that were trained on neither member.
 
-The audit adds a note if the scores look memorized: if decoys that were trained on score above fresh mismatches in more
-than 75 % of all cases, at the last scoring that had decoys. It adds another note if more than two thirds of the pairs
-look wrong, or if the interval includes this share, as it may for a few hundred pairs: then they are wrong, or the views
-share little.
+The audit adds a note if the scores look memorized: if, at the last scoring that had decoys, a decoy (trained on) scores
+above a fresh mismatch (not trained on) in more than 75 % of all cases. It adds another note if more than two thirds of
+the pairs look wrong, or if the interval includes this share, as it may for a few hundred pairs: then they are wrong, or
+the views share little.
 
 **If the views share too little, no share is given**, only a note: neither on the page nor in `audit.json`
 (`audit.is_rate_reliable` is False). The criterion: right pairs must score above known mismatches in 87 % of cases,

@@ -10,11 +10,16 @@ _BETTER = {"higher": "↑", "lower": "↓", "neither": ""}
 PAGE = """# Evaluating
 
 ```sh
-contraport evaluate runs/a                                      # the standard metrics
-contraport evaluate runs/a runs/b --metrics accuracy recall@20  # some, by name, number or group; two runs, compared
-contraport evaluate runs/a --metrics all --test_data harder/   # all metrics, on other items of the same classes
-contraport evaluate runs/a --checkpoints all --metrics knn     # also the models that --keep_every saved
-contraport train --data photos/ --online_metrics knn:every=5           # during training
+# the standard metrics
+contraport evaluate runs/a
+# two runs compared, by metrics or groups of metrics
+contraport evaluate runs/a runs/b --metrics accuracy recall@20
+# all metrics, on other items of the same classes
+contraport evaluate runs/a --metrics all --test_data harder/
+# also of the models that --keep_every saved
+contraport evaluate runs/a --checkpoints all --metrics knn
+# during training
+contraport train --data photos/ --online_metrics knn:every=5
 ```
 
 Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the

@@ -168,7 +168,7 @@ def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], 
     hint = f"; did you mean {names[similar[0]]!r}?" if similar else "."
     choices = f"Known: {', '.join(names.values()) or 'none'}."
     if len(names) > MAX_LISTED_NAMES:
-        choices = f"Known, {len(names)} in all: {', '.join(names[one] for one in nearest)} ..."
+        choices = f"The {len(nearest)} most similar of {len(names)}: {', '.join(names[one] for one in nearest)}."
     return UsageError(f"{argument}: unknown {noun} {format_value(name)}{hint} {choices}", kind="unknown")
 
 
@@ -201,7 +201,7 @@ def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
     return UsageError(f"{where} cannot be read as {kind}: {one_line_reason(error)}", kind="unreadable")
 
 
-_PICKLE_MESSAGE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", re.IGNORECASE)
+_PICKLE_MESSAGE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", re.I)
 """Pattern of messages about pickled objects, which advise to load them without protection."""
 
 

@@ -269,7 +269,7 @@ def _find_shards(path: Path) -> list[Path]:
     check(len(totals) == 1, message, "mixed_shards")
     expected = [shard_path(path, number, totals[0]) for number in range(totals[0])]
     missing = [file.name for file in expected if file not in shards]
-    message = f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {missing[:1]}."
+    message = f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {''.join(missing[:1])}."
     check(not missing, message, "missing_shard")
     return expected
 
@@ -379,7 +379,7 @@ def _read_parquet(path: Path) -> Features:
             rows = array[start : start + len(batch)]
             np.stack([batch[name].to_numpy(zero_copy_only=False) for name in names], 1, rows, casting="unsafe")
             start += len(batch)
-    check(start == len(array), f"features: {path} has {start} rows of {len(array)}.", "shape")
+    check(start == len(array), f"features: {path} contains only {start} of {len(array)} rows.", "shape")
     return _features_from_table(array, _read_table(path, [name for name in columns if name in _ITEM_COLUMNS]))
 
 

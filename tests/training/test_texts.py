@@ -10,6 +10,7 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.features import read_features
 from contraport.runs import Run, as_run
+from contraport.similarity_search.page import NO_PICTURES_NOTE
 from tests.errors import raises_usage_error
 
 COLORS, THINGS, NAMES = ("red", "blue", "green"), ("bag", "shoe", "coat", "hat"), ("Anna", "Bob", "Eva", "日本", "Zoë")
@@ -51,7 +52,9 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
     (first, *_) = neighbors(file, query="the Red bag of Anna", top=3, page=tmp_path / "near.html")
     assert first.name == TEXTS[0]
     assert first.similarity == pytest.approx(1, abs=1e-5)
-    assert "the Red bag of Anna" in (tmp_path / "near.html").read_text()
+    page = (tmp_path / "near.html").read_text()
+    assert "the Red bag of Anna" in page
+    assert NO_PICTURES_NOTE not in page
     assert neighbors(file, query=TEXTS[3], top=1)[0].name != TEXTS[3]
     assert len(cluster(file, k=3).labels) == 61
     twice = embed(run, data=from_arrays([*TEXTS, TEXTS[7]], name="twice"), out=tmp_path / "t.npz", progress=False)

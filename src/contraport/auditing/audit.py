@@ -297,7 +297,7 @@ def _load_dataset(options: AuditOptions) -> Dataset:
     data = options.data
     if data is None:
         raise UsageError(
-            "data: required, got none. Pass a name, a folder, a file, a Dataset or two arrays.", kind="missing"
+            "data: required, not given. Pass a name, a folder, a file, a Dataset or two arrays.", kind="missing"
         )
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")

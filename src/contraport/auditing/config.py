@@ -53,7 +53,7 @@ def _check_view_selection(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value lists no views, or two or more different ones, by name or number."""
     good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
-    check(good, f"{name}: expected two or more different names or numbers from 0, got {value!r}.")
+    check(good, f"{name}: must be two or more different view names, or numbers from 0, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class AuditOptions(BaseOptions):
     given_views: Sequence[int | str] = option(
         (),
         "Views to audit: names (columns of a table, `view0` of an .npz) or numbers from 0. With three or more, each "
-        "pair is audited, and the view of each item that does not belong to it is named; default: all views.",
+        "pair of views is audited, and for each item the view that does not belong is named; default: all views.",
         check=_check_view_selection,
         deprecated_name="views",
     )
@@ -99,9 +99,9 @@ class AuditOptions(BaseOptions):
     )
     statistic: str | None = option(
         None,
-        "Statistic that scores a pair in a crossfit or frozen audit: combined, neighbors, canonical or likeness; with "
-        "both views in one space also cosine, softmax, csls, rank, balanced or unbalanced; default: combined, which "
-        "an online audit always uses.",
+        "Statistic that scores a pair in a crossfit or frozen audit (see `contraport docs audit`): combined, "
+        "neighbors, canonical or likeness; if both views are in one space also cosine, softmax, csls, rank, balanced "
+        "or unbalanced; default: combined. An online audit always uses combined.",
         check=one_of(*STATISTIC_NAMES),
     )
     folds: int = option(
@@ -110,8 +110,8 @@ class AuditOptions(BaseOptions):
     repeats: int = option(1, "Repeats of a crossfit with other folds; scores are averaged.", check=int_in_range(1))
     rounds: int = option(
         2,
-        "Rounds of a crossfit or frozen audit: each drops the suspected mismatches of the rounds before from training "
-        "and from the neighbors; the scores of a crossfit are averaged over rounds.",
+        "Rounds of a crossfit or frozen audit. Each round leaves the mismatches suspected in earlier rounds out of "
+        "training and out of the neighbors; the scores of a crossfit are averaged over rounds.",
         check=int_in_range(1),
     )
     encoder: Encoder = encoder_option("training")
@@ -156,8 +156,8 @@ class AuditOptions(BaseOptions):
     )
     resume: bool = option(
         False,
-        "Continue the audit in `out`, with its data and options; they need not be repeated. One that has ended writes "
-        "its results again, and the requested data.",
+        "Continue the audit in `out`, with its data and options; they need not be repeated. A finished audit is not "
+        "trained again: its results and the requested data are written.",
         lifetime="call",
     )
     progress: bool = progress_option("Show progress on standard error.")
@@ -197,8 +197,8 @@ AUDIT = Command(
         the second view of another one fits better, it is proposed as partner, with a confidence. `contraport train
         --audit` trains on the other pairs in the same pass.
 
-        Of data with three or more views each pair of views is audited, each in its own folder, and `views.csv` has a
-        score for each view of each item: low if the pairs with this view score low and the item's others do not.
+        With three or more views, each pair of views is audited, in a folder of its own, and `views.csv` has a score for
+        each view of each item: it is low if the pairs with this view score low and the other pairs of the item do not.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
         pairs among those that score as low), `flagged`, `partner` (`id` of the better partner; -1: none),

@@ -165,8 +165,8 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(
         len(trained_on) >= fewest,
-        f"folds: a batch size of {settings.batch_size} needs {fewest} pairs to train on, and {len(trained_on)} are "
-        "left. Use more folds or a smaller batch_size.",
+        f"folds: must leave at least {fewest} pairs to train on with batches of {settings.batch_size}, got "
+        f"{len(trained_on)}. Use more folds or a smaller batch_size.",
         "too_few_pairs",
     )
     batches = build_loader(

@@ -133,7 +133,7 @@ class Audit:
             UsageError: more than one of these, or one that is out of range.
         """
         limits = {name: value for name, value in (("rate", rate), ("count", count), ("fdr", fdr)) if value is not None}
-        check(len(limits) <= 1, f"flagged: takes one of rate, count and fdr, got {', '.join(limits)}.", "conflict")
+        check(len(limits) <= 1, f"flagged: accepts one of rate, count and fdr, got {', '.join(limits)}.", "conflict")
         for name, value in (("rate", rate), ("fdr", fdr)):
             good = value is None or (matches_type(value, float) and 0 <= value <= 1)
             check(good, f"{name}: must be a number from 0 to 1, got {value!r}.")
@@ -251,8 +251,8 @@ def write_training_advice(count: int, noun: str, clean_files: Sequence[Path]) ->
         return f"Train with the cleaned data: {join_names([*map(str, clean_files)])}."
     audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
     return (
-        f"Train with {audit}, or write the data without the {pluralize(count, f'flagged {noun}')}: repeat this audit "
-        f"with {drop}, and {resume} if it was written to a folder."
+        f"Train with {audit}, or repeat this audit with {drop} (and {resume}, if it was written to a folder) to write "
+        f"the data without the {pluralize(count, f'flagged {noun}')}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
         print(sentence)
     if not others and results[first]["verdict"]:
         print(results[first]["verdict"])
+    print(f"next: contraport report {shlex.join(results)} --out report.html")
 
 
 def print_neighbors(result: NearestItems) -> None:
@@ -135,7 +137,7 @@ def print_learned_cost(result: LearnedCost) -> None:
 
 def _describe_folder(folder: Path | None) -> str:
     """Return a line of text with the folder of the written files, or a hint on `--out` if it is None."""
-    return "No files were written; --out names a folder." if folder is None else f"files: {folder}"
+    return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -159,7 +161,7 @@ def print_comparison(comparison: Comparison) -> None:
     for verdict in comparison.claim_verdicts:
         print(f"{verdict.outcome}: {verdict.claim} {explain_verdict(verdict)}")
     if comparison.entries:
-        print(f"tables, page and results: {comparison.folder}")
+        print(f"page: {comparison.folder / 'page.html'}; tables and results are beside it")
 
 
 def print_audit(audit: Audit | ViewAudit) -> None:

@@ -88,7 +88,7 @@ _TABULATOR_AND_COMMAND_BY_LIST = {
     "objectives": (_tabulate_objectives, "contraport train --objective NAME --data DATA"),
     "encoders": (_tabulate_encoders, "contraport train --encoder NAME --data DATA"),
     "data": (_tabulate_data, "contraport train --data NAME"),
-    "metrics": (_tabulate_metrics, "contraport evaluate RUN --metrics NAME"),
+    "metrics": (_tabulate_metrics, "contraport evaluate RUN --metrics NAME (recall@5 for recall@{})"),
     "suites": (_tabulate_suites, "contraport compare --suite NAME --quick"),
 }
 """Function that builds the rows of a list, and a command that uses a name of it, by name of the list."""

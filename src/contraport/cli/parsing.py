@@ -164,7 +164,7 @@ class _Parser(ArgumentParser):
                 max((word for word in self.command_line_words if match[1].startswith(word)), key=len)
             )
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
-            return UsageError(f"{match[1]}: required, got none. {self.options_by_name[match[1]].help}", kind="missing")
+            return UsageError(f"{match[1]}: required, not given. {self.options_by_name[match[1]].help}", kind="missing")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name_error("config", match[1], self.command_line_types)
         if match := re.match(r"Unexpected config: ?(.*)", message):
@@ -172,7 +172,7 @@ class _Parser(ArgumentParser):
                 f"config: must have keys with values, got {textwrap.shorten(match[1], _MAX_SHOWN_CHARS)!r}."
             )
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
-            return UsageError(f"config: {match[1]}")
+            return UsageError(f"config: {match[1]}".replace(' in "<unicode string>"', ""))
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='(.*)'\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
             option_type = self.command_line_types[match[1]]

@@ -76,9 +76,9 @@ class GridOptions(BaseOptions):
     )
     over: Sequence[str] = option(
         (),
-        "Option or objective setting with several values, such as temperature=0.1,0.2; each value makes further rows.",
+        "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value.",
     )
-    seeds: int = option(3, "Number of seeds per cell of the table, from 0.", check=int_in_range(1))
+    seeds: int = option(3, "Number of seeds per cell of the table: the seeds 0, 1, 2 and so on.", check=int_in_range(1))
     baseline: str | None = option(None, "Row that the others are compared with; default: the first.")
     epochs: int | None = option(
         None, "Number of training epochs, as in `contraport train`.", check=int_in_range(1), group="training"
@@ -93,7 +93,7 @@ class EvaluationOptions(BaseOptions):
 
     metrics: Sequence[str] = option(
         ("linear_probe", "knn"),
-        "Metrics (see `contraport list metrics`). The first one selects settings and is summarized in sentences.",
+        "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary.",
         check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",
@@ -106,13 +106,13 @@ class EvaluationOptions(BaseOptions):
     )
     validation: float = option(
         0.25,
-        "Share of the training items that the search validates on; the final trainings use them too.",
+        "Share of the training items that `tune` holds out for validation; the final trainings use all items.",
         check=_check_fraction,
     )
     budget: str | None = option(
         None,
-        "Maximum duration, such as 30m: no training starts that would end later. The same command continues; default: "
-        "none.",
+        "Maximum duration, such as 30m: a training that would end later is not started. Repeat the command to "
+        "continue; default: none.",
         check=_check_budget,
         group="computing",
     )
@@ -144,13 +144,13 @@ COMPARE = Command(
     "contraport.comparison:compare",
     "Compare objectives on a grid of settings and seeds.",
     details="""
-        Each cell of the table is trained with every seed and evaluated on test items that selected nothing. The tables
+        Each cell of the table is trained with every seed and evaluated on test items that chose no settings. The tables
         contain the mean over seeds with its interval, and the difference from the baseline on the same seeds and items,
         with an interval that holds for all comparisons of the table at once (Bonferroni correction).
 
         The output folder contains `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html` and `commands.sh`,
-        which trains each cell alone. Finished cells are reused and interrupted ones resumed, by the same command or by
-        one with more seeds or objectives.
+        the commands that train each cell by itself. The same command, or one with more seeds or objectives, resumes
+        interrupted trainings and reuses finished ones.
     """,
     examples=(
         "contraport compare --data digits --objectives info-nce,rince:q=0.1 --settings standard,mismatched:0.2",

@@ -95,7 +95,7 @@ def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what:
                 }
     described = [f"{name} ({error})" for name, error in failures.values()]
     checked = len(np.unique(np.concatenate([positions for _, positions in views])))
-    message = f"data: none of {checked:,} {what} can be decoded, first {described[:1]}."
+    message = f"data: none of {checked:,} {what} can be decoded, first {''.join(described[:1])}."
     check(len(failures) < checked, message, "no_readable_image")
     if failures:
         shown = "; ".join(described[:_MAX_IMAGES_IN_MESSAGE]) + (

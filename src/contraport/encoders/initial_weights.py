@@ -59,7 +59,7 @@ def read_state_dict(path: Path) -> StateDict:
         raise UsageError(f"{message}{hint}", kind="unreadable") from error
     good = isinstance(state, Mapping) and len(state) > 0
     weights = {name: value for name, value in state.items() if isinstance(value, Tensor)} if good else {}
-    check(len(weights) > 0, f"init: {path} has no weights by name.", "empty")
+    check(len(weights) > 0, f"init: {path} contains no named weights.", "empty")
     return weights
 
 

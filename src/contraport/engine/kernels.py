@@ -117,7 +117,7 @@ class Kernel(nn.Module, ABC):
     @temperature.setter
     def temperature(self, value: float) -> None:
         check_positive("temperature", value)
-        message = "temperature: is a tensor of the caller; change the value of the tensor."
+        message = "temperature: cannot be set, as the kernel reads it from a tensor of yours; change that tensor."
         check(self._external is None, message, "external")
         if self.log_temperature is not None:
             _check_learned_temperature(value)

@@ -285,9 +285,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5.
         """
         check_is_fitted(self)
-        check(
-            self.training_module_.objective is not None, "predict: has no score, as it compares no items.", "no_score"
-        )
+        check(self.training_module_.objective is not None, "predict: predictive learning has no score.", "no_score")
         dataset, model = self._build_dataset(X, reset=False), self._model
 
         def embed(*views: Tensor) -> Tensor:

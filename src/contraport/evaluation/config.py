@@ -79,12 +79,12 @@ class EvaluateOptions(RunEncoderOptions):
     )
     alone: bool = option(
         False,
-        "Evaluate the trained encoder only: no baselines and no samples for the page, which take most of the time.",
+        "Evaluate the trained encoder only, without baselines and samples for the page, which take most of the time.",
     )
     dims: Sequence[int] = option(
         (),
-        "Numbers of first coordinates of each view's representation to evaluate by themselves too; default: those that "
-        "the run trained with `matryoshka`.",
+        "Prefix lengths to evaluate in addition: for each, only that many first coordinates of each view's "
+        "representation are used; default: those that the run trained with `matryoshka`.",
         check=_check_dims,
     )
     neighbors: int = option(20, "Number of neighbors of kNN.", check=int_in_range(1))
@@ -95,7 +95,7 @@ class EvaluateOptions(RunEncoderOptions):
     )
     templates: Sequence[str] = option(
         ("a photo of a {}.",),
-        "Texts with {} in the place of the class name; the embeddings of several are averaged.",
+        "Texts for the classes, with {} in place of the class name; the embeddings of several texts are averaged.",
         check=_check_templates,
     )
 
@@ -109,11 +109,11 @@ EVALUATE = Command(
         raw inputs and the encoder before training, called `untrained` if its weights were random and `given` if it
         started from given weights. `notes` lists metrics that the data do not allow, such as accuracies without labels.
 
-        Every metric has a 95 % bootstrap interval over the test items, in `intervals`, and so has its difference from
-        the baselines and from other runs on the same test items, in `differences`. For more than two runs the intervals
-        hold for all pairs of runs at once (Bonferroni correction). Nothing is fitted again, so the intervals do not
-        cover other training items or seeds. The result is also written to `evaluation.json` in each run folder, samples
-        for the page to `samples.npz`, and values per test item to `items.npz`.
+        Every metric has a 95 % bootstrap interval over the test items (in the result: `intervals`), and so has its
+        difference from the baselines and from other runs on the same test items (`differences`). For more than two runs
+        the intervals hold for all pairs of runs at once (Bonferroni correction). Nothing is trained again for the
+        intervals, so they do not cover other training items or seeds. Each run folder gets the result in
+        `evaluation.json`, samples for the page in `samples.npz`, and values per test item in `items.npz`.
     """,
     examples=(
         "contraport evaluate runs/photos",
@@ -165,10 +165,10 @@ EMBED = Command(
         columns in `NAME.items.parquet` beside it. Features are written batch by batch.
 
         With several views, `view` selects one of them. The data may then contain that view alone, such as a folder of
-        images for a run of images and captions. `contraport search` finds the items of such a file by another view.
+        images for a run of images and captions. `contraport search` searches such a file by another view.
 
         Under `torchrun` each process embeds its share of the items and writes one shard, `NAME.00000-of-00002.npz` and
-        so on. The shards in order are all items in order.
+        so on. Read in the order of their names, the shards contain all items in order.
     """,
     examples=(
         "contraport embed runs/photos --data photos/ --out photos.parquet",
@@ -210,8 +210,8 @@ EXPORT = Command(
         The exported model maps raw items, in batches of any size, to the representation; standardization is included.
         The written file is loaded again, and its features of random items must agree to 1e-5.
 
-        - onnx: one file, for example for ONNX Runtime, with an input for each represented view, by its name (`view0`,
-          `view1` and so on without names), and the output `features` `(b, num_features)`.
+        - onnx: one file, for example for ONNX Runtime, with an input named after each represented view (`view0`,
+          `view1` and so on if they have no names), and the output `features` `(b, num_features)`.
         - torch-export: one file for `torch.export.load`, in Python with torch alone, called with the views in order.
         - torchscript: one file for `torch.jit.load`, in Python or C++, called in the same way; newer versions of torch
           warn that it is deprecated.

@@ -39,7 +39,7 @@ class ItemAverages(nn.Module):
         """Return the ids of the items, (n,), or raise `UsageError` if they are missing or out of range."""
         total = self.log_average.shape[-1]
         if ids is None:
-            message = "ids: required, got none. Pass ids= in the call, one per item; each item has a moving average."
+            message = "ids: required, not given. Pass ids= in the call, one per item; each item has a moving average."
             raise UsageError(message, kind="missing")
         check(not ids.is_floating_point(), f"ids: must be integers, got {ids.dtype}.", "type")
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")

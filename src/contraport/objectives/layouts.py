@@ -167,7 +167,7 @@ class PairPattern:
     def without_duplicates(self, ids: Tensor) -> PairPattern:
         """Return the pattern with a mask of the pairs of different items with equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
-            raise UsageError("ids: do not apply, as the columns of this layout show no items.", kind="conflict")
+            raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
         duplicates = LabelExclusion(self.expand_attribute(ids), exception_labels=self.items)
         has_no_empty_rows = self.has_no_empty_rows and self.includes_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)

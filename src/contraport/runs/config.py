@@ -21,8 +21,8 @@ VIEW_HELP = (
 """Help text of the option `view`."""
 
 DIMS_HELP = (
-    "Number of first coordinates to use of each view's representation, such as one that `matryoshka` trained; default: "
-    "all."
+    "Use only this many first coordinates of each view's representation, such as a length trained with `matryoshka`; "
+    "default: all."
 )
 """Help text of the option `dims`."""
 

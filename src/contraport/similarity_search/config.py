@@ -47,8 +47,8 @@ class FeatureSearchOptions(SavedFeaturesOptions):
 
     index: str | Path | None = option(
         None,
-        "File of an approximate faiss index of the features, built if it is missing or of other features; above a "
-        "million rows it may miss some of the nearest. Default: exact search of all rows.",
+        "File of an approximate faiss index of the features. It is built if it is missing or was built from other "
+        "features. Above a million rows it may miss some of the nearest items; default: exact search of all rows.",
     )
 
 
@@ -77,7 +77,7 @@ class ItemSearchOptions(NearestItemsOptions):
         kw_only=False, metadata=option_metadata("Query: a text, or a file with an image or a .npy array.")
     )
     query_view: str | int | None = option(
-        None, "View of the run that the query is, by name, number or kind; default: the view of the query's kind."
+        None, "View of the query, by name, number or kind; default: the view of the query's kind."
     )
     view: str | int | None = option(
         None, "View to search, if `features` is a run; default: the first view other than the query's."
@@ -137,16 +137,16 @@ class MiningOptions(TrustOptions):
     )
     columns: dict[str, Any] | None = option(None, "Roles of table columns, as in `contraport train`.")
     root: str | Path | None = option(None, "Folder of named data.")
-    anchor: str | int | None = option(None, "View that negatives are mined for; default: the first.")
+    anchor: str | int | None = option(None, "View whose items get the negatives; default: the first.")
     positive: str | int | None = option(
-        None, "View that the negatives are of; default: the first other view, or the only one."
+        None, "View of the negatives; default: the first view other than the anchor, or the only one."
     )
     k: int = option(5, "Number of negatives of a pair.", check=int_in_range(1), group="which negatives")
     range_min: int = option(0, "Number of most similar negatives to skip.", check=int_in_range(0))
     range_max: int | None = option(
         None,
-        "Number of most similar negatives to consider; default: k more than range_min, ten times as many if a margin "
-        "or max_score excludes some, and one for each positive.",
+        "Number of most similar candidates to choose from; default: range_min + k, or range_min + 10 k with a margin "
+        "or max_score, plus the number of positives.",
         check=int_in_range(1),
     )
     relative_margin: float | None = option(
@@ -161,7 +161,7 @@ class MiningOptions(TrustOptions):
     min_score: float | None = option(None, "Exclude negatives with a lower cosine similarity; default: none.")
     sampling: Literal["top", "random"] = option(
         "top",
-        "Negatives to take of those considered: the most similar (top), or random ones.",
+        "Which of the considered negatives to take: the most similar (top) or a random choice (random).",
         check=one_of(*MINING_SAMPLINGS),
     )
     audit: str | Path | None = option(
@@ -195,8 +195,8 @@ SEARCH = _command(
     "Find items of one kind by another, such as images by a text.",
     details="""
         A run of several views, such as images and captions, maps them into one space. The encoder of its own view
-        embeds the query, and the items of another view with the largest cosine similarity are listed. The own items of
-        a run with a kernel of sets of vectors (late interaction) are all compared with the query by this kernel.
+        embeds the query, and the items of another view with the largest cosine similarity are listed. If `features` is
+        a run with a late-interaction kernel, this kernel compares the query with each of its items.
     """,
     examples=(
         'contraport search runs/captioned "a red bag"',
@@ -245,9 +245,10 @@ CLUSTER = _command(
     "contraport.similarity_search:cluster",
     "Cluster embedded items, and show what is typical of each cluster.",
     details="""
-        k-means of the features at unit length; cluster 0 is the largest. For each cluster its number of items, the
-        items nearest to its center and, if there are classes, its most frequent class are printed. In the .csv file a
-        name that a spreadsheet would take for a formula (it begins with =, +, - or @) has an apostrophe before it.
+        Clusters the items by k-means on their features, normalized to unit length; cluster 0 is the largest. Prints the
+        number of items of each cluster, the items nearest to its center and, if there are classes, the most frequent
+        class. In the .csv file a name that a spreadsheet would take for a formula (it begins with =, +, - or @) has an
+        apostrophe before it.
     """,
     examples=(
         "contraport cluster photos.parquet --k 20",
@@ -263,9 +264,9 @@ MINE = _command(
     "Mine hard negatives of pairs, for contraport or for other trainers.",
     details="""
         The negatives of a pair are the second views of other items that are most similar to its first view by cosine
-        similarity. Items that share content with the pair are no negatives, and neither are the other partners of a
-        first view that occurs several times. Some of the other items may still belong to it: a margin below the
-        similarity of the pair, or skipping the most similar ones (range_min), excludes most of them.
+        similarity. Items that share content with the pair are never taken as its negatives, nor are the other partners
+        of a first view that occurs several times. Some of the remaining items may still match the first view: a margin
+        below the similarity of the pair, or skipping the most similar ones (range_min), excludes most of them.
 
         A table has the columns of both views and `negative`, or `negative_1` and so on: texts as they are, other items
         by name or row. sentence-transformers can train on this table, and its `mine_hard_negatives` finds the same

@@ -350,9 +350,9 @@ def _load_run_and_features(options: ItemSearchOptions) -> tuple[RunFolder, Featu
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
         run = as_run(source)
-        check(options.run is None, f"run: excluded by features, which is the run {run.path}.", "conflict")
+        check(options.run is None, f"run: cannot be combined with a run as features, {run.path}.", "conflict")
         return run, None
-    check(options.view is None, "view: excluded by features in a file, which are of one view.", "conflict")
+    check(options.view is None, "view: cannot be combined with a feature file, which is of one view.", "conflict")
     features = source if isinstance(source, Features) else read_features(source)
     if features.view is None:
         message = "features: must be of one view, as `contraport embed RUN --view NAME` writes them, or a run folder."

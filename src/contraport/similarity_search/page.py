@@ -11,11 +11,12 @@ import torch
 from PIL import Image, ImageOps
 
 from contraport._utils.files import write_text
+from contraport._utils.text_bytes import is_text_shape
 from contraport.data.thumbnails import shrink_images
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
 from contraport.features import Features
 from contraport.reporting.html_page import encode_data_uri, pixels_to_pil, render_page
-from contraport.runs import Run
+from contraport.runs import Run, RunFolder
 from contraport.training.components import build_dataset
 
 PICTURE_SIDE_PIXELS = 128  # of a picture on the page, its longer side
@@ -75,13 +76,22 @@ def write_cards_page(
         "search.html.j2",
         "contraport.similarity_search",
         title=title,
-        lead=lead if pictures or not items else f"{lead} {NO_PICTURES_NOTE}",
+        lead=lead if pictures or not items or _are_texts(features) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
         side=PICTURE_SIDE_PIXELS,
     )
     with report_write_errors("page", Path(path)):
         write_text(Path(path), html)
+
+
+def _are_texts(features: Features) -> bool:
+    """Return whether the items are texts, according to the run that embedded them: no one expects pictures of them."""
+    try:
+        shapes = [] if features.run is None else RunFolder(features.run).model_config()["shapes"]
+    except (UsageError, OSError, KeyError):
+        return False
+    return len(shapes) > 0 and all(map(is_text_shape, shapes))
 
 
 def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:

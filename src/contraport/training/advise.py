@@ -210,4 +210,4 @@ def _format_suggestion(suggestion: Suggestion) -> str:
 def print_advice(advice: Advice) -> None:
     """Print the recommended command and the reasons."""
     print(advice)
-    print("\nMeasured claims behind it: contraport docs evidence")
+    print("\nMeasurements behind this advice: contraport docs evidence")

@@ -137,7 +137,7 @@ def log_preflight_warnings(
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
         changes, enough = suggest_options_for_more_steps(len(dataset), size, epochs, hint_options)
-        warnings.append(f"few steps: {steps}. Use {format_flags(changes)}, which gives {enough:,}")
+        warnings.append(f"few steps: {steps}. Use {format_flags(changes)} for {enough:,} steps")
     if not settings.resume:
         warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))

@@ -130,7 +130,7 @@ class PairedFeatures:
     def _check_pool(self) -> None:
         """Raise `UsageError` if the pool has too few items to find neighbors in."""
         fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
-        check(size >= fewest, f"pool: at least {fewest} items are needed, got {size}.")
+        check(size >= fewest, f"pool: must have at least {fewest} items, got {size}.")
 
     @property
     def neighbor_candidates(self) -> Tensor:

@@ -6,7 +6,7 @@ let shown = STEP;
 
 const short = (value) => String(Number(value.toPrecision(3)));
 
-const confidence = (pair) => (pair.confidence === null ? "" : ` (right with ${(100 * pair.confidence).toFixed(0)}%)`);
+const confidence = (pair) => (pair.confidence === null ? "" : ` (right with probability ${(100 * pair.confidence).toFixed(0)}%)`);
 
 function side(view, caption, proposed) {
   return element("figure", { className: proposed ? "preview proposed" : "preview" }, preview(view, caption), element("figcaption", { textContent: caption }));
@@ -19,7 +19,7 @@ function card(pair) {
   const sides = element("div", { className: "sides" }, side(pair.views[0], VIEWS[0]), side(pair.views[1], VIEWS[1]));
   if (pair.partner >= 0) sides.append(side(pair.views[2], `better: ${VIEWS[1]} of ${pair.partner}`, true));
   const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}${confidence(pair)}` : ", no better partner found";
-  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% of pairs this low are right` }));
+  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% of the pairs that score as low are right` }));
   const buttons = ["wrong", "right"].map((word) => element("button", { type: "button", textContent: word }));
   const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", marks.get(pair.id) === button.textContent));
   buttons.forEach((button) => {

@@ -136,7 +136,7 @@ def _check_keys_and_convert(arrays: Mapping[str, Any], path: str) -> dict[str, n
     named = len(_get_custom_view_names(checked)) > 1
     for key, array in checked.items():
         if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
-            raise unknown_name_error(f"data: {path}: key", key, _KNOWN_KEYS)
+            raise unknown_name_error(f"data: {path}", key, _KNOWN_KEYS, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         check(good, f"data: {path}: {key!r} must be an array with one row per item.", "shape")
     return checked

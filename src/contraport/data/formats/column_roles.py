@@ -194,7 +194,7 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
 def _check_declared_column(name: Any, role: str, names: list[str], where: str) -> str | None:
     """Return a column that the user declared for a role; raise `UsageError` if it does not exist."""
     if name is not None and name not in names:
-        raise unknown_name_error(f"columns: {role}: column of {where}", name, names)
+        raise unknown_name_error(f"columns: {role}", name, names, noun=f"column of {where}")
     return None if name is None else str(name)
 
 
@@ -257,5 +257,5 @@ def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
         message = f"columns: views: no column of {where} matches {view!r}; its columns are "
         raise UsageError(f"{message}{', '.join(abridge_names(names))}.", kind="unknown")
     if not found:
-        raise unknown_name_error(f"columns: views: column of {where}", view, names)
+        raise unknown_name_error("columns: views", view, names, noun=f"column of {where}")
     return found

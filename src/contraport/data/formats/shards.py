@@ -212,7 +212,7 @@ def _find_archives(data: str) -> list[str]:
         return [str(path / file) for file in list_files(path, {".tar"})]
     names = list(expand_braces(data))
     missing = [name for name in names if not Path(name).is_file()]
-    message = f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {missing[:1]}."
+    message = f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {''.join(missing[:1])}."
     check(not missing, message, "not_found")
     return names
 

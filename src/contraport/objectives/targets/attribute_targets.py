@@ -52,7 +52,7 @@ class Labels(Target):
                 remedy = f"Use data with labels, such as a table with {format_options(columns={'labels': 'COLUMN'})}."
             else:
                 remedy = "Pass labels= to a loss, data with labels to a training, or y to fit, one per item."
-            raise UsageError(f"labels: required, got none. {remedy}", kind="missing")
+            raise UsageError(f"labels: required, not given. {remedy}", kind="missing")
         labels, pattern = attributes["labels"], block.pattern
         if labels.ndim == 2:
             good = (labels == 0) | (labels == 1)
@@ -176,7 +176,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
 def _read_integer_attribute(name: str, attributes: Attributes) -> Tensor:
     """Return an attribute of the items by name, (n,); raise `UsageError` if it is missing or not of integers."""
     if name not in attributes:
-        raise UsageError(f"{name}: required, got none. Pass {name}= in the call, one per item.", kind="missing")
+        raise UsageError(f"{name}: required, not given. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]
     check(not value.is_floating_point(), f"{name}: must be integers, got {value.dtype}.", "type")
     return value

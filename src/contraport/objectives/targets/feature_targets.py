@@ -132,7 +132,7 @@ def select_block_features(attributes: Attributes, block: Block, *, transposed: b
     Both are one tensor if rows and columns are the same.
     """
     expected = "(n, k) or (n, views, k)"
-    check("features" in attributes, f"features: required, got none. Pass features= in the call, {expected}.", "missing")
+    check("features" in attributes, f"features: required. Pass features= in the call, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
     return _select_features(views[::-1] if transposed else views, block)

@@ -154,7 +154,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:
             log.info(
-                "loss: flat since epoch %d, for %s; --early_stopping ends such a training",
+                "loss: has not improved since epoch %d, for %s; --early_stopping ends such a training early",
                 self._best_epoch, pluralize(self._resolve_patience_epochs(loop), "epoch"),
             )  # fmt: skip
 

@@ -85,7 +85,7 @@ def build_components(
     dataset = build_dataset(settings) if dataset is None else dataset
     if isinstance(dataset, Stream):
         requires_ids = isinstance(objective, Loss) and objective.requires_ids
-        check(not requires_ids, f"objective: not supported for streams, as {dataset.name}.", "stream")
+        check(not requires_ids, f"objective: not supported for streams, such as {dataset.name}.", "stream")
         message = f"num_workers: must be 0 for the stream {dataset.name}, got {settings.num_workers}."
         check(not settings.num_workers, message, "stream")
     dataset, partners = mismatch_pairs(settings, dataset, run)

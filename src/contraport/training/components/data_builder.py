@@ -101,10 +101,10 @@ def feature_cache_blocker(settings: Settings) -> str | None:
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     """Load a split of the data, and apply the subsets, sample weights and perturbations of the settings."""
     if settings.data is None:
-        raise UsageError("data: required, got none. Pass a name, a folder, a file or a Dataset.", kind="missing")
+        raise UsageError("data: required, not given. Pass a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
     if settings.reads_weights_from_column:
-        check("weights" not in (columns or {}), "sample_weight: given twice, also in columns.", "duplicate")
+        check("weights" not in (columns or {}), "sample_weight: given twice, as an option and in columns.", "duplicate")
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
         settings.data,
@@ -121,7 +121,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         values = as_weight_per_item(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
             values = values[dataset.rows]  # one per row of the source, including other splits
-        message = f"sample_weight: {weights} must have {len(dataset)} values, got {tuple(values.shape)}."
+        message = f"sample_weight: {weights} must have {len(dataset)} values, one per training item, got {len(values)}."
         check(values.shape == (len(dataset),), message, "shape")
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
@@ -169,7 +169,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     others = ("validation", "max_items", "test_items", "imbalance", "given_views", "domains", "corrupt")
     unsupported |= {name: getattr(settings, name) for name in (*others, "teacher", "audit", "mismatch")}
     wrong = next((name for name, is_used in unsupported.items() if is_used), None)
-    check(wrong is None, f"{wrong}: not supported for streams, as {stream.name}.", "stream")
+    check(wrong is None, f"{wrong}: not supported for streams, such as {stream.name}.", "stream")
 
 
 def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:

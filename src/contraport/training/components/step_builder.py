@@ -97,13 +97,19 @@ def build_objective(settings: Settings) -> nn.Module | None:
 
 def _build_named_objective(name: str, temperature: float | str | None, objective_settings: dict[str, Any]) -> Loss:
     """Build an objective of the catalog with its settings, at the initial temperature."""
-    if temperature is None:
-        return named_objective(name, **objective_settings)
-    check("temperature" not in objective_settings, "temperature: given twice, also in objective_settings.", "duplicate")
-    start = (
-        temperature if is_learned_temperature(temperature) else parse_temperature_schedule(temperature, steps=1).start
-    )
-    return named_objective(name, temperature=start, **objective_settings)
+    own: dict[str, Any] = {}
+    if temperature is not None:
+        check("temperature" not in objective_settings, "temperature: given twice, also as a setting.", "duplicate")
+        is_schedule = not is_learned_temperature(temperature)
+        own["temperature"] = parse_temperature_schedule(temperature, steps=1).start if is_schedule else temperature
+    try:
+        return named_objective(name, **own, **objective_settings)
+    except UsageError as error:  # it names the objective or the setting, but not the option
+        named = [key for key in objective_settings if key == error.argument or repr(key) in str(error)]
+        if not named:
+            raise
+        option = format_options(objective_settings={named[0]: objective_settings[named[0]]})
+        raise UsageError(f"{error} Passed as {option}.", kind=error.code.rpartition(".")[2]) from error
 
 
 def build_loss_schedules(

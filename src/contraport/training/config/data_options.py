@@ -114,7 +114,8 @@ class DataPreparationSettings(BaseOptions):
 
     image_size: int | None = option(
         None,
-        "Side length in pixels to which images are resized (square); default: see `contraport.data.load`.",
+        "Resize images to squares of this side in pixels; default: for image files, the median of their shorter "
+        "sides, between 8 and 64; arrays of images keep their size.",
         check=int_in_range(1),
         group="reading the data",
     )

@@ -120,10 +120,10 @@ class ObjectiveSettings(BaseOptions):
     )
     matryoshka: Sequence[int] | str | None = option(
         None,
-        "Matryoshka training: sum the objective over several numbers of first coordinates of the compared embeddings, "
-        "such as 128,64,32, so that each can be used alone (`contraport embed --dims 32`). The largest is the size of "
-        "the projection, or of the features with a projection of 0. A weight may follow, as in 128:1,32:0.5; default: "
-        "the whole embeddings only.",
+        "Matryoshka training: apply the objective to several prefixes of the embeddings and add up the losses, so "
+        "that each prefix can be used alone (`contraport embed --dims 32`). Prefix lengths, such as 128,64,32, or "
+        "with weights of their losses, as in 128:1,32:0.5. The largest must be the size of the projection, or of the "
+        "features if `projection` is 0; default: the whole embeddings only.",
         check=lambda _, value: parse_matryoshka_weights(value),
     )
     target: str | None = option(
@@ -133,9 +133,9 @@ class ObjectiveSettings(BaseOptions):
         "domains with weight beta. neighbors:k=5: nearest neighbors by the raw first views, or by features=FILE. "
         "soft:FILE: softmax of the similarities of the rows of FILE (temperature=0.1), such as a teacher's features. "
         "matrix:FILE: a matrix of weights between the items, .npy or scipy's sparse .npz. shown: views of items with "
-        "equal content in one view, such as an image with several captions. A feature file is an .npy with one row per "
-        "training item, or an .npz written by `contraport embed`; default: that of the objective, or shown if the "
-        "objective's is pairs and items share content.",
+        "equal content in one view, such as an image with several captions. A feature file is an .npy with one row "
+        "per training item, or an .npz written by `contraport embed`; default: the target of the objective; if that "
+        "is pairs and some items share content, shown.",
     )
     teacher: str | Path | None = option(
         None,
@@ -145,24 +145,25 @@ class ObjectiveSettings(BaseOptions):
     )
     log_q: bool = option(
         False,
-        "For a coupling and an objective in one direction (--objective_settings.symmetric false): divide each column's "
-        "weight among the negatives by its number of training pairs, as batches contain columns in proportion to it.",
+        "Correct for the popularity of the columns of a coupling: as a negative, each column gets a weight of one "
+        "over its number of training pairs, since batches contain columns in proportion to that number. Requires an "
+        "objective in one direction (--objective_settings.symmetric false).",
     )
     negatives: str = option(
         "in-batch",
-        "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; bank, a memory bank with "
-        "one embedding per item, which provides additional negatives and the positive; or mined, which adds to each "
-        "item its k most similar wrong partners by the current encoder: mined:k=4,refresh=1,start=0,"
-        "relative_margin=0.05, mined again every `refresh` epochs from epoch `start` on, with the settings of "
-        "`contraport mine`; or read from a file that this command wrote, mined:FILE.npy. With queue, bank and mined "
-        "the loss is the mean over all ordered pairs of views.",
+        "Source of negatives: in-batch; queue, which adds embeddings of earlier batches; bank, a memory bank with one "
+        "embedding per item, which provides additional negatives and the positive; or mined, which adds to each item "
+        "its k most similar wrong partners by the current encoder: mined:k=4,refresh=1,start=0,relative_margin=0.05, "
+        "mined again every `refresh` epochs from epoch `start` on, with the settings of `contraport mine`. "
+        "mined:FILE.npy reads the negatives from a file written by `contraport mine`. With queue, bank and mined the "
+        "loss is the mean over all ordered pairs of views.",
         check=_check_negatives,
         group="negatives, momentum encoder, prototypes",
     )
     queue_size: int | None = option(
         None,
-        "Number of embeddings per view in the queue; default: the number of items, at most 65536. With prototypes of "
-        "a teacher: number of features; default: half the number of items, at most 8192.",
+        "Number of embeddings per view in the queue; default: the number of items, at most 65536. With `--prototypes "
+        "teacher`: number of the teacher's features in the queue; default: half the number of items, at most 8192.",
         check=int_in_range(1),
     )
     bank_negatives: int | None = option(
@@ -189,8 +190,8 @@ class ObjectiveSettings(BaseOptions):
     )
     predict: str | None = option(
         None,
-        "Predictive learning in place of a contrastive objective: decode each view from each other view with the error "
-        "l1 or l2; default: contrastive.",
+        "Predict each view from each other view in place of a contrastive objective, with the loss l1 or l2; default: "
+        "contrastive.",
         check=one_of("l1", "l2"),
     )
 
@@ -217,7 +218,7 @@ class ObjectiveSettings(BaseOptions):
         if self.prototypes is not None:
             # The target of the prototypes is computed: the assignment of the other views.
             check(self.target is None, "target: cannot be combined with prototypes.", "prototypes")
-            message = "teacher: cannot be combined with learned prototypes."
+            message = "teacher: cannot be combined with learned prototypes; use prototypes='teacher'."
             check(self.teacher is None or distills, message, "prototypes")
             message = "teacher: required by prototypes of a teacher, got none. Pass --teacher with a folder or a file."
             check(self.teacher is not None or not distills, message, "missing")

@@ -91,7 +91,7 @@ class OptimizationSettings(BaseOptions):
     )
     warmup_epochs: float | None = option(
         None,
-        "Number of epochs of linear learning rate warmup, may be fractional; default: a tenth of `epochs`.",
+        "Number of epochs of linear learning rate warmup, such as 2 or 0.5; default: a tenth of `epochs`.",
         check=check_nonnegative,
     )
 

@@ -61,15 +61,16 @@ class Settings(
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.audit:
-            # A target states the pairs that belong together, which the audit estimates.
-            check(self.target is None, "audit: cannot be combined with target.", "target")
-            # The audit spreads its scorings over all epochs.
-            check(self.early_stopping is None, "audit: cannot be combined with early_stopping.", "early_stopping")
-            # The teacher's file has no features of the decoys that the audit adds to the items.
-            check(self.teacher is None, "audit: cannot be combined with teacher.", "teacher")
+            reason = "a target states which pairs belong together, and an audit estimates it"
+            check(self.target is None, f"audit: cannot be combined with target: {reason}.", "target")
+            message = "audit: cannot be combined with early_stopping: it scores the pairs in all parts of the training."
+            check(self.early_stopping is None, message, "early_stopping")
+            message = "audit: cannot be combined with teacher, which has no features of the decoys of the audit."
+            check(self.teacher is None, message, "teacher")
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
-            message = f"audit: cannot be combined with {self.freezing_option_name}: it scores what is learned."
+            reason = "it scores pairs by what the encoder learns"
+            message = f"audit: cannot be combined with {self.freezing_option_name}: {reason}."
             check(not self.freezes_some_encoder, message, "frozen")
         if self.matryoshka is not None and self.projection_size > 0:
             # Only the compared embeddings are nested: the features before them are not.
