@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -42,6 +42,15 @@ def gradient(network: nn.Module, views: tuple[Tensor, ...], size: int | None) ->
     return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 
 
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    """Compare gradients to more digits than a processor's order of summation changes."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 @pytest.fixture
 def views() -> tuple[Tensor, ...]:
     torch.manual_seed(1)
@@ -51,7 +60,7 @@ def views() -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("size", [2, 5, 22, 23, 100])
 def test_it_is_the_gradient_of_the_whole_batch(views: tuple[Tensor, ...], size: int) -> None:
     network = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))
-    torch.testing.assert_close(gradient(network, views, size), gradient(network, views, None), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient(network, views, size), gradient(network, views, None), rtol=1e-8, atol=1e-10)
 
 
 def test_dropout_draws_the_same_the_second_time(views: tuple[Tensor, ...]) -> None:
@@ -64,7 +73,7 @@ def test_dropout_draws_the_same_the_second_time(views: tuple[Tensor, ...]) -> No
         contraport.gca_uot()(*by_hand_in_chunks(network, views)).backward()
         return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 
-    torch.testing.assert_close(gradient(network, views, 5), by_hand(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient(network, views, 5), by_hand(), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -80,7 +89,7 @@ def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: 
     network.zero_grad()
     contraport.gca_uot()(*outputs).backward()
     wanted = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
 
 
 def test_a_plain_checkpoint_would_count_them_twice(views: tuple[Tensor, ...]) -> None:
