@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,13 +22,20 @@ from tests.errors import raises_usage_error
 from .test_train import same, weights_of
 
 
-@requires_compiler
-def test_compiled_encoders_train_what_others_do(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, requires_compiler])]
+)
+def test_compiled_encoders_train_what_others_do(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    compiled = Mock(side_effect=partial(torch.compile, backend=backend))
+    monkeypatch.setattr("torch.compile", compiled)
     settings.update(
         recipe="moco", queue_size=32, log_every=1, optimizer="sgd", lr_scheduler="constant", warmup_epochs=0
     )
     plain = train(**{**settings, "out": tmp_path / "plain"})
     whole = train(**{**settings, "out": tmp_path / "whole"}, compile=True)
+    assert compiled.called
     losses = [[row["loss"] for row in run.metrics()] for run in (plain, whole)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert weights_of(whole).keys() == weights_of(plain).keys()
