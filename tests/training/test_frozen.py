@@ -55,6 +55,11 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+HELD_OPTIONS: list[dict[str, Any]] = [
+    {}, {"recipe": "moco"}, {"recipe": "byol"}, {"cache_chunk": 10}, {"prototypes": 4}, {"views": "2+2"},
+]  # fmt: skip
+
+
 def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path: Path) -> None:
     given = {"data": images, "encoder": "gradients", "epochs": 2, "batch_size": 20, "progress": False}
     run = contraport.train(**given, out=tmp_path / "run")
@@ -72,10 +77,13 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     assert as_run(run).num_trained_epochs() == 3
 
 
-@pytest.mark.parametrize("draws", [0, 2])
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"recipe": "moco"}, {"recipe": "byol"}, {"cache_chunk": 10}, {"prototypes": 4}, {"views": "2+2"}],
+    ("draws", "more"),
+    [
+        *((0, more) for more in HELD_OPTIONS),
+        (2, {}),
+        *(pytest.param(2, more, marks=pytest.mark.slow) for more in HELD_OPTIONS[1:]),
+    ],
     ids=str,
 )
 def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draws: int, more: dict[str, Any]) -> None:
@@ -141,12 +149,12 @@ def test_random_views_are_several_draws(images: Dataset, begun: Run) -> None:
     [
         ({"data": None}, "they are of other data"),
         ({"seed": 1}, "they are of other seed"),
-        ({"augment": "weak"}, "they are of other views"),
-        ({"frozen_draws": 1}, "they are of other draws and shapes"),
+        pytest.param({"augment": "weak"}, "they are of other views", marks=pytest.mark.slow),
+        pytest.param({"frozen_draws": 1}, "they are of other draws and shapes", marks=pytest.mark.slow),
         ("weights", "they are of other weights"),
         ("version", "they are of other version"),
         ("damage", "they are damaged"),
-        ("nonsense", "they are damaged"),
+        pytest.param("nonsense", "they are damaged", marks=pytest.mark.slow),
     ],
     ids=str,
 )
