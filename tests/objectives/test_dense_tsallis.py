@@ -31,7 +31,7 @@ def test_quadratic_plan_matches_pot(temperature):
     expected = ot.smooth.smooth_ot_dual(a.numpy(), b.numpy(), cost, reg=temperature, **settings)
     np.testing.assert_allclose(found.plan.dense().numpy(), expected, atol=1e-5)
     value = (cost * expected).sum() + temperature / 2 * (expected**2).sum()
-    assert found.value.item() == pytest.approx(value, rel=1e-5)
+    assert found.value.item() == pytest.approx(value, rel=1e-4)
     assert found.cost.item() == pytest.approx((cost * expected).sum(), rel=1e-4)
     assert found.marginal_error < 1e-10
     assert (found.plan.dense() == 0).any() or temperature > 10
