@@ -27,8 +27,11 @@ import contraport
 from contraport.catalog import OBJECTIVES
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
-# One of each way to a loss: the others are put together of the same parts.
-FAST = {"nt-xent", "gca-uot", "iot-uniform", "sup-con", "alpha-cl", "barlow-twins", "t-simclr", "byol"}
+# One of each way to a loss, with its number of items in the fast tests: the others are put together of the same parts.
+SIZES = {
+    "nt-xent": 256, "gca-uot": 6, "iot-uniform": 256, "sup-con": 256, "alpha-cl": 6, "barlow-twins": 6, "t-simclr": 256,
+    "byol": 6,
+}  # fmt: skip
 VARIANTS: dict[str, Callable[[], contraport.Loss]] = {
     "tolerance": lambda: parts(contraport.Balanced(iterations=500, tolerance=1e-8), contraport.KL()),
     "total variation": lambda: parts(contraport.Unbalanced(1.0, price="total-variation"), contraport.KL()),
@@ -112,9 +115,13 @@ def check_same(compiled: Compiled, loss: contraport.Loss, items: int, known: dic
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("items", [6, 256])
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in sorted(OBJECTIVES)]
+    ("name", "items"),
+    [
+        pytest.param(name, items, marks=() if SIZES.get(name) == items else pytest.mark.slow)
+        for name in sorted(OBJECTIVES)
+        for items in (6, 256)
+    ],
 )
 def test_an_objective_compiles(name: str, items: int) -> None:
     """6 items are of the dense backend, 256 of stored tiles in the joint layout, with 512 rows."""
@@ -145,8 +152,15 @@ def test_an_objective_compiles_at_4096_rows(name: str, backend: Any) -> None:
     assert compiled.graphs == 1 or not COMPILES_AS_ONE_GRAPH
 
 
-@pytest.mark.parametrize(("first", "second", "items"), [("nt-xent", "sup-con", 6), ("sup-con", "gca-uot", 256)])
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    ("grad", "first", "second", "items"),
+    [
+        (False, "nt-xent", "sup-con", 6),
+        (True, "sup-con", "gca-uot", 256),
+        pytest.param(True, "nt-xent", "sup-con", 6, marks=pytest.mark.slow),
+        pytest.param(False, "sup-con", "gca-uot", 256, marks=pytest.mark.slow),
+    ],
+)
 def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: int) -> None:
     """Both directions: the second is compiled from the same functions as the first."""
     with torch.set_grad_enabled(grad):
@@ -156,7 +170,7 @@ def test_two_losses_in_one_process(grad: bool, first: str, second: str, items: i
             torch.testing.assert_close(found, objective(name)(*views(items), **known), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["nt-xent", "gca-ince", "sup-con"])
+@pytest.mark.parametrize("name", ["nt-xent", "sup-con", pytest.param("gca-ince", marks=pytest.mark.slow)])
 def test_changing_sizes_need_one_more_graph(name: str) -> None:
     compiled, loss = Compiled(objective(name)), objective(name)
     for items in (300, 257, 411, 600):

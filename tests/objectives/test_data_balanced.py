@@ -57,7 +57,9 @@ def train_on(loss, x, y, size, epochs, seed=0):
             loss(x[ids], y[ids], ids=ids)
 
 
-@pytest.mark.parametrize("layout", [Cross(), Cross(symmetric=False), Joint()], ids=str)
+@pytest.mark.parametrize(
+    "layout", [Cross(), Joint(), pytest.param(Cross(symmetric=False), marks=pytest.mark.slow)], ids=str
+)
 def test_whole_data_as_the_batch_gives_value_and_gradient_of_the_dense_plan(layout):
     x, y = (z.requires_grad_() for z in data())
     loss = objective(DataBalanced(N, 0.0), layout)
@@ -69,7 +71,7 @@ def test_whole_data_as_the_batch_gives_value_and_gradient_of_the_dense_plan(layo
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("layout", [Cross(), Joint()], ids=str)
+@pytest.mark.parametrize("layout", [Cross(), pytest.param(Joint(), marks=pytest.mark.slow)], ids=str)
 def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(layout):
     (x, y), size = data(), 40
     loss = objective(DataBalanced(N, 0.5), layout)

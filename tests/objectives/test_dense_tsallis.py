@@ -61,7 +61,7 @@ def test_matches_a_general_solver(order, over):
 
 
 @pytest.mark.parametrize("over", ["rows", "simplex", "balanced"])
-@pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
+@pytest.mark.parametrize("order", [0.5, 2.0, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_gradients_match_finite_differences(order, over):
     x, y, a, b = problem(5, 4)
     values = [one.requires_grad_() for one in (x, y, a, b, torch.tensor(1.5, dtype=torch.float64))]
@@ -95,7 +95,9 @@ def test_value_has_the_plan_and_the_potentials_as_gradient():
     torch.testing.assert_close(difference, difference.mean().expand(12), atol=1e-8, rtol=0)
 
 
-@pytest.mark.parametrize("layout", [cp.Cross(), cp.Cross(symmetric=False), cp.Joint()])
+@pytest.mark.parametrize(
+    "layout", [cp.Joint(), *(pytest.param(cp.Cross(symmetric=both), marks=pytest.mark.slow) for both in (True, False))]
+)
 def test_fenchel_young_loss_has_plan_minus_target_as_gradient(layout):
     generator = torch.Generator().manual_seed(0)
     z = [torch.randn(6, 4, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2)]
