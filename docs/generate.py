@@ -155,7 +155,7 @@ def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
     """Return the largest relative difference, of value and gradient, over settings and backends."""
     from tests.objectives.test_formulas import build, by_formula, needed, outcome, views
 
-    contraport.engine.backends.tiled.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE_SHAPE = 4, 8
     known = needed(name)
     worst = 0.0
     for chosen in settings:

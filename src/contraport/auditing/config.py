@@ -36,7 +36,7 @@ STATISTIC_NAMES = (
     "balanced",
     "unbalanced",
 )
-"""Statistics of pairs by name; `contraport.auditing.pairs.STATISTICS` computes them, and needs torch."""
+"""Statistics of pairs by name; `contraport.auditing.pairs.pair_scoring` computes them, and needs torch."""
 
 TRAINING_OPTIONS = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay")
 """Options that are passed to the training of an encoder under the same name."""

@@ -132,8 +132,8 @@ def pair_weights(
         z1: embeddings of the second views, (n, d).
         loss: a loss of `contraport.pairwise`, such as ``pairwise("triplet")``, with the negatives of both views;
             None: alpha-CL with the other arguments.
-        regularizer: as in `contraport.objectives.alpha_cl`.
-        temperature: as in `contraport.objectives.alpha_cl`.
+        regularizer: as in `contraport.alpha_cl`.
+        temperature: as in `contraport.alpha_cl`.
         p: exponent of ``"direct"``.
         gamma: exponent of the inverse weights, above 1.
 
