@@ -10,11 +10,14 @@ import pyarrow.parquet
 import pytest
 import torch
 from tests.errors import raises_usage_error
+from tests.evaluation.making import make_run
 
 import contraport
 from contraport.data import Dataset, from_coupling, load
 from contraport.data.split_record import SplitRecord
+from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
+from contraport.runs import Run
 from contraport.training.components import build_components
 from contraport.training.config import Settings
 
@@ -213,3 +216,67 @@ def test_rejects_a_folder_with_missing_or_two_tables(tmp_path: Path, change, cod
     change(write_folder(tmp_path))
     with raises_usage_error(code):
         load(tmp_path, "train")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return an untrained run on texts and vectors, some columns of which have test pairs only."""
+    (tmp_path / "data").mkdir()
+    split = ["test" if column in (3, 7) or number % 5 == 0 else "train" for number, (_, column) in enumerate(PAIRS)]
+    folder = write_folder(tmp_path / "data", split=split)
+    torch.manual_seed(0)
+    model = Model(shapes=[(), (2,)], projection=8, view_names=["row", "column"])
+    return make_run(tmp_path / "run", model, data=str(folder), objective="info-nce", projection=8, num_workers=0)
+
+
+def test_search_adds_a_prior_of_popularity(run: Run) -> None:
+    folder = Path(str(run.settings().data))
+    train = load(folder, "train").entity_ids
+    assert train is not None
+    counts = train[:, 1].bincount(minlength=12).numpy()
+    assert counts[[3, 7]].tolist() == [0, 0]
+    alone = contraport.embed(run, data=folder / "columns.parquet", view="column", out=None, progress=False)
+    vectors = alone.features[np.argsort(alone.source_rows)]
+    for features, options in ((run, {"split": "all"}), (run, {"split": "test"}), (alone, {})):
+        plain = contraport.search(features, "user 4", top=20, query_view="row", **options)
+        found = contraport.search(features, "user 4", top=20, query_view="row", popularity=0.3, **options)
+        assert len(found) == len({near.name for near in found}) == (12 if options != {"split": "test"} else len(plain))
+        similarities = {near.position: near.similarity for near in plain}
+        read = alone if options == {} else contraport.embed(run, view="column", out=None, progress=False, **options)
+        columns = [int(np.abs(vectors - read.features[near.position]).sum(1).argmin()) for near in found]
+        expected = [
+            similarities[near.position] + 0.3 * np.log1p(counts[c]) for near, c in zip(found, columns, strict=True)
+        ]
+        assert [near.similarity for near in found] == pytest.approx(expected, abs=1e-6)
+        assert expected == sorted(expected, reverse=True)
+        assert [near.position for near in found] != [near.position for near in plain]
+
+
+def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
+    train = load(run.settings().data, "train").entity_ids
+    assert train is not None
+    given = {"split": "all", "top": 30, "query_view": "column", "view": "row"}
+    np.save(run.path / "size.npy", COLUMNS[0, :2])
+    plain, found = (contraport.search(run, run.path / "size.npy", popularity=beta, **given) for beta in (0.0, -1.0))
+    similarities = {near.name: near.similarity for near in plain}
+    counts = train[:, 0].bincount(minlength=30).numpy()
+    expected = {name: value - np.log1p(counts[int(name.split()[-1])]) for name, value in similarities.items()}
+    assert {near.name: near.similarity for near in found} == pytest.approx(expected, abs=1e-6)
+
+
+def test_rejects_a_prior_where_nothing_counts_pairs(run: Run, tmp_path: Path) -> None:
+    with raises_usage_error("index.conflict", "popularity"):
+        contraport.search(run, "user 4", query_view="row", popularity=0.1, index=tmp_path / "index.faiss")
+    with raises_usage_error("popularity.invalid", "nan"):
+        contraport.search(run, "user 4", query_view="row", popularity=float("nan"))
+    np.save(tmp_path / "others.npy", COLUMNS[:, :2])
+    others = contraport.embed(run, data=tmp_path / "others.npy", view="column", out=None, progress=False)
+    with raises_usage_error("popularity.other_data", "others.npy", run.settings().data):
+        contraport.search(others, "user 4", query_view="row", popularity=0.1)
+    texts = [[f"{k} {word}" for k in range(20)] for word in ("one", "two")]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("\n".join(f'{{"one": "{a}", "two": "{b}"}}' for a, b in zip(*texts, strict=True)))
+    model = Model(shapes=[(), ()], projection=8, view_names=["one", "two"])
+    uncoupled = make_run(tmp_path / "uncoupled", model, data=str(pairs), objective="info-nce", projection=8)
+    with raises_usage_error("popularity.no_coupling", uncoupled.settings().data):
+        contraport.search(uncoupled, "3 one", query_view="one", popularity=0.1)

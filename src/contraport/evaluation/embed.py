@@ -120,6 +120,10 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
             dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
             for dataset in datasets
         ]
+        seen, ids = datasets[0].entity_ids, datasets[-1].entity_ids
+        if len(datasets) > 1 and seen is not None and ids is not None:  # a side of a coupling has pairs in both splits
+            new = (~torch.isin(ids[:, 0], seen[:, 0])).nonzero()[:, 0]
+            datasets = datasets[:1] if len(new) == 0 else [datasets[0], datasets[1].subset(new)]
     loader_config = LoaderConfig(
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contraport.catalog.option_parsers import MINING_SAMPLINGS
-from contraport.errors import check
+from contraport.errors import check, check_finite
 from contraport.options import (
     COMMAND_EXTRAS,
     PAIRS_GROUP,
@@ -84,6 +84,12 @@ class ItemSearchOptions(NearestItemsOptions):
     )
     split: Literal["train", "test", "all"] = option(
         "test", "Split to search, if `features` is a run: train, test or all.", check=one_of("train", "test", "all")
+    )
+    popularity: float = option(
+        0.0,
+        "For a run on a coupling of two sets: add this multiple of log(1 + number of training pairs) of an item to its "
+        "similarity, such as 0.1.",
+        check=check_finite,
     )
 
 

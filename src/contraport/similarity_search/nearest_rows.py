@@ -86,7 +86,12 @@ def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Ite
 
 
 def find_most_similar(
-    query: Tensor, features: np.ndarray, count: int, *, candidates: np.ndarray | None = None
+    query: Tensor,
+    features: np.ndarray,
+    count: int,
+    *,
+    candidates: np.ndarray | None = None,
+    prior: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the largest cosine similarities between a query and rows, and the indices of these rows.
 
@@ -97,6 +102,7 @@ def find_most_similar(
         features: ``(n, F)``.
         count: number of rows to return, at most all.
         candidates: sorted indices of the only rows to search; default: all.
+        prior: added to the similarity of each row, ``(n,)`` float32; default: nothing.
 
     >>> find_most_similar(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
@@ -106,7 +112,8 @@ def find_most_similar(
     rows = np.arange(len(features)) if candidates is None else candidates
     for first in range(0, len(rows), BLOCK_ROWS):
         block = rows[first : first + BLOCK_ROWS]
-        best = torch.cat([best, normalize_rows(features[block], query.device, first_item=int(block[0])) @ query])
+        cosines = normalize_rows(features[block], query.device, first_item=int(block[0])) @ query
+        best = torch.cat([best, cosines if prior is None else cosines + prior[block].to(query.device)])
         places = torch.cat([places, torch.from_numpy(block).to(query.device)])
         order = best.argsort(descending=True, stable=True)[:count]
         best, places = best[order], places[order]

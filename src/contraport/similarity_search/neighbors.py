@@ -25,7 +25,13 @@ from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 from contraport.evaluation.config import EmbedOptions
 from contraport.evaluation.embed import compute_features_in_memory
-from contraport.evaluation.split_loading import infer_model_image_size, resolve_device
+from contraport.evaluation.split_loading import (
+    SplitLoader,
+    infer_model_image_size,
+    is_training_data,
+    load_splits_of_source,
+    resolve_device,
+)
 from contraport.features import Features, as_features, read_features
 from contraport.objectives import Loss
 from contraport.options import has_object_placeholder, keep_deprecated_attributes
@@ -49,7 +55,8 @@ class Neighbor(NamedTuple):
     Attributes:
         position: position of the item among the features, from 0.
         name: key of the item, or else its split and row in the source.
-        similarity: cosine similarity between the item and the query, or their similarity by a kernel of sets.
+        similarity: cosine similarity between the item and the query, or their similarity by a kernel of sets; plus the
+            prior of popularity, if the search has one.
         class_name: name of the class of the item; None if it has no class.
     """
 
@@ -127,6 +134,8 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     """
     options = ItemSearchOptions(**arguments)
     check_page(options.page, overwrite=options.overwrite)
+    message = "index: cannot be combined with popularity, which an index of features does not contain."
+    check(options.index is None or options.popularity == 0, message, "conflict")
     run, features = _load_run_and_features(options)
     model = run.model(trust_remote_code=options.trust_remote_code)
     message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
@@ -145,9 +154,40 @@ def search(arguments: dict[str, Any]) -> NearestItems:
         message = "The file has one vector per item, though %s was trained with %r. Search the run to compare by it."
         log.warning(message, run.path, kernel)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    result = NearestItems(_find_nearest_items(options, features, query), _format_query_title(options.query))
-    _write_page(options, features, result)
+    prior = _compute_popularity_prior(options, run, model, features)
+    nearest = _find_nearest_items(options, features, query, prior=prior)
+    result = NearestItems(nearest, _format_query_title(options.query))
+    _write_page(
+        options, features, result, measure="cosine similarity" if prior is None else "similarity and popularity"
+    )
     return result
+
+
+def _compute_popularity_prior(
+    options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
+) -> Tensor | None:
+    """Return the prior of each item of a coupling by the number of its training pairs, ``(n,)``; None without one."""
+    if options.popularity == 0:
+        return None
+    settings, loader = run.settings(), SplitLoader(run.settings(), model)
+    splits = load_splits_of_source(run, loader, None, drop_trained_items=False)
+    message = f"popularity: requires a run trained on a coupling of two sets, got one trained on {splits.train.name!r}."
+    check(splits.train.entity_ids is not None, message, "no_coupling")
+    side = model.view_index(features.view, "features")
+    pairs = [part.entity_ids[:, side] for part in splits[:2] if part.entity_ids is not None]
+    rows, ids = torch.cat([splits.train.rows, splits.test.rows]), torch.cat(pairs)
+    counts = pairs[0].bincount(minlength=int(ids.max()) + 1)
+    if not is_training_data(settings, features.data_name):
+        message = f"popularity: requires items of the run's own data, {settings.data}, got {features.data_name}."
+        is_own = features.data_name is not None and Path(features.data_name).parent == Path(str(settings.data))
+        check(is_own, message, "other_data")
+        # A table of one side: its items have the numbers that the pairs name them by.
+        rows = loader.load(features.data_name, "train", as_one_split=True).rows
+        ids = torch.arange(len(rows))
+        counts = torch.cat([counts, counts.new_zeros(max(0, len(rows) - len(counts)))])
+    entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)
+    prior: Tensor = options.popularity * counts[entities[torch.from_numpy(features.source_rows)]].log1p()
+    return prior
 
 
 def _find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
@@ -189,7 +229,9 @@ def _search_sets(
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
     compared = _embed_items(run, options, view, compare)
-    similarities, places = torch.from_numpy(compared.features[:, 0]).sort(descending=True, stable=True)
+    prior = _compute_popularity_prior(options, run, model, compared)
+    scores = torch.from_numpy(compared.features[:, 0])
+    similarities, places = (scores if prior is None else scores + prior).sort(descending=True, stable=True)
     nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page(options, compared, result, measure="similarity by their sets of vectors")
@@ -203,7 +245,7 @@ def _encode_sets(model: Model, inputs: Tensor) -> Tensor:
 
 
 def _find_nearest_items(
-    options: _Options, features: Features, query: Tensor, exclude: int | None = None
+    options: _Options, features: Features, query: Tensor, *, exclude: int | None = None, prior: Tensor | None = None
 ) -> list[Neighbor]:
     """Find the items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
     candidates, count = None, options.top + 1
@@ -211,7 +253,7 @@ def _find_nearest_items(
         log_index_recommendation(features.features)
     else:
         candidates = load_or_build_index(features.features, Path(options.index)).find_candidates(query, count)
-    similarities, places = find_most_similar(query, features.features, count, candidates=candidates)
+    similarities, places = find_most_similar(query, features.features, count, candidates=candidates, prior=prior)
     nearest = _list_neighbors(features, similarities, places)
     return [near for near in nearest if near.position != exclude][: options.top]
 
