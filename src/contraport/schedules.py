@@ -97,13 +97,13 @@ def is_learned_temperature(text: object) -> bool:
     return str(text).partition(":")[0] == LEARN_KEYWORD
 
 
-def parse_learned_temperature(text: str) -> float | None:
+def parse_initial_temperature(text: str) -> float | None:
     """Parse the initial value of a learned temperature from ``learn:0.07``; None for the objective's default.
 
     Raises:
         UsageError: the initial value is not a positive number.
 
-    >>> parse_learned_temperature("learn"), parse_learned_temperature("learn:0.07")
+    >>> parse_initial_temperature("learn"), parse_initial_temperature("learn:0.07")
     (None, 0.07)
     """
     _, colon, start = str(text).partition(":")

@@ -235,8 +235,8 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert sorted(kept) == rounds[0][0].select_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
     half = crossfit.CrossFitScores(None, (1, 1, 4))
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
-    assert half.is_fold_scored((0, 0), torch.tensor([0, 1]))
-    assert not half.is_fold_scored((0, 0), torch.tensor([1, 2]))
+    assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))
+    assert not half.are_all_pairs_scored((0, 0), torch.tensor([1, 2]))
 
 
 def judgements_mean(parts: list[set[int]], items: int) -> np.ndarray:

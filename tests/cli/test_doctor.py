@@ -13,7 +13,7 @@ from .conftest import Outcome
 
 def test_losses_pass() -> None:
     for name in ("dense", "stored", "streamed"):
-        module._test_losses_of_backend("cpu", name)
+        module._check_losses_of_backend("cpu", name)
 
 
 def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_detects_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
         return value, slope * (1.01 if dtype == torch.float32 else 1)
 
     monkeypatch.setattr(module, "_compute_loss_and_gradient", wrong)
-    result = module._run_self_test("losses", lambda: module._test_losses_of_backend("cpu", "stored"))
+    result = module._run_self_test("losses", lambda: module._check_losses_of_backend("cpu", "stored"))
     assert "nt-xent" in str(result.failure)
     assert "1.0e-02" in str(result.failure)
 

@@ -177,7 +177,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
     for pair, name in folders.items():
         first, second = (names[view] for view in pair)
         log.info("audit of %s and %s", first, second)
-        own = options.replace_unchecked(encoder=_select_encoders(options.encoder, dataset, pair))
+        own = options.replace_unchecked(encoder=_restrict_encoders_to_views(options.encoder, dataset, pair))
         audits[first, second] = _score_two_views(own, dataset.select_views(pair), folder / name)
     result = ViewAudit.from_pair_audits(dataset, audits)
     if options.out is not None:
@@ -201,7 +201,7 @@ def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
     return named if is_usable else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
 
 
-def _select_encoders(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
+def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[int]) -> Any:
     """Restrict the option `encoder` to the given views; a single encoder for all views is returned unchanged."""
     if not isinstance(encoder, Mapping | list | tuple):
         return encoder

@@ -104,7 +104,7 @@ class CrossFitScores:
         if path is not None and path.exists():
             self._load(path)
 
-    def is_fold_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
+    def are_all_pairs_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
         """Return whether all pairs of a fold, ``(m,)``, have scores; `repeat` is (number of round, of repeat)."""
         return bool(np.isfinite(self.scores_by_round[repeat][:, pairs.numpy()]).all())
 
@@ -149,7 +149,7 @@ def score_by_crossfit(
             for fold in range(folds):
                 part = torch.cat([items for group in order[fold::folds] for items in groups[group]])
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
-                if saved.is_fold_scored(place, part) and not is_last:
+                if saved.are_all_pairs_scored(place, part) and not is_last:
                     continue
                 paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)

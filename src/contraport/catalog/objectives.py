@@ -27,7 +27,7 @@ from contraport.errors import (
     rename_argument,
     unknown_name_error,
 )
-from contraport.schedules import is_learned_temperature, parse_learned_temperature
+from contraport.schedules import is_learned_temperature, parse_initial_temperature
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,7 +178,7 @@ def _build_learned_temperature(text: str, signature: inspect.Signature) -> float
     """Return the start of a learned temperature, ``"learn"`` or ``"learn:0.07"``; by default that of the builder."""
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")
-    start = parse_learned_temperature(text)
+    start = parse_initial_temperature(text)
     start = signature.parameters["temperature"].default if start is None else start
     return cp.engine.InitialTemperature(0.5 if start is None else start)
 

@@ -98,7 +98,7 @@ def find_docs_folder() -> Path:
 
 
 def list_page_paths() -> Mapping[str, Path]:
-    """Return the paths of all documentation pages by name, in the order of `index.md`; no API reference."""
+    """Return the paths of all documentation pages by name, in the order of `index.md`, without the API reference."""
     return {name: path for _, names in _read_table_of_contents() for name, path in names.items()}
 
 

@@ -152,7 +152,7 @@ def _list_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
         for name in _list_backend_names(device):
-            yield f"losses on {device}, {name}", partial(_test_losses_of_backend, device, name)
+            yield f"losses on {device}, {name}", partial(_check_losses_of_backend, device, name)
     if all(extras.get("train", {"": None}).values()):
         yield "resumed training", _test_resumed_training
 
@@ -172,7 +172,7 @@ def _run_self_test(name: str, test: Callable[[], None]) -> CheckResult:
     return CheckResult(name, failure, time.perf_counter() - start)
 
 
-def _test_losses_of_backend(device: str, backend_name: str) -> None:
+def _check_losses_of_backend(device: str, backend_name: str) -> None:
     """Self-test: compare losses and gradients of a backend with a dense computation in double precision."""
     for objective in TESTED_OBJECTIVES:
         value, gradient = _compute_loss_and_gradient(objective, torch.float32, device, backend_name)

@@ -31,7 +31,7 @@ def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[Arra
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
     return [
-        _make_view_thumbnails(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))
+        _make_view_previews(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))
     ]
 
 
@@ -56,7 +56,7 @@ def shrink_images(images: Tensor, side: int) -> Array:
     return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()
 
 
-def _make_view_thumbnails(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
+def _make_view_previews(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
     """Return the thumbnails of one view of some items."""
     shape = dataset.shapes[view]
     if is_text_shape(shape):

@@ -234,7 +234,7 @@ class InitialWeights:
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine the initial weights of each view, a mapping from view names, into the initial weights of a model."""
+    """Combine initial weights by view name into the initial weights of one model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return InitialWeights(source, {view: part._list_encoder_weights()[0] for view, part in parts.items()}, "init")
 

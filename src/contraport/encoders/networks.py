@@ -402,7 +402,7 @@ def split_words(texts: Tensor) -> Tensor:
 
 
 def apply_without_padding(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
-    """Apply a function ``(k, F)`` to ``(k, G)`` to the vectors of padded sets, ``(b, t, F)``; padding stays zero."""
+    """Apply a function of vectors, ``(k, F)``, to those of padded sets, ``(b, t, F)``; padding stays zero."""
     present = sets.any(2).bool()
     values = function(sets[present])
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)

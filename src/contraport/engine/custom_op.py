@@ -212,7 +212,7 @@ class HostLoop(ABC):
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:
-    """Run a host loop and return its outputs; under `torch.compile` it is one custom operator.
+    """Run a loop that is controlled by Python, and return its outputs; under `torch.compile` it is one custom operator.
 
     Traced loops would unroll, and each number read on the host would break the graph.
     """

@@ -430,7 +430,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
     def _scaled_negative_cost(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return -scale cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another shape."""
+        """Return -scale * cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another shape."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:

@@ -252,7 +252,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         return self._name_features_by_view(self._model.representation_views)
 
     def _name_features_by_view(self, views: Sequence[int]) -> NDArray[np.object_]:
-        """Return the feature names of these views, such as contrastiveencoder_sound_7."""
+        """Return the feature names of the given views, such as contrastiveencoder_sound_7."""
         prefix = type(self).__name__.lower()
         part = self._model.representation_part
         widths = {self._names[view]: self._model.tower(view).representation_size(part) for view in views}

@@ -92,7 +92,7 @@ REQUIRES_LINK_DATA = Requirement(
     attrgetter("has_link_data"), "the items are not pairs between two sets", is_rarely_met=True
 )
 REQUIRES_UNSEEN_TEST_ROWS = Requirement(
-    attrgetter("has_unseen_test_rows"), "each row of the test pairs has training pairs", True
+    attrgetter("has_untrained_test_rows"), "each row of the test pairs has training pairs", True
 )
 REQUIRES_NO_LINK_DATA = Requirement(
     lambda context: not context.has_link_data, "a row of a coupling has several partners; see the group links"

@@ -41,7 +41,7 @@ from contraport.options import keep_deprecated_attributes
     train_y="train_labels",
     test_y="test_labels",
     is_coupling="has_link_data",
-    has_new_rows="has_unseen_test_rows",
+    has_new_rows="has_untrained_test_rows",
 )
 class EvalContext:
     """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
@@ -244,7 +244,7 @@ class EvalContext:
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
-    def has_unseen_test_rows(self) -> bool:
+    def has_untrained_test_rows(self) -> bool:
         """True if the row of some test pair of a coupling has no training pair."""
         train, test = (_assert_not_none(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())

@@ -399,7 +399,7 @@ def _normalize_row_weights(block: Block, target: TargetPlan, weights: Tensor | N
 
 
 def _drop_absent_views(block: Block, presence: Block) -> Block:
-    """Return the block without the rows and columns of absent views; `presence` has 1 or 0 in place of embeddings."""
+    """Return the block without the rows and columns of absent views; `presence` holds 1 or 0 for each embedding."""
     rows = presence.x[:, 0].nonzero()[:, 0]
     return block.select_rows_and_columns(rows, rows if block.x is block.y else presence.y[:, 0].nonzero()[:, 0])
 

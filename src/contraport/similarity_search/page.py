@@ -76,7 +76,7 @@ def write_cards_page(
         "search.html.j2",
         "contraport.similarity_search",
         title=title,
-        lead=lead if pictures or not items or _are_texts(features) else f"{lead} {NO_PICTURES_NOTE}",
+        lead=lead if pictures or not items or _are_items_texts(features) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
         side=PICTURE_SIDE_PIXELS,
@@ -85,7 +85,7 @@ def write_cards_page(
         write_text(Path(path), html)
 
 
-def _are_texts(features: Features) -> bool:
+def _are_items_texts(features: Features) -> bool:
     """Return whether the items are texts, according to the run that embedded them: no one expects pictures of them."""
     try:
         shapes = [] if features.run is None else RunFolder(features.run).model_config()["shapes"]

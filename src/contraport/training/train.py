@@ -103,7 +103,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
-            run = RunFolder(path, settings.user_encoder_modules, parent_command=parent_command)
+            run = RunFolder(path, settings.unstorable_encoder_option, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, options)
                 return run

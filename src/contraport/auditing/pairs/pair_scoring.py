@@ -206,7 +206,7 @@ def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return the share of `others` that are nearer to each of the `values`, ``(p, d)``, than its partner, ``(p,)``."""
+    """Return, for each of the `values`, ``(p, d)``, the share of `others` nearer than its partner, ``(p,)``."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

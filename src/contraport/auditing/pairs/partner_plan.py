@@ -102,7 +102,7 @@ def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
 
 
 def get_partner_content_ids(dataset: Dataset) -> Tensor | None:
-    """Return the content id of each item's second view (in a coupling, column), int64 ``(n,)``; None if all differ."""
+    """Return the content id of each second view, or column of a coupling, int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 

@@ -153,7 +153,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
 
 
 def rotate_partners(groups: tuple[ExchangeGroup, ...]) -> Tensor:
-    """Return mismatched partners, int64 ``(n,)``: each set of an exchange group gets the partners of the set before it.
+    """Return mismatched partners, int64 ``(n,)``: each set of items in a group gets the partners of the set before it.
 
     >>> rotate_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -19,7 +19,7 @@ from contraport.errors import UsageError, check, unknown_name_error, unreadable_
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
-_KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "y", *_PER_ITEM_KEYS) for suffix in ("", "_test")]
+_KEYS_TO_SUGGEST = [name + suffix for name in ("x", "view0", "view1", "y", *_PER_ITEM_KEYS) for suffix in ("", "_test")]
 """Keys among which the error for an unknown key finds the nearest."""
 _NUMBERED_VIEW_PATTERN = re.compile(r"view\d+")
 """Keys of views by number."""
@@ -136,7 +136,7 @@ def _check_keys_and_convert(arrays: Mapping[str, Any], path: str) -> dict[str, n
     named = len(_get_custom_view_names(checked)) > 1
     for key, array in checked.items():
         if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
-            raise unknown_name_error(f"data: {path}", key, _KNOWN_KEYS, noun="array")
+            raise unknown_name_error(f"data: {path}", key, _KEYS_TO_SUGGEST, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         check(good, f"data: {path}: {key!r} must be an array with one row per item.", "shape")
     return checked

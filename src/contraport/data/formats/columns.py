@@ -233,7 +233,7 @@ def explode_text_lists(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray
 
 
 def mask_empty_rows(table: pa.Table) -> np.ndarray:
-    """Return the mask of the rows without a value in any column; NaN and empty texts are no values.
+    """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
 
     >>> mask_empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
     [False, True, False]

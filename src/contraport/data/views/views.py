@@ -291,7 +291,7 @@ def _plan_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | N
 
 
 def _compute_window_length(dataset: Dataset, views: str) -> int:
-    """Return the number of time steps of a window, given the option `views`."""
+    """Return the number of time steps of a window from the option `views`, such as "frames:16"."""
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")

@@ -92,7 +92,7 @@ def uniform_log_marginals(geometry: Geometry) -> LogMarginals:
 
 
 def build_directed_problems(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
-    """Return the geometry and the log marginals of each requested direction, one or two."""
+    """Return geometry and log marginals of each requested direction: rows to columns, or also columns to rows."""
     log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
     return [forward, (geometry.T, (log_b, log_a))] if request.bidirectional else [forward]

@@ -107,7 +107,7 @@ class TsallisPowerFunction:
 
     @property
     def factored_out_base(self) -> float:
-        """Constant base, `level` in the formula of the class, that is factored out of the power for precision.
+        """Constant base that is factored out of the power for precision: `level` in the formula of the class.
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTail` ends at 1.
         """

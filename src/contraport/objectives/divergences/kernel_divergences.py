@@ -272,6 +272,6 @@ class ClosedFormQuadratic(KernelDivergence):
         return -result.target.target_weighted_row_sums(arguments, self._log_with_tangent)
 
     def _log_with_tangent(self, argument: Tensor) -> Tensor:
-        """Return the logarithm, continued below the floor as its tangent, which attracts where log is undefined."""
+        """Return the logarithm, continued below the floor as its tangent, so that the gradient still attracts there."""
         safe = argument.clamp_min(self.floor)
         return safe.log() + (argument - safe) / self.floor

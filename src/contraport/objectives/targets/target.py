@@ -285,7 +285,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         return self.row_scale * self._apply_without_row_scale(self._ones_per_column())
 
     def _ones_per_column(self) -> Tensor:
-        """Return a vector of ones, one per column of the sets."""
+        """Return a vector of ones, one per column of the plan."""
         return constant_vector(self.level_sets[0][1].shape[1], 1.0, self.row_scale)
 
     def row_negative_entropy(self) -> Tensor:

@@ -199,7 +199,7 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
     """Build the section of robustness, one panel per corruption; None if no corruption was evaluated."""
     metrics = [metric for metric in list_evaluated_metrics(builder.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
-    rows = ("trained", *_list_shared_baselines(builder.runs))
+    rows = ("trained", *_list_shared_baseline_names(builder.runs))
     values = (run.metric_value(metric.key, row) for run in builder.runs for metric in metrics for row in rows)
     lowest = min((value for value in values if value is not None), default=0.0)
     curves = []
@@ -236,7 +236,7 @@ def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], l
     sources: list[tuple[ReportRun, str, dict[str, Any]]] = [
         (runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": {"color": MUTED, "width": 1.2, "dash": dash}})
         for row, dash in _BASELINE_DASHES.items()
-        if row in _list_shared_baselines(runs)
+        if row in _list_shared_baseline_names(runs)
     ]
     sources += [(run, "trained", {}) for run in runs]
     lines = []
@@ -259,7 +259,7 @@ def _parse_severity(metric: Metric) -> int:
     return int(metric.key.partition("@")[2])
 
 
-def _list_shared_baselines(runs: Sequence[ReportRun]) -> list[str]:
+def _list_shared_baseline_names(runs: Sequence[ReportRun]) -> list[str]:
     """List the row names of baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]

@@ -238,7 +238,7 @@ class NetworkSettings(BaseOptions):
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
     @property
-    def user_encoder_modules(self) -> Any | None:
+    def unstorable_encoder_option(self) -> Any | None:
         """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
         return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
 
