@@ -26,7 +26,7 @@ from rich.table import Table
 import contraport
 from benchmarks.engine import machine
 from contraport.data import build_loader, from_arrays, load
-from contraport.embedding import BLOCK, apply_in_blocks, evaluation_mode
+from contraport.embedding import FORWARD_BLOCK_ITEMS, apply_in_blocks, evaluation_mode
 from contraport.runs import Run
 from contraport.training.optimization import create_optimizer
 
@@ -129,7 +129,7 @@ def measure(images: int, side: int, size: int, encoder: str, items: int) -> dict
         speeds["the head alone"] = measure_head(Run(folder / "full"))
         seconds = measure_embedding(photos, folder, Run(folder / "full"), size, items)
     return {
-        "machine": machine(), "images": images, "side": side, "size": size, "encoder": encoder, "block": BLOCK,
+        "machine": machine(), "images": images, "side": side, "size": size, "encoder": encoder, "block": FORWARD_BLOCK_ITEMS,
         "arrays": items, "threads": torch.get_num_threads(), "data_wait": waited, "images_per_second": speeds,
         "seconds_to_embed": seconds,
     }  # fmt: skip
