@@ -129,7 +129,8 @@ def measure(images: int, side: int, size: int, encoder: str, items: int) -> dict
         speeds["the head alone"] = measure_head(Run(folder / "full"))
         seconds = measure_embedding(photos, folder, Run(folder / "full"), size, items)
     return {
-        "machine": machine(), "images": images, "side": side, "size": size, "encoder": encoder, "block": FORWARD_BLOCK_ITEMS,
+        "machine": machine(), "images": images, "side": side, "size": size, "encoder": encoder,
+        "block": FORWARD_BLOCK_ITEMS,
         "arrays": items, "threads": torch.get_num_threads(), "data_wait": waited, "images_per_second": speeds,
         "seconds_to_embed": seconds,
     }  # fmt: skip
