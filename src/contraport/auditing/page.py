@@ -19,7 +19,7 @@ from contraport.reporting.html_page import convert_previews_to_json, render_page
 MAX_PAGE_PAIRS = 200
 """Maximum number of pairs on the page; with more the file would be slow to open."""
 
-MAX_IMAGE_PIXELS = 112
+MAX_IMAGE_SIDE_PIXELS = 112
 """Longest side of an image, in pixels."""
 
 NUM_HISTOGRAM_BINS = 48
@@ -71,9 +71,11 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     """Return the page data of the pairs with the lowest scores, the lowest first."""
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
-    first, second = map(convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), MAX_IMAGE_PIXELS))
+    first, second = map(
+        convert_previews_to_json, make_thumbnails(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS)
+    )
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, MAX_IMAGE_PIXELS)[1])
+    better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.fdr, audit.partner_confidences
     return [
         {

@@ -274,7 +274,7 @@ def format_rough_duration(seconds: float) -> str:
 
 @contextmanager
 def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Context with a callback that reports finished cells: a progress bar on a terminal, otherwise a line each."""
+    """Context manager: yield a callback that reports finished cells: a progress bar or, without terminal, lines."""
     if console is None:
         yield lambda cell, result: None
         return

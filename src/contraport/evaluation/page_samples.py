@@ -38,7 +38,7 @@ NUM_NEIGHBORS = 12
 MAX_COSINE_ITEMS = 160
 """Maximum number of test items whose pairwise cosines are saved."""
 
-THUMBNAIL_PIXELS = 32
+THUMBNAIL_SIDE_PIXELS = 32
 """Width and height of the thumbnail of a point or of a view in a plan."""
 
 MAX_TEXT_LENGTH = 160
@@ -53,7 +53,7 @@ MAX_PLAN_ITEMS = 32
 MAX_LISTED_ITEMS = 10
 """Maximum number of worst pairs, and of misclassified items, that are saved."""
 
-LISTED_THUMBNAIL_PIXELS = 64
+LISTED_THUMBNAIL_SIDE_PIXELS = 64
 """Width and height of the thumbnail of a listed item."""
 
 ArraysByName = dict[str, np.ndarray[Any, Any]]
@@ -93,7 +93,7 @@ def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> 
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     views = dataset.__getitems__(positions.tolist()).views
     if dataset.is_image:
-        arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_PIXELS)
+        arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
         arrays["texts"] = np.array([words[:MAX_TEXT_LENGTH] for words in tensor_to_texts(text)], dtype=np.str_)
@@ -164,7 +164,7 @@ def compute_sample_plan(
         arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
     if all(len(shape) == 3 for shape in views.shapes[:2]):
         for number, view in enumerate(made[:2]):
-            arrays[f"plan_view_{number + 1}"] = shrink_images(view.cpu(), THUMBNAIL_PIXELS)
+            arrays[f"plan_view_{number + 1}"] = shrink_images(view.cpu(), THUMBNAIL_SIDE_PIXELS)
     return arrays
 
 
@@ -181,7 +181,7 @@ def collect_misclassified_items(context: EvalContext) -> ArraysByName:
     items = np.argsort(-confidence, kind="stable")[: min(MAX_LISTED_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
-    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_PIXELS)
+    views = make_thumbnails(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE_PIXELS)
     keys = context.test.keys
     names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
     return names | {
@@ -210,12 +210,12 @@ def collect_worst_pairs(run: RunFolder, train: Dataset) -> ArraysByName:
         train = with_partner_views(train, torch.from_numpy(run.mismatched_partners()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_LISTED_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
-    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_PIXELS)
+    first, second = make_thumbnails(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)
     return {
         "worst": worst,
         "worst_1": first,
         "worst_2": second,
-        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_THUMBNAIL_PIXELS)[1],
+        "worst_better": make_thumbnails(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE_PIXELS)[1],
         "worst_views": np.array(train.view_names, dtype=np.str_),
     }
 

@@ -32,7 +32,7 @@ ItemValues = np.ndarray[Any, Any]
 BootstrapStatistic = Callable[[ItemValues, ItemValues], ItemValues]
 """Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
 
-MetricName = TypeVar("MetricName", bound=Hashable)
+ResultKey = TypeVar("ResultKey", bound=Hashable)
 """Type of the keys by which results and their draws are stored."""
 
 
@@ -171,8 +171,8 @@ class Difference(NamedTuple):
 
 
 def draw_bootstrap_values(
-    results: Mapping[MetricName, MetricResult], *, resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> dict[MetricName, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    results: Mapping[ResultKey, MetricResult], *, resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> dict[ResultKey, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return each metric's values on bootstrap resamples of the items, `(resamples,)`; all metrics share the resamples.
 
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
@@ -186,7 +186,7 @@ def draw_bootstrap_values(
         return {}
     items, random = sizes.pop(), numpy_generator("bootstrap.items", seed)
     step = max(1, _MAX_COUNTS_IN_MEMORY // items)
-    chunks: dict[MetricName, list[ItemValues]] = {key: [] for key in results}
+    chunks: dict[ResultKey, list[ItemValues]] = {key: [] for key in results}
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
         # One bincount for all rows: row r uses the codes r * items to (r + 1) * items.

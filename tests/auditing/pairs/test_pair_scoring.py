@@ -13,7 +13,7 @@ from contraport.auditing.config import STATISTIC_NAMES
 from contraport.auditing.pairs.canonical_maps import FOLDS, RIDGE, decompose_cross_covariance, describe_projection
 from contraport.auditing.pairs.pair_scoring import (
     MARGINAL_RELAXATION,
-    PLAN_TEMPERATURE,
+    SCORE_TEMPERATURE,
     SINKHORN_ITERATIONS,
     STATISTICS,
     score_pairs,
@@ -44,7 +44,7 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
     if name == "cosine":
         return s
     if name == "softmax":
-        e = np.exp(s / PLAN_TEMPERATURE)
+        e = np.exp(s / SCORE_TEMPERATURE)
         return np.log(e / np.sqrt(e.sum(1, keepdims=True) * e.sum(0, keepdims=True)))
     if name == "csls":
         k = sides.neighbors
@@ -52,8 +52,8 @@ def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
         return 2 * s - near[0][:, None] - near[1]
     if name == "rank":
         return -((s[:, :, None] < s[:, None, :]).mean(2) + (s[:, :, None] < s.T[None].transpose(0, 2, 1)).mean(1)) / 2
-    price = 1.0 if name == "balanced" else 1 / (1 + PLAN_TEMPERATURE / MARGINAL_RELAXATION)
-    log_k, mass = (s - 1) / PLAN_TEMPERATURE, -np.log(len(s))
+    price = 1.0 if name == "balanced" else 1 / (1 + SCORE_TEMPERATURE / MARGINAL_RELAXATION)
+    log_k, mass = (s - 1) / SCORE_TEMPERATURE, -np.log(len(s))
     f, g = np.zeros(len(s)), np.full(len(s), mass if name == "unbalanced" else 0.0)
     start = mass if name == "unbalanced" else 0.0
     for _ in range(SINKHORN_ITERATIONS):

@@ -24,7 +24,7 @@ from contraport.errors import UsageError, check_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 
-PLAN_TEMPERATURE = 0.1
+SCORE_TEMPERATURE = 0.1
 """Temperature of the statistics `softmax`, `balanced` and `unbalanced`."""
 
 MARGINAL_RELAXATION = 0.1
@@ -178,13 +178,13 @@ def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     rows, columns = (
         torch.cat(
             [
-                torch.logsumexp(block @ others.T / PLAN_TEMPERATURE, 1)
+                torch.logsumexp(block @ others.T / SCORE_TEMPERATURE, 1)
                 for block in split_into_row_blocks(own, len(others))
             ]
         )
         for own, others in ((x, y), (y, x))
     )
-    return _score_cosine(paired, pairs) / PLAN_TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
+    return _score_cosine(paired, pairs) / SCORE_TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
 
 
 @_register_statistic("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
@@ -229,7 +229,7 @@ def _compute_log_plan_mass(paired: PairedFeatures, pairs: PairIndices, constrain
     """Return the log of the mass that a transport plan between the two views puts on each pair, ``(p,)``."""
     x, y = _get_embeddings(paired)
     with torch.no_grad():
-        return transport(x, y, Gibbs(temperature=PLAN_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
+        return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
 
 @_register_statistic("the sum of neighbors and canonical, each standardized", shared_space=False)
