@@ -1,5 +1,8 @@
 """No process makes a tensor that grows with the number of pairs: every objective, forward and backward."""
 
+import resource
+import sys
+
 import pytest
 import torch
 from tests.objectives.comparing import OF_COORDINATES, RANKING
@@ -73,3 +76,18 @@ def test_detects_a_dense_matrix():
     with contraport.engine.backend("dense"), Largest() as seen:
         contraport.nt_xent()(z0, z1).backward()
     assert seen.entries == (2 * ITEMS) ** 2
+
+
+def grow_by_the_largest_entries(rank, report):
+    x = torch.randn(8_000, 8)
+    with torch.no_grad():
+        plan = contraport.transport(x, x, contraport.Gibbs(temperature=0.1), contraport.Rows()).plan
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        plan.top(1)
+    report(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_blocks_of_rows_do_not_fragment_the_heap():
+    """The 8,000 x 8,000 matrix takes 244 MiB."""
+    assert reports_of(grow_by_the_largest_entries, 1)[0] < 48 * 1024

@@ -183,23 +183,38 @@ def _disable_autocast_prehook(device_type: str, grad_outputs: tuple[Tensor, ...]
         torch.set_autocast_enabled(device_type, False)
 
 
-def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
+def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:
     """Apply a function to one block of rows at a time, forward and backward, so that only one block is in memory.
 
     Each block is checkpointed: computed again for its gradient, so that no graph over all pairs is held. Within
     `torch.func`, which has no checkpointing, all blocks are in memory together.
 
     Args:
-        function: maps a range of rows to a tensor, without random numbers: the state of generators is not restored.
+        function: maps a range of rows to a tensor with as many rows, without random numbers: the state of generators
+            is not restored.
         shape: (N, M), the number of rows and of columns.
 
+    Returns:
+        The results of all blocks, concatenated, (N, ...).
+
     >>> import torch
-    >>> torch.cat(map_row_blocks(lambda rows: torch.arange(5)[rows], (5, MAX_BLOCK_PAIRS // 2))).tolist()
+    >>> map_row_blocks(lambda rows: torch.arange(5)[rows], (5, MAX_BLOCK_PAIRS // 2)).tolist()
     [0, 1, 2, 3, 4]
     """
     n, m = shape
     height = max(1, MAX_BLOCK_PAIRS // m)
     blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
-    if len(blocks) == 1 or is_in_torch_func():  # one block: a checkpoint would only compute it twice
-        return [function(rows) for rows in blocks]
-    return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]
+    if len(blocks) == 1:  # a checkpoint would only compute it twice
+        return function(blocks[0])
+    if is_in_torch_func():
+        return torch.cat([function(rows) for rows in blocks])
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks])
+    first = function(blocks[0])
+    # Into one tensor: small results that lie between the matrices of the blocks would fragment the heap, which then
+    # grows to the size of all pairs.
+    results = first.new_empty((n, *first.shape[1:]))
+    results[blocks[0]] = first
+    for rows in blocks[1:]:
+        results[rows] = function(rows)
+    return results

@@ -141,7 +141,7 @@ class LogKernel(ABC):
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
 
-        return torch.cat(map_row_blocks(inner, self.shape))
+        return map_row_blocks(inner, self.shape)
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         """Return the additive row biases, (N,), and column biases, (M,), of log K; None if there are none."""

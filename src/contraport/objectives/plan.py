@@ -214,8 +214,8 @@ class Plan:
         expected = f"a tensor ({self.shape[1]}, ...) on {self.f.device}, one row per column of the plan"
         check(good, f"values: must be {expected}, got {describe_value(values)}.", "shape")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
-        parts = map_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, self.shape)
-        return torch.cat(parts).reshape(self.shape[0], *values.shape[1:])
+        products = map_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, self.shape)
+        return products.reshape(self.shape[0], *values.shape[1:])
 
     def barycentric(self, values: Tensor) -> Tensor:
         """Return the barycentric projection: for each row, the plan-weighted mean of the columns' values, (M, ...).
@@ -241,7 +241,7 @@ class Plan:
 
         with torch.no_grad():
             largest = map_row_blocks(largest_entries, self.shape)
-        columns = torch.cat(largest).flatten()
+        columns = largest.flatten()
         rows = torch.arange(n, device=columns.device).repeat_interleave(k)
         entries = self.log_at(rows, columns).exp()
         return torch.sparse_coo_tensor(torch.stack([rows, columns]), entries, (n, m), check_invariants=False)
@@ -264,7 +264,7 @@ class Plan:
             entropy: Tensor = torch.special.entr(log_shares.exp()).sum(1)
             return entropy
 
-        return torch.cat(map_row_blocks(entropies, self.shape)).exp().to(self.f)
+        return map_row_blocks(entropies, self.shape).exp().to(self.f)
 
     @torch.no_grad()
     def sharpness(self) -> float:
@@ -398,7 +398,7 @@ class RoundedPlan:
             plan = self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
             return (plan * self.log_kernel.take_rows(rows).dense()).sum(1)
 
-        return -self.log_kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
+        return -self.log_kernel.cost_scale * map_row_blocks(cost, self.shape)
 
     @torch.no_grad()
     def dense(self) -> Tensor:
@@ -430,7 +430,7 @@ class BlockResult:
 @torch.no_grad()
 def _compute_positive_shift(kernel: LogKernel) -> Tensor:
     """Return a shift that makes all entries of T positive: twice the largest |T|, or 1 if all are zero."""
-    largest = torch.stack(map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(), kernel.shape)).amax()
+    largest = map_row_blocks(lambda rows: kernel.take_rows(rows).dense().abs().amax(1), kernel.shape).amax()
     return 2 * largest + (largest == 0)
 
 

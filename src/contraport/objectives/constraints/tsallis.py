@@ -70,7 +70,7 @@ class TsallisPlan(Plan):
             plan = self.take_rows(rows).dense()
             return ((plan.detach() if detach_plan else plan) * kernel.take_rows(rows).dense()).sum(1)
 
-        return -kernel.cost_scale * torch.cat(map_row_blocks(cost, self.shape))
+        return -kernel.cost_scale * map_row_blocks(cost, self.shape)
 
     def regularizer_conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().

@@ -90,7 +90,7 @@ class ReverseKL(Divergence):
             log_ratio = log_plan - torch.where(present, mass, 1).log()
             return torch.where(present, log_plan.exp() * (log_ratio - 1), 0).sum(1) + mass.sum(1)
 
-        return torch.cat(map_row_blocks(divergence, plan.shape))
+        return map_row_blocks(divergence, plan.shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -373,4 +373,4 @@ class PlanEntropy(Divergence):
             log_plan = torch.where(present, log_plan, 0)
             return -torch.where(present, log_plan.exp() * (log_plan - 1), 0).sum(1)
 
-        return torch.cat(map_row_blocks(entropy, plan.shape))
+        return map_row_blocks(entropy, plan.shape)
