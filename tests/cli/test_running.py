@@ -181,7 +181,7 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
     deadline = time.monotonic() + TIMEOUT
     try:
         while not checkpoint.exists():
-            assert process.poll() is None
+            assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
