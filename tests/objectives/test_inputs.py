@@ -268,6 +268,20 @@ def test_transforms_of_functions_find_what_autograd_finds(name, backend):
     torch.testing.assert_close(batched[0], value.detach(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+@pytest.mark.parametrize("name", ["nt-xent", "gca-uot", "vic-reg", "sup-con"])
+def test_transforms_leave_no_tensors_to_later_calls(name, transform):
+    """With sizes that no other test has, so that nothing is cached yet."""
+    loss, items = contraport.objective(name), 37 if transform is torch.func.grad else 41
+    known = {"labels": torch.arange(items) % 5} if name == "sup-con" else {}
+    z0, z1 = torch.randn(2, items, items - 7)
+    transform(lambda z: loss(z, z1, **known))(z0 if transform is torch.func.grad else z0[None])
+    pickle.dumps(loss)
+    value = loss(z0, z1, **known)
+    for again in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
+        assert torch.equal(again(z0, z1, **known), value)
+
+
 def test_a_transform_changes_no_parameter():
     loss = contraport.nt_xent(temperature="learn").double()
     with torch.no_grad():

@@ -2,8 +2,8 @@
 
 The cache is bounded in number and belongs to no object, so that objectives can be pickled and used by several threads.
 Values are made outside of inference mode, so that they also serve calls that need a gradient. Nothing is cached under
-`torch.compile` or with fake tensors. A value that was written to since is made anew: users can reach patterns and
-targets from a plan, and a write to one would change every later call.
+`torch.compile`, within `torch.func` or with fake tensors. A value that was written to since is made anew: users can
+reach patterns and targets from a plan, and a write to one would change every later call.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+from contraport.engine.autograd import is_in_torch_func
 
 MAX_ENTRIES_PER_FUNCTION = 64
 """Number of values that are cached per function; the oldest is dropped first."""
@@ -34,6 +36,7 @@ class CacheEntry(Generic[T]):
         self.value = value
         self.tensors = [tensor for tensor in _iter_tensors(value) if not tensor.is_inference()]  # no counter
         self.versions = list(map(_get_version_counter, self.tensors))
+        self.is_temporary = type(torch.empty(0)) is not Tensor or is_in_torch_func()  # made in a trace or transform
 
     @property
     def is_unmodified(self) -> bool:
@@ -56,7 +59,7 @@ def _iter_tensors(value: object) -> Iterator[Tensor]:
 def cached(make: Callable[..., T]) -> Callable[..., T]:
     """Decorator: cache the results of a function, like `functools.lru_cache`, but detect writes to cached tensors.
 
-    `lru_cache` would return a tensor that was written to, an inference tensor, or a fake tensor of a trace.
+    `lru_cache` would return a tensor that was written to, an inference tensor, or one that ended with a trace.
     """
     entries: dict[Hashable, CacheEntry[T]] = {}
     lock = threading.Lock()
@@ -70,14 +73,13 @@ def cached(make: Callable[..., T]) -> Callable[..., T]:
         if entry is not None and list(map(_get_version_counter, entry.tensors)) == entry.versions:
             return entry.value
         with torch.inference_mode(False), torch.no_grad():
-            value = make(*key)
-            is_fake = type(torch.empty(0)) is not Tensor  # a trace is active: its tensors have no values
-        if not is_fake:
+            entry = CacheEntry(make(*key))
+        if not entry.is_temporary:
             with lock:
                 if len(entries) >= MAX_ENTRIES_PER_FUNCTION:
                     del entries[next(iter(entries))]
-                entries[key] = CacheEntry(value)
-        return value
+                entries[key] = entry
+        return entry.value
 
     return get
 

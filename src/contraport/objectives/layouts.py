@@ -89,7 +89,9 @@ class PairPattern:
         if entry is None or not entry.is_unmodified:
             # A value computed within inference mode or under a gradient would be unusable in a later call.
             with torch.inference_mode(False), torch.no_grad():
-                self._cache[key] = entry = CacheEntry(function())
+                entry = CacheEntry(function())
+            if not entry.is_temporary:
+                self._cache[key] = entry
         return entry.value
 
     @property
