@@ -19,8 +19,6 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from contraport.engine.autograd import is_in_torch_func
-
 MAX_ENTRIES_PER_FUNCTION = 64
 """Number of values that are cached per function; the oldest is dropped first."""
 
@@ -30,13 +28,13 @@ _get_version_counter = attrgetter("_version")  # torch counts the writes in plac
 
 
 class CacheEntry(Generic[T]):
-    """Cached value with the version counters of its tensors, which reveal writes in place."""
+    """Cached value with version counters, which reveal writes in place; temporary if made in a trace or transform."""
 
     def __init__(self, value: T) -> None:
         self.value = value
         self.tensors = [tensor for tensor in _iter_tensors(value) if not tensor.is_inference()]  # no counter
         self.versions = list(map(_get_version_counter, self.tensors))
-        self.is_temporary = type(torch.empty(0)) is not Tensor or is_in_torch_func()  # made in a trace or transform
+        self.is_temporary = type(torch.empty(0)) is not Tensor or torch._C._are_functorch_transforms_active()
 
     @property
     def is_unmodified(self) -> bool:

@@ -87,8 +87,7 @@ class PairPattern:
             return function()
         entry: CacheEntry[CachedValue] | None = self._cache.get(key)
         if entry is None or not entry.is_unmodified:
-            # A value computed within inference mode or under a gradient would be unusable in a later call.
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():  # to serve later calls with and without a gradient
                 entry = CacheEntry(function())
             if not entry.is_temporary:
                 self._cache[key] = entry

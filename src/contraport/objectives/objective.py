@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import Kernel, autocast_disabled, is_in_torch_func
+from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
@@ -232,8 +232,9 @@ class Objective(Loss):
                             value = value.sum() if result.row_weights is None else result.row_weights @ value
                         name = type(term).__name__
                         totals[name] = add_terms(totals.get(name), value if weight == 1 else weight * value)
-        # New lists: torch.compile would guard on the content of the old ones. The tensors of a torch.func end with it.
-        self._log_masses, self._unweighted_patterns = ([], []) if is_in_torch_func() else (log_masses, patterns)
+        # New lists: torch.compile would guard on the content of the old ones. Those of torch.func end with it.
+        in_transform = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        self._log_masses, self._unweighted_patterns = ([], []) if in_transform else (log_masses, patterns)
         if not totals:
             zero = torch.stack([view[:0].float().sum() for view in unpack_views(views)]).sum()
             totals[type(self.divergence).__name__] = zero
