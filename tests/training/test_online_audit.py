@@ -95,7 +95,7 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(**options(from_arrays(dirty(), name="pairs"), out), **STEP_BY_STEP, objective=Pull())
 
 
-@pytest.mark.parametrize("at", [9, 13, 24, 25, 33])
+@pytest.mark.parametrize("at", [9, 25, *(pytest.param(step, marks=pytest.mark.slow) for step in (13, 24, 33))])
 def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], never_stopped: Run, at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(**audited, **STEP_BY_STEP, objective=Pull(at, KeyboardInterrupt()))

@@ -66,7 +66,7 @@ def test_names_the_wrong_view_and_leaves_it_out(never_stopped: Run) -> None:
     assert kept[WRONG:].mean() > 0.9
 
 
-@pytest.mark.parametrize("at", [25, 70])
+@pytest.mark.parametrize("at", [70, pytest.param(25, marks=pytest.mark.slow)])
 def test_resume_equals_the_run_that_never_stopped(tmp_path: Path, never_stopped: Run, at: int) -> None:
     audited = options(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):

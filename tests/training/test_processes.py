@@ -79,7 +79,7 @@ def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "chosen",
     [
-        [],
+        pytest.param([], marks=pytest.mark.slow),  # what the others do, without ring and shards
         ["--exchange", "ring"],
         ["--strategy", "fsdp", "--recipe", "byol", "--gradient_clip", "0.5"],
         pytest.param(["--strategy", "fsdp", "--grad_accum_steps", "2"], marks=pytest.mark.slow),
