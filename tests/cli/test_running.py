@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import yaml
 from PIL import Image
 
 from contraport.cli import demo as demonstration
-from contraport.runs import RunFolder
+from contraport.runs import Run, RunFolder
 from tests import TIMEOUT
 
 from .conftest import Outcome
@@ -196,11 +197,16 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
 
 def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "DEMO_TRAIN_OPTIONS", {**demonstration.DEMO_TRAIN_OPTIONS, "encoder": "mlp"})
+    fastest = iter((2, 1, 1))
+    training = importlib.import_module("contraport.training.train")
+    monkeypatch.setattr(training, "choose_thread_count", lambda settings, _: settings.threads or next(fastest))
     outcome = command("demo", "--epochs", "1", "--progress", "false")
     assert outcome.status == 0
     for text in ("raw pixels", "untrained encoder", "nt-xent", "gca-uot", "probe", "kNN", "runs/demo/report.html"):
         assert text in outcome.out
     assert (tmp_path / "runs" / "demo" / "report.html").exists()
+    both = [Run(tmp_path / "runs" / "demo" / name).settings() for name in ("nt-xent", "gca-uot")]
+    assert [settings.threads for settings in both] == [2, 2], "the runs differ in their objective alone"
     assert command("demo", "--epochs", "1", "--progress", "false").status == 0, "its own runs are replaced"
 
 

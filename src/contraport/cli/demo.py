@@ -12,6 +12,7 @@ from contraport.cli.console import print_table
 from contraport.evaluation.evaluate import evaluate
 from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
 from contraport.reporting import report
+from contraport.runs import Run
 from contraport.training.train import train
 
 DEMO_OBJECTIVES = ("nt-xent", "gca-uot")  # names of the two that the demo compares
@@ -53,17 +54,11 @@ def demo(options: dict[str, Any]) -> DemoResult:
     recipe = DEMO_TRAIN_OPTIONS | ({} if demo_options.epochs is None else {"epochs": demo_options.epochs})
     recipe["keep_every"] = max(1, recipe["epochs"] // 3)  # for the accuracy and plans over epochs in the report
     out = Path(demo_options.out)
-    runs = [
-        train(
-            objective=name,
-            seed=demo_options.seed,
-            out=out / name,
-            overwrite=True,
-            progress=demo_options.progress,
-            **recipe,
-        )
-        for name in DEMO_OBJECTIVES
-    ]
+    runs: list[Run] = []
+    for name in DEMO_OBJECTIVES:
+        settings = recipe | {"seed": demo_options.seed, "progress": demo_options.progress}
+        runs.append(train(objective=name, out=out / name, overwrite=True, **settings))
+        recipe["threads"] = runs[0].settings().threads  # chosen by speed, which would differ between the runs
     # In one call, which also gives their paired differences.
     results = evaluate(runs, checkpoints="all", progress=demo_options.progress)
     return DemoResult(
