@@ -238,6 +238,9 @@ belong together, so it cannot be combined with `--audit`; `--freeze` cannot eith
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
 - **If few pairs are wrong, and each view nearly determines the other**: the cosine of a plain training is as good, but
   it gives no number of pairs to leave out.
+- **For records of two registers that share text**: not a training, which ranked wrong links worse than the cosine of
+  n-grams; `--method frozen --statistic csls` on vectors of n-grams ranked them as well or better
+  ([measured](coupling-results.md#wrong-links-between-persons)).
 - **It does not help** if partners were exchanged among similar items: a pair that fits as well as the right one seems
   right. Nor does it help if the same wrong pair occurs many times, because its copies confirm one another: remove
   duplicates first. The audit does not remove them itself, because for views that are classes or words the number of

@@ -180,9 +180,9 @@ def persons(part: dict[str, Any]) -> str:
             "suburb and date of birth against surname, address, suburb and postcode. Splink compares the fields that "
             "both sides have, and is trained on the same links; the others see each record as one text. Settings were "
             "chosen on a fifth of the training links. Intervals are paired bootstraps over held-out links, of the mean "
-            f"of {len(measured[NAMES][PLAIN])} trainings."
+            f"of {len(measured[NAMES][PLAIN])} trainings; each objective has its own temperature."
         ),
-        paragraph(f"**With all fields, recall@1 was at least {lowest:.3f} by every method.** Of the other two tasks:"),
+        paragraph(f"With all fields, the lowest recall@1 of any method was {lowest:.3f}. The other two tasks:"),
         table(["method", *heads], rows),
         "\n".join([
             bullet(f"**Does training help?** {person_verdict(part, PLAIN, UNTRAINED)}"),
@@ -197,18 +197,17 @@ def persons(part: dict[str, Any]) -> str:
 
 def person_verdict(part: dict[str, Any], name: str, base: str) -> str:
     """Return whether a method is above another on both tasks, with the differences of recall@1."""
-    told = []
+    answers = []
     for task in (NAMES, DIFFERENT):
         gain, low, high = part[task]["differences"][f"{name} - {base}"]["recall@1"]
         word = "yes" if low > 0 else "no" if high < 0 else "not decided"
-        told.append(f"{word} with {'names' if task == NAMES else task} ({format_gain(gain, low, high)})")
-    words = " and ".join(told)
-    return f"{words[0].upper()}{words[1:]}."
+        answers.append(f"{'Names' if task == NAMES else 'Different fields'}: {word}, {format_gain(gain, low, high)}.")
+    return " ".join(answers)
 
 
 def format_gain(gain: float, low: float, high: float) -> str:
     """Format a difference with its interval, bold if that excludes zero."""
-    text = f"{gain:+.3f}, {low:+.3f} to {high:+.3f}"
+    text = f"{gain:+.4f} ({low:+.4f} to {high:+.4f})"
     return f"**{text}**" if low * high > 0 else text
 
 
