@@ -53,9 +53,9 @@ def test_single_precision_is_as_good_as_its_logits(order, columns):
         exact = shares(-cost / temperature, order)
         (plan,) = cp.Tsallis(order, conditional=True)(Geometry(Gibbs("cosine", temperature)(x, y)))
         found = ROWS * plan.dense().double()
-        torch.testing.assert_close(found.sum(1), torch.ones(ROWS).double(), rtol=0, atol=2e-6)
+        torch.testing.assert_close(found.sum(1), torch.ones(ROWS).double(), rtol=0, atol=4e-6)
         # The logits themselves are rounded, and a sharp plan follows them.
-        loss = 1e-6 * (1 + 0.1 / temperature)
+        loss = 2e-6 * (1 + 0.1 / temperature)
         torch.testing.assert_close(found / exact.amax(), exact / exact.amax(), rtol=0, atol=2 * loss)
         for held in (True, False):
             expected = (exact * cost).sum(1)
@@ -81,7 +81,7 @@ def test_gradients_in_single_precision_are_those_in_double(order, over, backend)
                     values.append(plan.log_at(labels, labels.roll(1)).sum())
                 slopes.append([torch.autograd.grad(v, x, retain_graph=True)[0].double() for v in values])
         for single, double in zip(*slopes, strict=True):
-            torch.testing.assert_close(single, double, rtol=0, atol=5e-5 * double.abs().amax().item())
+            torch.testing.assert_close(single, double, rtol=0, atol=1e-4 * double.abs().amax().item())
 
 
 @pytest.mark.parametrize("gamma", [2, 3, 3.5, 5])
@@ -94,7 +94,7 @@ def test_inverse_weights_of_alpha_cl_in_single_precision(n, gamma):
         settings = {"temperature": 0.1, "regularizer": "inverse", "gamma": gamma}
         value = cp.alpha_cl(**settings)(z0, z1, **known)
         expected = formulas.alpha_cl(z0.double(), z1.double(), **settings, **known)
-        torch.testing.assert_close(value.double(), expected, rtol=2e-6, atol=1e-6)
+        torch.testing.assert_close(value.double(), expected, rtol=5e-6, atol=3e-6)
 
 
 def test_refuses_an_order_whose_thresholds_overflow():
