@@ -2,6 +2,9 @@
 
 import os
 import random
+from functools import cache
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +32,19 @@ def pytest_runtest_setup() -> None:
     seed_global_generators(1)
 
 
+@cache
+def generators_of(module: ModuleType | None) -> list[tuple[np.random.Generator, Any]]:
+    """Return the generators among the names of a module, with their states before its first test."""
+    found = [] if module is None else vars(module).values()
+    return [(value, value.bit_generator.state) for value in found if isinstance(value, np.random.Generator)]
+
+
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def seeded(request: pytest.FixtureRequest) -> None:
     """Let no draw of a test depend on which tests ran before it: two workers share them anew in each run."""
     seed_global_generators(0)
+    for generator, state in generators_of(getattr(request.node, "module", None)):
+        generator.bit_generator.state = state
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
