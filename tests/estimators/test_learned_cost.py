@@ -11,6 +11,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.cli import main
+from contraport.features import Features
 
 RNG = np.random.default_rng(0)
 
@@ -22,6 +23,13 @@ def standardized(values):
 X, Y = standardized(RNG.normal(size=(40, 3))), standardized(RNG.normal(size=(30, 2)))
 AFFINITY = np.array([[0.9, 0.0], [0.2, -0.5], [0.0, 0.1]])
 PLAN = ot.sinkhorn(np.full(40, 1 / 40), np.full(30, 1 / 30), -X @ AFFINITY @ Y.T, 1.0, stopThr=1e-13)
+
+
+def test_features_of_a_file_are_sorted_by_row():
+    order = RNG.permutation(40)
+    embedded = Features((X[order]).astype(np.float32), order, np.where(order % 5, "train", "test"))
+    learned = contraport.inverse_ot(PLAN, rows=embedded, columns=Y)
+    np.testing.assert_allclose(learned.affinity, contraport.inverse_ot(PLAN, rows=X, columns=Y).affinity, atol=1e-5)
 
 
 def test_recovers_a_planted_affinity(tmp_path):

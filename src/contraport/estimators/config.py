@@ -95,8 +95,8 @@ class InverseOTOptions(BaseOptions):
     )
     rows: str | Path | Any | None = option(
         None,
-        "Features of the rows, in their order: a feature file, or in Python an array (n, p); default: those in the "
-        "folder, and for a matrix an indicator of each row.",
+        "Features of the rows: a feature file, whose items are sorted by their row in the data, or in Python an array "
+        "(n, p) in the order of the coupling; default: those in the folder, and for a matrix an indicator of each row.",
     )
     columns: str | Path | Any | None = option(None, "Features of the columns, in the same form.")
     components: int = option(

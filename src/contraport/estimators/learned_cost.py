@@ -162,11 +162,12 @@ def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.
     for name, items in zip(SIDES, observed.shape, strict=True):
         if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):
-                rows = as_features(source).features
-            check(
-                len(rows) == items, f"{name}: must have {items} items, as the coupling has, got {len(rows)}.", "shape"
-            )
-            features[name] = rows
+                found = as_features(source)
+            message = f"{name}: must have {items} items, as the coupling has, got {len(found)}."
+            check(len(found) == items, message, "shape")
+            # `embed` writes training items before test items; row numbers that repeat are those of several sources.
+            has_row_order = len(np.unique(found.source_rows)) == items
+            features[name] = found.features[np.argsort(found.source_rows)] if has_row_order else found.features
     return observed, features
 
 

@@ -116,14 +116,14 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
         datasets = [loader.load(options.data, split) for split in splits]
     if options.view is not None:
         # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
-        datasets = [
-            dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
-            for dataset in datasets
-        ]
+        repeated = [dataset.select_views([find_view_position(dataset, whole, options.view)]) for dataset in datasets]
+        datasets = [dataset.drop_duplicates() for dataset in repeated]
         seen, ids = datasets[0].entity_ids, datasets[-1].entity_ids
         if len(datasets) > 1 and seen is not None and ids is not None:  # a side of a coupling has pairs in both splits
             new = (~torch.isin(ids[:, 0], seen[:, 0])).nonzero()[:, 0]
             datasets = datasets[:1] if len(new) == 0 else [datasets[0], datasets[1].subset(new)]
+        if not is_stream(options.data) and (count := sum(map(len, repeated)) - sum(map(len, datasets))) > 0:
+            log.info("items left out, as an earlier one has the same %s: %d", view, count)
     loader_config = LoaderConfig(
         options.batch_size, resolve_device(options.device), options.num_workers, ProgressBars(shown=options.progress)
     )
