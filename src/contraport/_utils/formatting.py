@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 _USES_FLAG_STYLE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
-"""Whether messages show options as command-line flags rather than Python keywords."""
+"""True while messages show options as command-line flags instead of Python keywords."""
 
 
 @contextmanager

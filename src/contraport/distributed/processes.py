@@ -42,7 +42,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _uses_local_batch: ContextVar[bool] = ContextVar("contraport_local", default=False)
-"""Whether `use_local_batch` is active."""
+"""True within `use_local_batch`."""
 
 
 @contextmanager
