@@ -487,7 +487,7 @@ def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, n
     assert "drop=True" in found.advice
     assert "resume=True" in found.advice
     cleaned = replace(found, clean_files=(Path("a.csv"), Path("b.csv"))).advice
-    assert "a.csv and b.csv" in cleaned
+    assert "a.csv or b.csv" in cleaned
     assert "drop" not in cleaned
     assert "drop" not in replace(found, noise_rate=0.0, noise_interval=(0.0, 0.01)).advice
     unknown = replace(found, scores=found.known_mismatch_scores[np.arange(ITEMS) % len(found.known_mismatch_scores)])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_csv, write_json
-from contraport._utils.formatting import format_options, join_names, pluralize
+from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION_AUC,
@@ -187,7 +187,7 @@ class Audit:
         """Recommendation of the next step, in a sentence."""
         if not self.is_rate_reliable:
             return "Look at the worst pairs before you train without any: the share of wrong pairs is unknown."
-        return write_training_advice(len(self.flagged()), "pair", self.clean_files)
+        return compose_training_advice(len(self.flagged()), "pair", self.clean_files)
 
     @property
     def worst_table_title(self) -> str:
@@ -243,12 +243,12 @@ def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
     )
 
 
-def write_training_advice(count: int, noun: str, clean_files: Sequence[Path]) -> str:
+def compose_training_advice(count: int, noun: str, clean_files: Sequence[Path]) -> str:
     """Return a sentence that recommends which data to train on after an audit flagged `count` pairs or views."""
     if count == 0:
         return f"Train on all {noun}s: none looks wrong."
     if clean_files:
-        return f"Train with the cleaned data: {join_names([*map(str, clean_files)])}."
+        return f"Train with the cleaned data: {' or '.join(map(str, clean_files))}."
     audit, drop, resume = format_options(audit=True), format_options(drop=True), format_options(resume=True)
     return (
         f"Train with {audit}, or repeat this audit with {drop} (and {resume}, if it was written to a folder) to write "

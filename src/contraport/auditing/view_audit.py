@@ -18,7 +18,7 @@ from contraport.auditing.pairs.view_scores import (
     compute_view_log_odds,
     estimate_view_noise_rates,
 )
-from contraport.auditing.result import Audit, write_csv_columns, write_training_advice
+from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
 from contraport.errors import check
@@ -138,7 +138,7 @@ class ViewAudit:
     @property
     def advice(self) -> str:
         """Recommendation of the next step, in a sentence."""
-        return write_training_advice(len(self.flagged()), "view", self.clean_files)
+        return compose_training_advice(len(self.flagged()), "view", self.clean_files)
 
     @property
     def worst_table_title(self) -> str:
