@@ -255,7 +255,7 @@ def embed_dataset(
     (torch.Size([449, 256]), torch.Size([449]))
     """
     views = views or Views(dataset, augment="none")
-    check_view_shapes(model, dataset, views)
+    check_views_fit_model(model, dataset, views)
     loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
     return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
 
@@ -271,7 +271,7 @@ def iter_embedded_batches(
 
     `function` computes other values ``(b, F)`` from the inputs of the model. The caller's random state may change.
     """
-    check_view_shapes(model, dataset, views)
+    check_views_fit_model(model, dataset, views)
     model.to(loader_config.device)
     views.to(loader_config.device)
     with evaluation_mode(model):
@@ -346,7 +346,7 @@ def embed_views(
     return stacked.unbind(dim=1)
 
 
-def check_view_shapes(model: Model, dataset: Dataset, views: Views) -> None:
+def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless unaugmented views have the shapes that the model takes and no item lacks a view."""
     expected, actual = (
         join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)

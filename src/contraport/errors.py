@@ -297,7 +297,7 @@ def check_type(argument: str, value: object, expected: Any, example: str) -> Non
         raise _value_error(argument, f"of type {expected.__name__}, such as {example}", value, "type")
 
 
-def check_sequence(argument: str, value: Any, expected: str) -> None:
+def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
     """Raise `UsageError` unless a value is a list, a tuple or an array of at least one element, as described."""
     is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
     size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None

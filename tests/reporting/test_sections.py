@@ -23,7 +23,7 @@ from contraport.reporting.sections.confusion_matrix import (
     describe_frequent_confusions,
     draw_confusion_matrix,
 )
-from contraport.reporting.sections.embedding_map import build_embedding_map_section, build_neighbors_section
+from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
 from contraport.reporting.sections.metric_curves import (
     build_epoch_curves_section,
@@ -32,6 +32,7 @@ from contraport.reporting.sections.metric_curves import (
     draw_training_curve,
     list_epochs_with_row_names,
 )
+from contraport.reporting.sections.nearest_neighbors import build_nearest_neighbors_section
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
@@ -304,7 +305,7 @@ def test_points_are_colored_by_available_data(make_run) -> None:
 
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
-    (strips,) = build_neighbors_section(builder_of(make_run())).template_variables["strips"]
+    (strips,) = build_nearest_neighbors_section(builder_of(make_run())).template_variables["strips"]
     assert [(item["id"], item["class_name"]) for item, _ in strips["rows"]] == [
         (100, "zero"),
         (101, "one"),
@@ -312,25 +313,26 @@ def test_neighbors_of_another_class_are_marked(make_run) -> None:
     ]
     assert [near["is_same_class"] for near in strips["rows"][0][1]] == [True, False, True]
     assert strips["same_class_share"] == pytest.approx(2 / 3)
-    (strips,) = build_neighbors_section(builder_of(make_run("unlabelled", labels=False))).template_variables["strips"]
+    unlabelled = builder_of(make_run("unlabelled", labels=False))
+    (strips,) = build_nearest_neighbors_section(unlabelled).template_variables["strips"]
     assert strips["same_class_share"] is None
     assert len(strips["rows"]) == 10
     assert all(near["is_same_class"] is None for _, row in strips["rows"] for near in row)
     made = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
     write_npz(made.samples_path, made.page_arrays() | {"neighbors": after})
-    assert build_neighbors_section(builder_of(made)).template_variables["strips"][0][
+    assert build_nearest_neighbors_section(builder_of(made)).template_variables["strips"][0][
         "same_class_share"
     ] == pytest.approx(0.5)
     both = make_run("labelled"), make_run("not", labels=False)
-    assert build_neighbors_section(builder_of(*both)).template_variables["by_class"] is False
+    assert build_nearest_neighbors_section(builder_of(*both)).template_variables["by_class"] is False
 
 
 def test_texts_are_shown_verbatim(make_run) -> None:
     made = make_run(images=False)
     write_npz(made.samples_path, made.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     builder = builder_of(made)
-    (strips,) = build_neighbors_section(builder).template_variables["strips"]
+    (strips,) = build_nearest_neighbors_section(builder).template_variables["strips"]
     assert [near["text"] for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
     build_embedding_map_section(builder)
     assert builder.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"

@@ -146,7 +146,9 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     if options.method == "online":
         run = RunFolder(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
-        own |= {"resume": options.resume and run.config_path.exists()} | _build_training_settings(options, dataset)
+        own |= {"resume": options.resume and run.config_path.exists()} | _collect_crossfit_option_values(
+            options, dataset
+        )
         result = audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
         result = _audit_in_rounds(options, dataset, folder)
@@ -217,7 +219,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         rounds = score_frozen_vectors(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
         device = select_training_device(options.device).type
-        settings = Settings(data=dataset, device=device, **_build_training_settings(options, dataset))
+        settings = Settings(data=dataset, device=device, **_collect_crossfit_option_values(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_SCORES_FILE
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
@@ -241,7 +243,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     )
 
 
-def _build_training_settings(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+def _collect_crossfit_option_values(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return the settings of the trainings of a cross-fit by option name, without augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:

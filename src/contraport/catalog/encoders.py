@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
-TIMM_NAME_FORMAT = "any timm name"
+ANY_TIMM_NAME = "any timm name"
 TRANSFORMERS_NAME_FORMAT = "any transformers name or folder"
 CUSTOM_ENCODER_FORMAT = "module:attribute"
 """Forms of names of encoders that are not in the table, as messages and lists show them."""
@@ -71,7 +71,7 @@ ENCODERS = {
             "weighted-ngrams",
             "counts of words and n-grams with learned weights, for pairs of texts that share words; starts at the raw "
             "counts",
-            "contraport.encoders.networks:WeightedNgrams",
+            "contraport.encoders.networks:LearnedWeightNgrams",
         ),
         EncoderEntry(
             "short-ngrams",
@@ -92,7 +92,7 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
     return (
         *ENCODERS.values(),
         EncoderEntry(
-            TIMM_NAME_FORMAT,
+            ANY_TIMM_NAME,
             "a model of timm, such as resnet18 or vit_tiny_patch16_224; random weights, or pretrained with "
             "--pretrained; timm.list_models() lists all names",
         ),

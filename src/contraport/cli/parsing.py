@@ -54,15 +54,15 @@ def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str,
         if short:
             parser = _build_parser(command, prog, {*command.short_help_options, *resolved})
         parser.set_defaults(resolved)
-        return _parse_options(parser, argv, complete=bool(informative))
+        return _parse_options(parser, argv, with_defaults=bool(informative))
     except SystemExit:  # argparse has printed what was requested
         return None
 
 
-def _parse_options(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
-    """Parse the words of a command line into the passed options, with `complete` also those with defaults."""
+def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
+    """Parse the words of a command line into the passed options, with `with_defaults` also all others."""
     parser.command_line_words = [*argv]
-    options: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
+    options: dict[str, Any] = parser.parse_args(list(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)
     return options
 

@@ -57,7 +57,7 @@ from contraport.metrics import Metric, Requirement, select_metrics, select_metri
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.registry import BASELINE_TITLES
 from contraport.options import to_config_value
-from contraport.training.components import Components, build_components
+from contraport.training.components import TrainingComponents, build_components
 from contraport.training.config import Settings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.step_timing import measure_training_steps
@@ -231,7 +231,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
 
 
 def _find_unmet_requirement_by_metric(
-    metrics: Sequence[Metric], settings: Settings, components: Components
+    metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
     """Return the first requirement that data and untrained model do not meet, by metric key; None if all are met."""
     model, views = components.module.model, components.module.views

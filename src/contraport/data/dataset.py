@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.duplicate_groups import assign_content_ids, has_repeated_content
+from contraport.data.duplicate_groups import assign_content_ids_by_view, has_repeated_content
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
 DatasetType = TypeVar("DatasetType", bound="Dataset")
 
 
-@keep_deprecated_attributes(align_names="align_codes_with")
+@keep_deprecated_attributes(align_names="align_codes_with", has_partial_items="has_view_mask")
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of a source, fetched a batch at a time.
@@ -199,7 +199,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         elif self.digests is None:
             return None
         else:
-            ids = assign_content_ids(self.digests, self.present)
+            ids = assign_content_ids_by_view(self.digests, self.present)
         return ids if has_repeated_content(ids) else None
 
     @property
@@ -208,8 +208,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return len(self.shapes[0]) == 3
 
     @property
-    def has_partial_items(self) -> bool:
-        """True if some items lack a view; batches then have a mask of the views that items have."""
+    def has_view_mask(self) -> bool:
+        """True if batches have a mask of the views that each item has, because some items lack a view."""
         return self.present is not None
 
     @property

@@ -54,7 +54,7 @@ class ImageFiles(UndecodedItems):
     def take(self, positions: Positions) -> ImageFiles:
         return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
 
-    def item_name(self, position: int) -> str:
+    def describe_item_location(self, position: int) -> str:
         return self.files[position]
 
 
@@ -89,7 +89,7 @@ def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what:
                 block = positions[first : first + _IMAGES_PER_CHECK_BLOCK].tolist()
                 errors = pool.map(partial(get_decoding_error, images), block)
                 failures |= {
-                    position: (images.item_name(position), error)
+                    position: (images.describe_item_location(position), error)
                     for position, error in zip(block, errors, strict=True)
                     if error is not None
                 }
@@ -147,7 +147,7 @@ def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
             return crop_to_square(ImageOps.exif_transpose(image), size)
     except Exception as error:  # decoders raise anything on hostile bytes
-        message = f"data: {images.item_name(position)} was readable before and cannot be read now: {error}"
+        message = f"data: {images.describe_item_location(position)} was readable before and cannot be read now: {error}"
         raise UsageError(message, kind="unreadable") from error
 
 

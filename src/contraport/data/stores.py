@@ -147,7 +147,7 @@ class UndecodedItems(Protocol):
     def take(self, positions: Positions) -> Self:
         """Return the items at some positions."""
 
-    def item_name(self, position: int) -> str:
+    def describe_item_location(self, position: int) -> str:
         """Return the name of an item for error messages."""
 
 

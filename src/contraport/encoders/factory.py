@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
-from contraport.catalog.encoders import CUSTOM_ENCODER_FORMAT, ENCODERS, TIMM_NAME_FORMAT
+from contraport.catalog.encoders import ANY_TIMM_NAME, CUSTOM_ENCODER_FORMAT, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
 
@@ -166,7 +166,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         check(not is_transformers_folder(Path(name)), message, "shape")
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
-        raise UsageError(f"{unknown} Or {TIMM_NAME_FORMAT}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
+        raise UsageError(f"{unknown} Or {ANY_TIMM_NAME}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
     message = (
         f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {default_encoder_name(shape)!r}."
     )

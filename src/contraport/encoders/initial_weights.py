@@ -274,7 +274,7 @@ def _has_published_weights(encoder: object) -> bool:
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
 def _load_published_weights(encoder: Any) -> InitialWeights:
-    """Load the published weights of one encoder by name."""
+    """Load the published weights of one encoder by name; raise `UsageError` if it has none."""
     message = f"pretrained: must be a timm or transformers encoder by name, such as resnet18, got {encoder!r}."
     check(_has_published_weights(encoder), message, "no_weights")
     if encoder in ENCODERS:

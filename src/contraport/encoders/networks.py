@@ -454,7 +454,7 @@ class SmallText(nn.Module):
         return F.embedding_bag(hashes, self.table.weight, mode="sum", per_sample_weights=weights)
 
 
-class WeightedNgrams(nn.Module):
+class LearnedWeightNgrams(nn.Module):
     """Text encoder: counts of hashed words and n-grams, each of which has a learned weight.
 
     Untrained, all weights are 1 and the features are the raw counts, so training starts at this baseline. It learns
@@ -463,7 +463,7 @@ class WeightedNgrams(nn.Module):
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> texts = texts_to_tensor(["a red bag", "ein roter Beutel"])
-    >>> bool(torch.allclose(WeightedNgrams(()).eval()(texts), vectorize_texts(texts, 2_048)))
+    >>> bool(torch.allclose(LearnedWeightNgrams(()).eval()(texts), vectorize_texts(texts, 2_048)))
     True
     """
 
@@ -495,8 +495,8 @@ class WeightedNgrams(nn.Module):
         return apply_without_padding(self, split_words(texts))
 
 
-class ShortNgrams(WeightedNgrams):
-    """`WeightedNgrams` with n-grams of 2 to 4 bytes, robust to typing errors: for names, addresses and records."""
+class ShortNgrams(LearnedWeightNgrams):
+    """`LearnedWeightNgrams` with n-grams of 2 to 4 bytes, robust to typing errors: for names, addresses and records."""
 
     num_features = 4_096
     name = "short-ngrams"

@@ -20,6 +20,7 @@ from contraport.engine.backends import (
     gather_dtype,
     precision,
 )
+from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, log_of_size
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelExclusion, SimilarityExclusion
 from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, Relaxation
@@ -48,7 +49,6 @@ from contraport.engine.links import (
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
 from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
 from contraport.engine.ring import RingLogKernel, Shards
-from contraport.engine.tensor_cache import CacheEntry, cached, constant_vector, log_of_size
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [

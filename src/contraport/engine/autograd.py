@@ -137,12 +137,12 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return _normalize_rows_with_divisors(z, z.detach(), length)[0]
+        return _normalize_rows_with_divisor_factors(z, z.detach(), length)[0]
     rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def _normalize_rows_with_divisors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
+def _normalize_rows_with_divisor_factors(z: Tensor, detached: Tensor, length: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the scaled rows, (n, d), and the two factors, (n, 1) each, whose product is what z was divided by."""
     largest = detached.abs().amax(1, keepdim=True)  # its gradient cancels; vector_norm(z, inf) takes 10 times as long
     largest = F.threshold(largest, torch.finfo(z.dtype).tiny, torch.inf)  # rows of zeros: 0, without gradient
@@ -157,7 +157,7 @@ class _NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, largest, scale = _normalize_rows_with_divisors(z, z, length)
+        rows, largest, scale = _normalize_rows_with_divisor_factors(z, z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
@@ -168,7 +168,7 @@ class _NormalizeRows(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def scaled(z: Tensor) -> tuple[Tensor, ...]:
-                return _normalize_rows_with_divisors(z, z.detach(), ctx.length)[:1]
+                return _normalize_rows_with_divisor_factors(z, z.detach(), ctx.length)[:1]
 
             return differentiable_gradient(scaled, [z], [grad_output], [True])[0], None
         # A row keeps its length, so the part of its gradient along itself is projected out.

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd import autocast_disabled, differentiable_gradient, is_in_torch_func
+from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.pair_passes import PairPasses, WeightTerm
-from contraport.engine.tensor_cache import constant_vector
 
 Axis: TypeAlias = Literal["rows", "columns"]
 """Axis of the matrix of pairs: rows or columns."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import autocast_disabled, disable_autocast_in_backward, is_in_torch_func, normalize
+from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import PolynomialTail, PoweredCostLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
@@ -21,7 +22,6 @@ from contraport.engine.log_kernels import (
     LogKernel,
     MatrixLogKernel,
 )
-from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import (
     UsageError,
     check,

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import (
-    _normalize_rows_with_divisors,
+    _normalize_rows_with_divisor_factors,
     autocast_disabled,
     differentiable_gradient,
     is_in_torch_func,
@@ -189,7 +189,7 @@ class SetMatching(NamedTuple):
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
-    def column_dual_terms(self, g: Tensor) -> Tensor:
+    def dual_terms_of_column_vectors(self, g: Tensor) -> Tensor:
         """Return the dual term of each vector of a column at its potential g, after a last half-step on the rows."""
         _, ratio = self.temperature_to_price_ratios
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
@@ -365,7 +365,7 @@ def _iter_set_blocks(z: Tensor, max_vectors: int) -> Iterator[_SetBlock]:
         # A stable sort moves padding behind the vectors, which keep their order.
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
-        parts = _normalize_rows_with_divisors(*(rows.flatten(0, 1),) * 2, 1.0)
+        parts = _normalize_rows_with_divisor_factors(*(rows.flatten(0, 1),) * 2, 1.0)
         units, *divisors = (part.view(*rows.shape[:2], -1) for part in parts)
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
@@ -428,7 +428,7 @@ class _CosineTile:
         """Return the similarities, (b, c): 1 minus the dual objective at the last potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
-            total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)
+            total = total + (self.matching.dual_terms_of_column_vectors(self.scalings[-1].log()) * self.b).sum(2)
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
 
@@ -469,7 +469,7 @@ def _add_max_sim_gradient(
     A vector of x sums over the columns; a vector of y over the entries that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
-    units, *divisors = _normalize_rows_with_divisors(x.reshape(-1, d), x.reshape(-1, d), 1.0)
+    units, *divisors = _normalize_rows_with_divisor_factors(x.reshape(-1, d), x.reshape(-1, d), 1.0)
     masses = _nonpadding_mask(x).to(grad_output.dtype)
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
@@ -478,7 +478,7 @@ def _add_max_sim_gradient(
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left
-        column_units, *column_divisors = _normalize_rows_with_divisors(*(y[block].reshape(-1, d),) * 2, 1.0)
+        column_units, *column_divisors = _normalize_rows_with_divisor_factors(*(y[block].reshape(-1, d),) * 2, 1.0)
         entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
         weights = (grad_output[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)
@@ -518,6 +518,6 @@ def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tens
             f = -matching.row_damping * torch.logsumexp(s + g + log_b, 3, keepdim=True)
         total = (matching.row_dual_terms(f)[..., 0] * a[:, None]).sum(2)
         if matching.iterations > 0:
-            total = total + (matching.column_dual_terms(g)[:, :, 0] * b).sum(2)
+            total = total + (matching.dual_terms_of_column_vectors(g)[:, :, 0] * b).sum(2)
         score = 1 - tau * total
     return score if matching.is_mean else score * sizes[0]

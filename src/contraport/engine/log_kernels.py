@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine.autograd import map_row_blocks, pairwise_inner_products, vjp
+from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
-from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError, describe_value
 from contraport.options import keep_deprecated_attributes
 
@@ -174,7 +174,7 @@ class LogKernel(ABC):
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
 
-    def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
+    def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         """Return the kernel K without its biases on one tile, written to `out` if given.
 
         Its logarithm must be bounded, as no maximum is subtracted before the exponential.
@@ -308,7 +308,7 @@ class InnerProductLogKernel(LogKernel):
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
         return replace(self, operand_precision=dtype)
 
-    def exp_tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
+    def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         return self._multiply(self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out).exp2_()
 
     def biases(self) -> tuple[Tensor, Tensor] | None:

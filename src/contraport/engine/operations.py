@@ -14,12 +14,12 @@ from torch import Tensor
 
 from contraport.engine.autograd import autocast_disabled, check_not_in_torch_func
 from contraport.engine.backends import resolve_backend_config
+from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, HalfStepsOperation, Relaxation
 from contraport.engine.pair_passes import PairPasses, WeightTerm
-from contraport.engine.tensor_cache import constant_vector
 from contraport.errors import UsageError, unknown_name_error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, RawInputEncoder, check_view_shapes
+from contraport.embedding import LoaderConfig, RawInputEncoder, check_views_fit_model
 from contraport.encoders import Model
 from contraport.encoders.lora import merge_lora
 from contraport.errors import UsageError
@@ -147,7 +147,7 @@ class LoadedRun:
         settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
         train, test, notes = load_evaluation_splits(run, settings, model, options)
         views = build_views(settings, train)
-        check_view_shapes(model, train, views)
+        check_views_fit_model(model, train, views)
         initial = build_objective_or_reason(settings)
         objective = initial if isinstance(initial, str) else build_objective_at_epoch(initial, run, settings, epochs)
         return cls(run, options, settings, model, epochs, train, test, views, loader_config, initial, objective, notes)

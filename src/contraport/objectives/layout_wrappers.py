@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import SimilarityExclusion, normalize
-from contraport.errors import UsageError, check, check_finite, check_integer, check_positive, check_sequence, check_type
+from contraport.errors import (
+    UsageError,
+    check,
+    check_finite,
+    check_integer,
+    check_nonempty_sequence,
+    check_positive,
+    check_type,
+)
 from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern
 from contraport.options import accept_deprecated_keywords
 
@@ -192,14 +200,14 @@ class NestedCoordinates(LayoutWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sequence("dims", self.dims, "a list of numbers of coordinates")
+        check_nonempty_sequence("dims", self.dims, "a list of numbers of coordinates")
         object.__setattr__(self, "dims", tuple(self.dims))  # a layout can be hashed
         for size in self.dims:
             check_integer("dims", size)
         check(len(set(self.dims)) == len(self.dims), f"dims: must be different numbers, got {self.dims}.", "repeated")
         if self.weights is not None:
             expected = f"{len(self.dims)} numbers, one for each of dims"
-            check_sequence("weights", self.weights, expected)
+            check_nonempty_sequence("weights", self.weights, expected)
             check(len(self.weights) == len(self.dims), f"weights: must be {expected}, got {self.weights}.", "number")
             object.__setattr__(self, "weights", tuple(self.weights))
             for weight in self.weights:
@@ -209,12 +217,12 @@ class NestedCoordinates(LayoutWrapper):
         d = views[0].shape[-1]
         message = f"dims: must be at most {d}, the embedding dimension, got {max(self.dims)}."
         check(max(self.dims) <= d, message, "range")
-        return self._weight_blocks([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
+        return self._flatten_weighted_blocks([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
 
     def arrange(self, *values: Tensor) -> list[Block]:
-        return self._weight_blocks([self.layout.arrange(*values)] * len(self.dims))
+        return self._flatten_weighted_blocks([self.layout.arrange(*values)] * len(self.dims))
 
-    def _weight_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
+    def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
         """Return all blocks in one list, each with its weight multiplied by that of its number of coordinates."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [

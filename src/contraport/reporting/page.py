@@ -20,13 +20,14 @@ from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.report_run import ReportRun, load_runs, shorten_data_name
 from contraport.reporting.sections.confusion_matrix import build_confusion_section
-from contraport.reporting.sections.embedding_map import build_embedding_map_section, build_neighbors_section
+from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section
 from contraport.reporting.sections.metric_curves import (
     build_epoch_curves_section,
     build_robustness_section,
     build_training_curves_section,
 )
+from contraport.reporting.sections.nearest_neighbors import build_nearest_neighbors_section
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import build_plans_section
 from contraport.reporting.sections.results_table import build_results_section, build_settings_section
@@ -38,7 +39,7 @@ SECTION_BUILDERS: tuple[Callable[[PageBuilder], Section | None], ...] = (
     build_training_curves_section,
     build_epoch_curves_section,
     build_embedding_map_section,
-    build_neighbors_section,
+    build_nearest_neighbors_section,
     build_confusion_section,
     build_plans_section,
     build_geometry_section,

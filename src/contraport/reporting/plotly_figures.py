@@ -63,9 +63,9 @@ def build_figure(
     }
 
 
-def build_axis_from_zero(title: str, last_value: float | None = None) -> dict[str, Any]:
-    """Build the plotly settings of a titled axis from zero; a tick at each integer if `last_value` is small."""
-    ticks = {} if last_value is None or last_value > MAX_INTEGER_TICKS else {"dtick": 1}
+def build_axis_from_zero(title: str, integer_axis_end: float | None = None) -> dict[str, Any]:
+    """Build the plotly settings of a titled axis from zero, with a tick at each integer if it ends at a small one."""
+    ticks = {} if integer_axis_end is None or integer_axis_end > MAX_INTEGER_TICKS else {"dtick": 1}
     return build_titled_axis(title, rangemode="tozero", **ticks)
 
 

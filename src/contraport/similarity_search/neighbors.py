@@ -19,7 +19,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStore, get_decoding_error
-from contraport.embedding import LoaderConfig, check_view_shapes, embed_dataset, extract_features
+from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
@@ -218,7 +218,7 @@ def _search_sets(
     device, encoder = resolve_device(options.device), model.select_view(query_view)
     item = _load_query(options, encoder)
     views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
-    check_view_shapes(encoder, item, views)
+    check_views_fit_model(encoder, item, views)
     encode_query = partial(_encode_sets, encoder)
     query = extract_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
     is_query_first = model.view_index(query_view) <= model.view_index(view)

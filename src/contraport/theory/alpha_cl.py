@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, pairwise
 from contraport.engine import Gibbs
-from contraport.errors import check, check_all_values, check_boolean, check_integer, check_sequence, describe_value
+from contraport.errors import (
+    check,
+    check_all_values,
+    check_boolean,
+    check_integer,
+    check_nonempty_sequence,
+    describe_value,
+)
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
@@ -391,7 +398,7 @@ def train_deep_linear_encoder(
     (True, True)
     """
     _check_views_and_count_items(x0, x1)
-    check_sequence("widths", widths, "a list of positive integers")
+    check_nonempty_sequence("widths", widths, "a list of positive integers")
     for width in widths:
         check_integer("widths", width)
     check_boolean("per_filter", per_filter)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
-from contraport.errors import check, check_sequence, is_number
+from contraport.errors import check, check_nonempty_sequence, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
@@ -93,7 +93,7 @@ def compute_augmentation_targets(
     >>> bool(result.noise_share_in_plane[1] < 0.1 < 0.5 < result.mixup_share_in_plane[1])
     True
     """
-    check_sequence("dimensions", dimensions, "a list of numbers of dimensions")
+    check_nonempty_sequence("dimensions", dimensions, "a list of numbers of dimensions")
     check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
     mixtures = [sample_gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
     # Mean squared displacement by mixup along each coordinate.

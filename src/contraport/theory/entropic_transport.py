@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, Gibbs, MatrixLogKernel
-from contraport.errors import check, check_all_values, check_finite, check_positive, check_sequence, describe_value
+from contraport.errors import (
+    check,
+    check_all_values,
+    check_finite,
+    check_nonempty_sequence,
+    check_positive,
+    describe_value,
+)
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
@@ -159,7 +166,7 @@ def compute_couplings_1d(
 
 def _check_temperatures(temperatures: Sequence[float]) -> None:
     """Raise `UsageError` unless the temperatures are a list of at least one positive number."""
-    check_sequence("temperatures", temperatures, "a list of at least one positive number")
+    check_nonempty_sequence("temperatures", temperatures, "a list of at least one positive number")
     for temperature in temperatures:
         check_positive("temperatures", temperature)
 
@@ -359,7 +366,7 @@ def solve_entropic_program(
                               [0.4740, 0.3510, 0.1740]], dtype=torch.float64))
     """
     costs = costs.tolist() if isinstance(costs, Tensor) else costs
-    check_sequence("costs", costs, "three finite numbers")
+    check_nonempty_sequence("costs", costs, "three finite numbers")
     for cost in costs:
         check_finite("costs", cost)
     c = torch.as_tensor(costs, dtype=torch.float64)

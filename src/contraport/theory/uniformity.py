@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import align_uniform, iot, iot_uniform, nt_xent
 from contraport.engine import Gibbs, normalize
-from contraport.errors import check_integer, check_nonnegative, check_sequence, check_type
+from contraport.errors import check_integer, check_nonempty_sequence, check_nonnegative, check_type
 from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinView
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
@@ -338,7 +338,7 @@ def sweep_uniformity_penalty(
     >>> list(result.by_factor), result.by_factor[1.0].plan.shape
     ([0.0, 1.0], torch.Size([40, 40]))
     """
-    check_sequence("factors", factors, "a list of at least one number")
+    check_nonempty_sequence("factors", factors, "a list of at least one number")
     data = sample_gaussian_mixture(100) if data is None else data
     check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
     by_factor = {}

@@ -21,7 +21,7 @@ from contraport.data.image_cache import digest_dataset
 from contraport.data.stores import MappedArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
 from contraport.encoders import Model
-from contraport.training.components import Components, count_cached_draws
+from contraport.training.components import TrainingComponents, count_cached_draws
 from contraport.training.config import Settings
 from contraport.training.parallelism import select_training_device
 
@@ -31,7 +31,7 @@ _MEMORY_ADDRESS_PATTERN = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 """Memory addresses in the text of objects, which the cache key leaves out since they differ between processes."""
 
 
-def use_cached_features(components: Components, settings: Settings, folder: Path) -> Components:
+def use_cached_features(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
     """Replace the items of the training by their cached features, and return the new components.
 
     The features are loaded from the cache folder, or computed and written to it.
@@ -59,7 +59,7 @@ def use_cached_features(components: Components, settings: Settings, folder: Path
 
 def _fill_feature_files(
     files: Sequence[np.ndarray],
-    components: Components,
+    components: TrainingComponents,
     settings: Settings,
     views: Views,
     folder: Path,
@@ -93,7 +93,7 @@ def _fill_feature_files(
                 first += len(part)
 
 
-def _build_cache_key(components: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
+def _build_cache_key(components: TrainingComponents, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
     """Return the cache key, as JSON values: everything that determines the cached features."""
     model, items = components.module.model, len(components.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]

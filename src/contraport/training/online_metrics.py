@@ -18,7 +18,7 @@ from contraport.objectives import Loss
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.meter import Meter
-from contraport.training.components import Components, build_views
+from contraport.training.components import TrainingComponents, build_views
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 
@@ -53,7 +53,7 @@ class OnlineMetrics(Callback):
 
 
 def build_eval_context_factory(
-    settings: Settings, components: Components, dataset: Dataset
+    settings: Settings, components: TrainingComponents, dataset: Dataset
 ) -> EvalContextFactory | None:
     """Build the function that creates the evaluation context of the online metrics; None without online metrics.
 

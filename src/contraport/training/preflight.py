@@ -28,7 +28,7 @@ from contraport.training.advise import (
     RGB_CHANNELS,
     recommend_objective,
 )
-from contraport.training.components import Components, feature_cache_blocker
+from contraport.training.components import TrainingComponents, feature_cache_blocker
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
@@ -47,7 +47,7 @@ _NUM_PROBED_ITEMS = 4
 log = logging.getLogger("contraport.training")
 
 
-def log_training_description(run: RunFolder, settings: Settings, components: Components) -> None:
+def log_training_description(run: RunFolder, settings: Settings, components: TrainingComponents) -> None:
     """Log the description of a training: method, items, adjusted settings, threads and versions."""
     dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))
@@ -88,7 +88,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Com
         log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))
 
 
-def _describe_transform_input(own: CustomTransform, components: Components) -> str:
+def _describe_transform_input(own: CustomTransform, components: TrainingComponents) -> str:
     """Describe the input of a custom augmentation for the log: batches or items."""
     if own.takes_batches:
         return "batches, on the device of the model"

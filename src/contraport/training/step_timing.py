@@ -24,7 +24,7 @@ from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
 from contraport.runs import RunFolder
-from contraport.training.components import Components, count_cached_draws
+from contraport.training.components import TrainingComponents, count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import SECTIONS, Callback, Loop
@@ -38,7 +38,7 @@ DRY_RUN_SKIPPED_STEPS = 2
 DRY_RUN_TIMED_STEPS = 5
 """Number of timed steps of a dry run, after the untimed ones."""
 
-_DRY_RUN_STEP_RANGE = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
+_ALL_DRY_RUN_STEPS = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
 """Indices of all steps of a dry run, untimed and timed."""
 
 PROFILE_SKIPPED, PROFILE_WARMUP, PROFILE_STEPS, PROFILE_ROWS = 5, 2, 10, 30
@@ -104,7 +104,7 @@ class _StepTimer(Callback):
 
     def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
-        self._shown = iter(bars.track(_DRY_RUN_STEP_RANGE, "timing steps", len(_DRY_RUN_STEP_RANGE)))
+        self._shown = iter(bars.track(_ALL_DRY_RUN_STEPS, "timing steps", len(_ALL_DRY_RUN_STEPS)))
 
     def on_start(self, loop: Loop) -> None:
         next(self._shown)
@@ -123,7 +123,7 @@ class _StepTimer(Callback):
 class _RandomFeatureBatches:
     """Batches of random features, which replace cached features in a dry run: the values do not affect the timing."""
 
-    def __init__(self, components: Components, draws: int) -> None:
+    def __init__(self, components: TrainingComponents, draws: int) -> None:
         model, views = components.module.model, components.module.views
         self.batch_sampler = components.batches.batch_sampler
         self._batches = components.batches
@@ -138,7 +138,7 @@ class _RandomFeatureBatches:
 
 
 @torch.random.fork_rng()
-def measure_training_steps(settings: Settings, components: Components) -> DryRunResult:
+def measure_training_steps(settings: Settings, components: TrainingComponents) -> DryRunResult:
     """Measure the time and memory of a few training steps; the weights of the module change.
 
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
@@ -165,7 +165,7 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
         batches = _RandomFeatureBatches(components, draws)
     timer = _StepTimer(bars)
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
-    loop.epochs = len(_DRY_RUN_STEP_RANGE)  # of at least one step each, so that the timer ends the loop
+    loop.epochs = len(_ALL_DRY_RUN_STEPS)  # of at least one step each, so that the timer ends the loop
     try:
         with limit_threads(choose_thread_count(settings, components)):
             loop.run()
@@ -177,11 +177,11 @@ def measure_training_steps(settings: Settings, components: Components) -> DryRun
     return DryRunResult(step_seconds, feature_cache_seconds, _read_peak_memory(device), device)
 
 
-def _measure_encoding_seconds(components: Components, device: torch.device, bars: ProgressBars) -> float:
+def _measure_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
     """Return the median seconds to load and encode a batch by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
-        for _ in bars.track(_DRY_RUN_STEP_RANGE, "timing the encoder", len(_DRY_RUN_STEP_RANGE)):
+        for _ in bars.track(_ALL_DRY_RUN_STEPS, "timing the encoder", len(_ALL_DRY_RUN_STEPS)):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))
             _synchronize_device(device)
@@ -230,7 +230,7 @@ def limit_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def choose_thread_count(settings: Settings, components: Components) -> int | None:
+def choose_thread_count(settings: Settings, components: TrainingComponents) -> int | None:
     """Return the number of CPU threads: the option `threads`, else the number with which trial steps are fastest.
 
     Results depend on the number of threads in their last bits. A run therefore records it, and a resumed run uses the

@@ -29,7 +29,7 @@ from contraport.errors import check
 from contraport.runs import Run, RunFolder, default_path
 from contraport.training.callbacks.loggers import open_loggers
 from contraport.training.components import (
-    Components,
+    TrainingComponents,
     build_batch_loader,
     build_components,
     build_dataset,
@@ -177,7 +177,7 @@ def _reduce_default_batch_size(
 
 
 def _log_dry_run_estimate(
-    settings: Settings, components: Components, run: RunFolder, options: Mapping[str, Any]
+    settings: Settings, components: TrainingComponents, run: RunFolder, options: Mapping[str, Any]
 ) -> None:
     """Time a few steps and log the estimated time and memory; nothing is written."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
@@ -190,7 +190,7 @@ def _log_dry_run_estimate(
 
 def _fit_and_save_model(
     settings: Settings,
-    components: Components,
+    components: TrainingComponents,
     run: RunFolder,
     start: Position,
     online_eval: EvalContextFactory | None,
@@ -225,7 +225,7 @@ def _fit_and_save_model(
             log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
-def _cache_decoded_images(components: Components, settings: Settings, folder: Path) -> Components:
+def _cache_decoded_images(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
     """Return components that read decoded images from a cache in a folder; unchanged if no image is encoded."""
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):

@@ -168,7 +168,7 @@ def test_equal_items_count_as_one_group() -> None:
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
     theirs = both.find_pair_neighbors(both.observed_pair_indices)[1]
-    near = both.compute_neg_log_ranks(1, torch.arange(600), theirs)
+    near = both.compute_neg_log_rank_shares(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 
 

@@ -8,7 +8,7 @@ from tests.processes import reports_of
 
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.data import BatchShare, Views, from_arrays, load
-from contraport.data.views.images import to_lab
+from contraport.data.views.images import to_scaled_lab
 from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIXUP_WEIGHT
 
 STRENGTHS = ("weak", "standard", "strong")
@@ -244,7 +244,7 @@ def test_colour_is_lightness_and_colours_of_one_change():
     assert colours.shape == (30, 2, 40, 40)
     one_change = made(Views(dataset, augment="weak", views=1), raw(dataset))[0]
     both = torch.cat(made(views, raw(dataset)), dim=1)
-    assert torch.allclose(both, to_lab(one_change), atol=1e-4)
+    assert torch.allclose(both, to_scaled_lab(one_change), atol=1e-4)
 
 
 def test_colour_is_never_lost():

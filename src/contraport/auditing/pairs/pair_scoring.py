@@ -103,8 +103,8 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     scores = []
     for first, second in zip(*(members.split(MAX_PAIRS_PER_BLOCK) for members in pairs), strict=True):
         near_first, near_second = paired.find_pair_neighbors(PairIndices(first, second))
-        in_second = paired.compute_neg_log_ranks(1, second, near_first)
-        in_first = paired.compute_neg_log_ranks(0, first, near_second)
+        in_second = paired.compute_neg_log_rank_shares(1, second, near_first)
+        in_first = paired.compute_neg_log_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
     return torch.cat(scores)
 

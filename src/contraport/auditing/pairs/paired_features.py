@@ -210,7 +210,7 @@ class PairedFeatures:
         order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
         return nearest.gather(1, order)
 
-    def compute_neg_log_ranks(self, view: int, items: Tensor, others: Tensor) -> Tensor:
+    def compute_neg_log_rank_shares(self, view: int, items: Tensor, others: Tensor) -> Tensor:
         """Return the negative log rank of `others`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
 
         The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean

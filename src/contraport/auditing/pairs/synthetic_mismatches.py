@@ -59,9 +59,9 @@ class DecoyDataset(Dataset):
     trusted_views: Tensor | None = None
 
     @property
-    def has_partial_items(self) -> bool:
+    def has_view_mask(self) -> bool:
         """True if batches have a mask of views, because the data lack views or an audit excludes views."""
-        return self.trusted_views is not None or super().has_partial_items
+        return self.trusted_views is not None or super().has_view_mask
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the batch of the items and decoys at the given positions."""

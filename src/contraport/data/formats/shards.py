@@ -160,7 +160,7 @@ class ArchiveField(UndecodedItems):
         with open(self.archive_paths[self.archive_indices[position]], "rb") as file:
             file.seek(int(self.offsets[position]))
             content = file.read(size)
-        message = f"data: {self.item_name(position)} is truncated; the archive was complete before."
+        message = f"data: {self.describe_item_location(position)} is truncated; the archive was complete before."
         check(len(content) == size, message, "unreadable")
         return content
 
@@ -169,7 +169,7 @@ class ArchiveField(UndecodedItems):
         places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
         return ArchiveField(self.archive_paths, keys, self.field, *places)
 
-    def item_name(self, position: int) -> str:
+    def describe_item_location(self, position: int) -> str:
         return f"{self.archive_paths[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
 
 
@@ -201,7 +201,9 @@ class ArchiveTextStore(DecodingStore):
             try:
                 texts.append(self.encoded[position].decode("utf-8-sig").strip())
             except UnicodeDecodeError as error:
-                raise unreadable_error(f"data: {self.encoded.item_name(position)}", "a text of UTF-8", error) from error
+                raise unreadable_error(
+                    f"data: {self.encoded.describe_item_location(position)}", "a text of UTF-8", error
+                ) from error
         return (texts_to_tensor(texts, "data"),)
 
 
@@ -348,15 +350,15 @@ def _read_array_members(members: ArchiveField, positions: list[int]) -> Tensor:
     """Read the arrays at some positions as one view."""
     arrays: list[np.ndarray] = []
     for position in positions:
-        name = members.item_name(position)
+        name = members.describe_item_location(position)
         try:
             arrays.append(np.load(io.BytesIO(members[position]), allow_pickle=False))
         except Exception as error:  # the parser raises anything on hostile bytes
             raise unreadable_error(f"data: {name}", "an array", error) from error
         check(isinstance(arrays[-1], np.ndarray), f"data: {name} must be an array, got an archive.", "archive")
-        message = f"data: {name} must have shape {arrays[0].shape} like {members.item_name(positions[0])}."
+        message = f"data: {name} must have shape {arrays[0].shape} like {members.describe_item_location(positions[0])}."
         check(arrays[-1].shape == arrays[0].shape, message, "shape")
-    return as_view_tensor(f"data: {members.item_name(positions[0])}", np.stack(arrays))
+    return as_view_tensor(f"data: {members.describe_item_location(positions[0])}", np.stack(arrays))
 
 
 class ArchiveMember(NamedTuple):

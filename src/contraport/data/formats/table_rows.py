@@ -189,7 +189,7 @@ class ImageColumn(UndecodedItems):
     def take(self, positions: Positions) -> ImageColumn:
         return replace(self, rows=self.rows.take(positions))
 
-    def item_name(self, position: int) -> str:
+    def describe_item_location(self, position: int) -> str:
         return f"{self.where}, column {self.column!r}, row {position}"
 
 

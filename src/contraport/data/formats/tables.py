@@ -44,7 +44,7 @@ _MAX_HEADER_BYTES = 100_000
 _PARQUET_BATCH_BYTES = 2**22
 """Approximate size of the batches in which a `.parquet` file is copied."""
 _UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_TEXT_ROLE_BY_COLUMN_NAME = {
+_LABEL_OR_KEY_ROLE_BY_COLUMN_NAME = {
     **dict.fromkeys(LABEL_COLUMN_NAMES, "labels"),
     **dict.fromkeys(DOMAIN_COLUMN_NAMES, "domains"),
     **dict.fromkeys(KEY_COLUMN_NAMES, "keys"),
@@ -243,7 +243,9 @@ def _parse_csv(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
 def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
     """Restore the texts of labels, domains, keys and sequences where parsing changed them, such as 007 to 7."""
     explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
-    roles = {name: explicit.get(name, _TEXT_ROLE_BY_COLUMN_NAME.get(name.lower())) for name in table.schema.names}
+    roles = {
+        name: explicit.get(name, _LABEL_OR_KEY_ROLE_BY_COLUMN_NAME.get(name.lower())) for name in table.schema.names
+    }
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]
     parsed = [name for name in naming if not holds_strings(table.schema.field(name))]
     if not parsed or len(set(table.schema.names)) < len(table.schema.names):  # repeated names are reported elsewhere

@@ -217,7 +217,7 @@ def from_object(
     if isinstance(data, Mapping):
         return dataset_from_arrays(data, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
-        return _dataset_from_list(data, split, image_size, test_fraction)
+        return _build_dataset_from_list(data, split, image_size, test_fraction)
     kind = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
     raise UsageError(
         "data: must be a name, a path, a Dataset of contraport, torch or Hugging Face, a data frame, arrays, or a list "
@@ -252,7 +252,9 @@ def _to_arrow(frame: Any, library: str) -> pa.Table:
         raise unreadable_error("data: the data frame", "a table of numbers, lists, texts or bytes", error) from error
 
 
-def _dataset_from_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
+def _build_dataset_from_list(
+    data: Sequence[Any], split: str, image_size: int | None, test_fraction: float | None
+) -> Dataset:
     """Build one split from a list of image paths, PIL images, texts or arrays."""
     view: UndecodedItemsOrStore | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
@@ -263,10 +265,10 @@ def _dataset_from_list(data: Sequence[Any], split: str, size: int | None, test_f
         files = tuple(map(str, data))
         items, view = replace(items, data_name="files", keys=files), ImageFiles(files)
     elif all(isinstance(item, Image.Image) for item in data):
-        side = size or compute_clipped_median_size([min(image.size) for image in data])
+        side = image_size or compute_clipped_median_size([min(image.size) for image in data])
         view = ArrayStore((torch.stack([crop_to_square(image, side) for image in data]),))
     if view is not None:
-        return items.build_dataset(split, [view], image_size=size)
+        return items.build_dataset(split, [view], image_size=image_size)
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
     check(odd is None, message, "unknown_object")

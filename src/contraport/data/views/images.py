@@ -139,13 +139,13 @@ class WithUnitRange(nn.Module):
         return changed * self.width + self.low
 
 
-def to_lab(images: Tensor) -> Tensor:
+def to_scaled_lab(images: Tensor) -> Tensor:
     """Convert RGB images (b, 3, H, W) to CIE Lab: lightness in [0, 1], a and b in about [-1, 1].
 
     Values outside [0, 1], as noise produces, have no Lab and are clipped.
 
     >>> white_and_red = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]).view(2, 3, 1, 1)
-    >>> to_lab(white_and_red).flatten(1).round(decimals=2).abs().tolist()
+    >>> to_scaled_lab(white_and_red).flatten(1).round(decimals=2).abs().tolist()
     [[1.0, 0.0, 0.0], [0.5..., 0.7..., 0.6...]]
     """
     converted: Tensor = rgb_to_lab(images.clamp(0, 1))

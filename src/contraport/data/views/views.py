@@ -23,7 +23,7 @@ from contraport.data.data_loader import BatchShare
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_custom_transform
-from contraport.data.views.images import build_image_transform, choose_image_strength, to_lab
+from contraport.data.views.images import build_image_transform, choose_image_strength, to_scaled_lab
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTHS,
     VECTOR_STRENGTHS,
@@ -260,7 +260,7 @@ def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _split_lab(images: Tensor) -> tuple[Tensor, Tensor]:
     """Convert RGB images to lightness ``(b, 1, H, W)`` and colors ``(b, 2, H, W)``."""
-    lab = to_lab(images)
+    lab = to_scaled_lab(images)
     return lab[:, :1], lab[:, 1:]
 
 

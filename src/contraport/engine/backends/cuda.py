@@ -120,7 +120,7 @@ class CudaPairPasses(PairPasses):
             )
             u, v = torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
-        n, own = len(self.outer[0]), self._own_row_range(self.outer[0])
+        n, own = len(self.outer[0]), self._own_row_slice(len(self.outer[0]))
         weights = _FactoredWeights(row_exponents, column_exponents, u, v).take_rows(own)
         x, y, row_mass, column_mass = _input_gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
@@ -131,7 +131,7 @@ class CudaPairPasses(PairPasses):
     def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
-        own, (row_bias, column_bias) = self._own_row_range(f), self.biases
+        own, (row_bias, column_bias) = self._own_row_slice(len(f)), self.biases
         a, b = f + self.outer[0], g + self.outer[1]
         weights = _FactoredWeights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
         inputs = self.inputs.take_rows(own)
@@ -148,15 +148,15 @@ class CudaPairPasses(PairPasses):
         column_weights: Tensor | None = None,
     ) -> Tensor:
         """Return `_row_log_sums_or_weighted_sums` of all rows, (N,); each process computes its own range."""
-        own = self._own_row_range(inputs.x)
+        own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
         return self._gather_rows(part, own, len(inputs.x))
 
-    def _own_row_range(self, like: Tensor) -> slice:
-        """Return the range of rows that this process computes: equal shares by rank."""
+    def _own_row_slice(self, num_rows: int) -> slice:
+        """Return the slice of the rows that this process computes: equal shares by rank."""
         rank, processes = self.processes
-        return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
+        return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
         """Return the rows of all processes: zeros for those of others, added up by an all-reduce."""

@@ -101,7 +101,7 @@ class StreamedPairPasses(PairPasses):
         ranges = [(0.0, 0.0) if v is None else _midpoint_and_half_range(v) for v in exponents]
         centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
         if self.has_bounded_exponents and max(radius for _, radius in ranges) <= self.limit:
-            products = self._multiply_by_exp_kernel(*(None if v is None else v.exp() for v in centered))
+            products = self._multiply_by_exp_kernel_without_biases(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
             sums = self._log_sums_by_running_maximum(*centered)
@@ -116,7 +116,7 @@ class StreamedPairPasses(PairPasses):
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.axis: k for k, term in enumerate(terms)}
-            by_row, by_column = self._multiply_by_exp_kernel(
+            by_row, by_column = self._multiply_by_exp_kernel_without_biases(
                 group.column_factors[index["columns"]] if "columns" in index else None,
                 group.row_factors[index["rows"]] if "rows" in index else None,
             )
@@ -176,7 +176,7 @@ class StreamedPairPasses(PairPasses):
         """Compute a tile of log K, or of K if `exponential`, with masked pairs filled in."""
         buffer = self._buffer_view(0, rows, columns)
         if exponential:
-            kernel, t = self.log_kernel.exp_tile(rows, columns, buffer), None
+            kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
         else:
             kernel, t = self.log_kernel.tile(rows, columns, buffer)
             if kernel is t and with_link_input:
@@ -210,7 +210,7 @@ class StreamedPairPasses(PairPasses):
             for columns in _split_range(rows.stop if self.is_symmetric else 0, m, TILE_SHAPE[1]):
                 yield rows, columns
 
-    def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
+    def _multiply_by_exp_kernel_without_biases(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
         """Multiply E = e^S, without biases, by a vector on the right, (M,), and on the left, (N,), in one pass."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)

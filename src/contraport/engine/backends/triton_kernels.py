@@ -47,7 +47,7 @@ def row_sums_kernel(
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
     else:
         a = tl.load(row_exponents + rows, mask=rows < n, other=-INFINITY) * LOG2E  # no weight beyond the last row
-    first, last = _column_range(m, BLOCK_N)
+    first, last = _own_column_bounds(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         y_block = _load_block(y, columns, depth, m, D)
@@ -87,7 +87,7 @@ def weighted_products_kernel(
     rows, depth, x_block = _load_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    first, last = _column_range(m, BLOCK_N)
+    first, last = _own_column_bounds(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         y_block = _load_block(y, columns, depth, m, D)
@@ -213,7 +213,7 @@ def _load_rows(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constex
 
 
 @triton.jit
-def _column_range(m, BLOCK_N: tl.constexpr):
+def _own_column_bounds(m, BLOCK_N: tl.constexpr):
     """Return the range of columns of this program: whole tiles, divided as evenly as possible."""
     tiles = tl.cdiv(m, BLOCK_N)
     each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N

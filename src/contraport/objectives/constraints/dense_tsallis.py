@@ -127,7 +127,7 @@ class _TsallisDualProblem:
     row_masses: Tensor
     column_masses: Tensor | None
 
-    def marginal_residual(self, f: Tensor, g: Tensor) -> Tensor:
+    def gradient(self, f: Tensor, g: Tensor) -> Tensor:
         """Return the gradient of the dual objective: the required masses minus those of the plan."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
@@ -190,7 +190,7 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
         UsageError: the error stays above 1e-6 of the total mass.
     """
     total, value = dual.row_masses.sum(), dual.objective_value(f, g)
-    residual = dual.marginal_residual(f, g)
+    residual = dual.gradient(f, g)
     for _ in range(_MAX_NEWTON_STEPS):
         error = residual.abs().sum()
         if error <= tolerance * total:
@@ -202,7 +202,7 @@ def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: 
         for halving in range(_MAX_STEP_HALVINGS):
             size = 0.5**halving
             trial = f + size * step_f, g + size * step_g
-            new, remaining = dual.objective_value(*trial), dual.marginal_residual(*trial)
+            new, remaining = dual.objective_value(*trial), dual.gradient(*trial)
             # Near the end the objective no longer resolves a step, whose residual still falls.
             falls = bool(torch.isfinite(new)) and bool(remaining.abs().sum() < 0.5 * error)
             if falls or new >= value + 1e-4 * size * slope:

@@ -13,7 +13,7 @@ from contraport.objectives.divergences.attraction_repulsion import (
     VarianceHinge,
 )
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.divergences.kernel_divergences import (
+from contraport.objectives.divergences.pairwise_divergences import (
     PAIRWISE_PRESETS,
     ClosedFormQuadratic,
     DebiasedContrastive,

@@ -1,4 +1,4 @@
-"""Report sections: map of the test items in the plane, and nearest neighbors of some test items."""
+"""Report section: map of the test items in the plane."""
 
 from __future__ import annotations
 
@@ -56,7 +56,13 @@ def build_embedding_map_section(
         return None
     available = {name for points in builder.script_data["maps"].values() for name in points["colors"]}
     colorings = {name: title for name, title in COLORING_TITLES.items() if name in available}
-    values = {"maps": maps, "legends": _build_legends(builder.runs), "colors": colorings, "noun": noun, "lead": lead}
+    values = {
+        "maps": maps,
+        "legends": _list_class_colors_by_data(builder.runs),
+        "colors": colorings,
+        "noun": noun,
+        "lead": lead,
+    }
     return Section("embeddings", "Embeddings", values)
 
 
@@ -119,7 +125,7 @@ def build_map_script_data(run: ReportRun, sheet: str) -> dict[str, Any]:
     return result | {"colors": colors}
 
 
-def _build_legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+def _list_class_colors_by_data(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
     """Build a legend of class names with colors for each data set with at most `MAX_CLASSES_IN_LEGEND` classes."""
     names = {run.data_name: run.class_names for run in runs if run.class_names}
     return [
@@ -127,59 +133,3 @@ def _build_legends(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[
         for data, classes in names.items()
         if len(classes) <= MAX_CLASSES_IN_LEGEND
     ]
-
-
-NUM_QUERY_ITEMS = 10  # test items whose neighbors are shown
-NUM_SHOWN_NEIGHBORS = 8  # per query item
-
-
-def build_neighbors_section(builder: PageBuilder) -> Section | None:
-    """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
-    strips = [
-        _build_neighbor_rows(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
-        for run in builder.runs
-        if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
-    ]
-    has_one_row_per_class = all(
-        one["same_class_share"] is not None and len({item["class_name"] for item, _ in one["rows"]}) == len(one["rows"])
-        for one in strips
-    )
-    values = {"strips": strips, "by_class": has_one_row_per_class}
-    return Section("neighbors", "Nearest neighbors", values) if strips else None
-
-
-def _build_neighbor_rows(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
-    """Build the template data of a run: a row of a query item and its neighbors each, and the share of same class."""
-    nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
-    ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
-
-    def tabulate_item(item: int, query: int | None) -> dict[str, Any]:
-        return {
-            "sheet_index": item,
-            "id": int(ids[item]),
-            "class_name": "" if labels is None else run.class_names[int(labels[item])],
-            "text": "" if texts is None else str(texts[item]),
-            "is_same_class": None if labels is None or query is None else bool(labels[item] == labels[query]),
-        }
-
-    return {
-        "run": run,
-        "sprite_sheet_key": sprite_sheet_key,
-        "rows": [
-            (
-                tabulate_item(query, None),
-                [tabulate_item(int(other), query) for other in nearest[query][:NUM_SHOWN_NEIGHBORS]],
-            )
-            for query in _choose_query_items(labels, len(nearest))
-        ],
-        "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),
-    }
-
-
-def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
-    """Choose indices of query items: the first item of evenly spaced classes, or evenly spaced items."""
-    places = np.arange(num_items)
-    if labels is not None and len(np.unique(labels)) > 1:
-        places = np.unique(labels, return_index=True)[1]
-    spaced = np.linspace(0, len(places) - 1, min(NUM_QUERY_ITEMS, len(places))).round().astype(int)
-    return [int(place) for place in places[spaced]]

@@ -58,13 +58,13 @@ class StoppingRule(NamedTuple):
         return f"{value:.4f}" if self.metric is None else self.metric.format(value)
 
 
-def parse_early_stopping(text: str) -> StoppingRule:
+def parse_stopping_rule(text: str) -> StoppingRule:
     """Parse the value of `early_stopping`: ``loss`` or a metric, with its settings.
 
     Raises:
         UsageError: an unknown metric, one without a better direction, or a bad setting.
 
-    >>> rule = parse_early_stopping("recall@1:patience=20")
+    >>> rule = parse_stopping_rule("recall@1:patience=20")
     >>> rule.name, rule.patience, rule.sign
     ('recall@1', 20, 1)
     """
@@ -85,7 +85,7 @@ def parse_early_stopping(text: str) -> StoppingRule:
 def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
     """Return the metrics to compute during training, from the options `online_metrics` and `early_stopping`."""
     scheduled = parse_scheduled_metrics(settings.online_metrics)
-    watched = settings.early_stopping and parse_early_stopping(settings.early_stopping).metric
+    watched = settings.early_stopping and parse_stopping_rule(settings.early_stopping).metric
     if watched and watched.key not in {one.metric.key for one in scheduled}:
         scheduled.append(ScheduledMetric(watched, 1))
     return scheduled
@@ -103,7 +103,7 @@ class EarlyStopping(Callback):
 
     def __init__(self, spec: str | None, meter: Meter) -> None:
         self._stops = spec is not None
-        self._rule = parse_early_stopping(spec or "loss")
+        self._rule = parse_stopping_rule(spec or "loss")
         self._meter = meter
         self._best: float | None = None
         self._best_epoch = 0

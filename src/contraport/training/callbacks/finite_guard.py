@@ -102,6 +102,7 @@ class FailedStepRecorder(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
+        """Keep the loss, and if each step is checked also the batch, until the step is found to be finite."""
         super().after_backward(loop, batch, loss)
         if self._checks_each_step:
             self._batches.append(batch)

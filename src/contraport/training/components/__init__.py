@@ -3,7 +3,11 @@
 `contraport.train`, `load_failed_step`, the evaluation of a run and the estimators all build their components here.
 """
 
-from contraport.training.components.assembly import Components, build_components, build_objective_and_check_settings
+from contraport.training.components.assembly import (
+    TrainingComponents,
+    build_components,
+    build_objective_and_check_settings,
+)
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
@@ -23,7 +27,7 @@ from contraport.training.components.model_builder import (
 from contraport.training.components.step_builder import build_loss_schedules, build_objective, build_training_module
 
 __all__ = [
-    "Components",
+    "TrainingComponents",
     "build_batch_loader",
     "build_components",
     "build_dataset",

@@ -38,7 +38,7 @@ from contraport.training.step.target_spec import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
 
 
-class Components(NamedTuple):
+class TrainingComponents(NamedTuple):
     """Components of a training: data, batches, training module, online audit and negative miner.
 
     Attributes:
@@ -66,7 +66,7 @@ def build_components(
     *,
     objective: nn.Module | None = None,
     run: RunFolder | None = None,
-) -> Components:
+) -> TrainingComponents:
     """Build all components of a training from its settings.
 
     Torch's global random state does not change.
@@ -118,7 +118,7 @@ def build_components(
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.add_negatives_to(batches)
-    return Components(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
+    return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
 def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:

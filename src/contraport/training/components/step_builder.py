@@ -149,7 +149,7 @@ def check_sample_weights(
         message = "sample_weight: plan requires all views of each item; " + (
             f"some items of {dataset.name!r} lack a view." if dataset.present is not None else "audit drops views."
         )
-        check(not dataset.has_partial_items, message, "missing_views")
+        check(not dataset.has_view_mask, message, "missing_views")
     elif dataset.weights is None:
         message = (
             "constraint: marginals=weights requires sample weights; add --sample_weight with a column or an .npy file."
@@ -310,7 +310,7 @@ def _build_step_loss(
     else:
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
-    if dataset.has_partial_items and (reason := loss.missing_views_blocker()) is not None:
+    if dataset.has_view_mask and (reason := loss.missing_views_blocker()) is not None:
         message = f"audit: not supported for more than two views, of which it drops some: {reason}."
         check(dataset.present is not None, message, "missing_views")
         assert dataset.present is not None

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, check_view_shapes, extract_features
+from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features
 from contraport.encoders import Model, read_initial_weights
 from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
@@ -88,7 +88,7 @@ def load_or_compute_teacher_features(
     model, size = _load_teacher(folder, dataset, trust_remote_code=trust_remote_code)
     plain = Views(dataset, augment="none")
     if size is None:
-        check_view_shapes(model, dataset, plain)
+        check_views_fit_model(model, dataset, plain)
     number = len(dataset.shapes)
     encoder = _ConcatenatingEncoder(model, project=number > 1)
 

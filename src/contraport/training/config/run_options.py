@@ -20,7 +20,7 @@ def _check_online_metrics(name: str, value: Sequence[str]) -> None:
 
 def _check_early_stopping(name: str, value: str) -> None:
     """Raise `UsageError` unless a value is a valid rule of early stopping."""
-    import_object("contraport.training.callbacks.early_stopping:parse_early_stopping")(value)
+    import_object("contraport.training.callbacks.early_stopping:parse_stopping_rule")(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,7 +169,9 @@ class TrainingModule(nn.Module):
         except Exception:
             if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.key_projections)):
                 raise
-            return self._build_nan_loss()  # reported by the finite guard, rather than by a consequent error of the loss
+            return (
+                self._compute_nan_loss()
+            )  # reported by the finite guard, rather than by a consequent error of the loss
         return loss
 
     def after_step(self, step: int) -> None:
@@ -178,7 +180,7 @@ class TrainingModule(nn.Module):
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _build_nan_loss(self) -> Tensor:
+    def _compute_nan_loss(self) -> Tensor:
         """Return a NaN loss that gives all trained parameters a NaN gradient."""
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 

@@ -1,0 +1,65 @@
+"""Report section: nearest neighbors of some test items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from contraport.reporting.html_page import PageBuilder, Section
+from contraport.reporting.report_run import ReportRun
+
+NUM_QUERY_ITEMS = 10  # test items whose neighbors are shown
+NUM_SHOWN_NEIGHBORS = 8  # per query item
+
+
+def build_nearest_neighbors_section(builder: PageBuilder) -> Section | None:
+    """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
+    strips = [
+        _build_neighbor_rows(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
+        for run in builder.runs
+        if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
+    ]
+    has_one_row_per_class = all(
+        one["same_class_share"] is not None and len({item["class_name"] for item, _ in one["rows"]}) == len(one["rows"])
+        for one in strips
+    )
+    values = {"strips": strips, "by_class": has_one_row_per_class}
+    return Section("neighbors", "Nearest neighbors", values) if strips else None
+
+
+def _build_neighbor_rows(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
+    """Build the template data of a run: a row of a query item and its neighbors each, and the share of same class."""
+    nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
+    ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
+
+    def tabulate_item(item: int, query: int | None) -> dict[str, Any]:
+        return {
+            "sheet_index": item,
+            "id": int(ids[item]),
+            "class_name": "" if labels is None else run.class_names[int(labels[item])],
+            "text": "" if texts is None else str(texts[item]),
+            "is_same_class": None if labels is None or query is None else bool(labels[item] == labels[query]),
+        }
+
+    return {
+        "run": run,
+        "sprite_sheet_key": sprite_sheet_key,
+        "rows": [
+            (
+                tabulate_item(query, None),
+                [tabulate_item(int(other), query) for other in nearest[query][:NUM_SHOWN_NEIGHBORS]],
+            )
+            for query in _choose_query_items(labels, len(nearest))
+        ],
+        "same_class_share": None if labels is None else float((labels[nearest] == labels[:, None]).mean()),
+    }
+
+
+def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
+    """Choose indices of query items: the first item of evenly spaced classes, or evenly spaced items."""
+    places = np.arange(num_items)
+    if labels is not None and len(np.unique(labels)) > 1:
+        places = np.unique(labels, return_index=True)[1]
+    spaced = np.linspace(0, len(places) - 1, min(NUM_QUERY_ITEMS, len(places))).round().astype(int)
+    return [int(place) for place in places[spaced]]
