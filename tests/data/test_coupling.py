@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from contraport.data import Dataset, from_coupling, load
 from contraport.data.split_record import SplitRecord
 from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
+from contraport.reporting.report_run import load_runs
+from contraport.reporting.verdict import compose_run_comparisons
 from contraport.runs import Run
 from contraport.training.components import build_components
 from contraport.training.config import Settings
@@ -171,6 +174,47 @@ def test_training_finds_held_out_partners(preferences: tuple[Dataset, Dataset], 
     assert rows["trained"]["link_recall@10"] > 0.7
     assert rows["trained"]["link_recall@10"] > rows["untrained"]["link_recall@10"] + 0.3
     assert "recall@10" not in rows["trained"]
+
+
+def write_numbers(folder: Path, data: Dataset, other: Dataset) -> Path:
+    """Write a coupling of numbers as a folder, with the split of two datasets."""
+    folder.mkdir()
+    parts = [part.__getitems__(list(range(len(part)))).views for part in (data, other)]
+    assert data.entity_ids is not None
+    assert other.entity_ids is not None
+    ids = torch.cat([data.entity_ids, other.entity_ids])
+    for view, (name, letter) in enumerate((("rows", "u"), ("columns", "i"))):
+        vectors = np.concatenate([views[view] for views in parts])
+        _, first = np.unique(ids[:, view], return_index=True)
+        keys = [f"{letter}{k}" for k in ids[first, view].tolist()]
+        table = {"id": keys} | {f"x_{k}": vectors[first, k] for k in range(vectors.shape[1])}
+        pyarrow.parquet.write_table(pa.table(table), folder / f"{name}.parquet")
+    split = ["train"] * len(data) + ["test"] * len(other)
+    pairs = {"row": [f"u{k}" for k in ids[:, 0].tolist()], "column": [f"i{k}" for k in ids[:, 1].tolist()]}
+    pyarrow.parquet.write_table(pa.table(pairs | {"split": split}), folder / "pairs.parquet")
+    return folder
+
+
+def test_all_verdicts_rest_on_held_out_links(preferences: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+    folder = write_numbers(tmp_path / "shop", *preferences)
+    options = {"epochs": 5, "batch_size": 128, "device": "cpu", "progress": False}
+    run = contraport.train(data=folder, objective="info-nce", out=tmp_path / "run", threads=1, **options)
+    evaluation = contraport.evaluate(run.path, progress=False)
+    gains = evaluation["differences"]["untrained"]
+    assert gains["link_recall@10"]["low"] > 0
+    assert "mutual_information" in gains
+    (written,) = load_runs([run.path])
+    page = contraport.report([run.path], out=tmp_path / "page.html").read_text()
+    for sentences in ([evaluation["verdict"]], compose_run_comparisons([written])):
+        text = " ".join(sentences)
+        assert "link recall@10" in text
+        assert "mutual information" not in text
+    assert evaluation["verdict"] in html.unescape(page)
+    options = {"epochs": 1, "seeds": 1, "train": {"batch_size": 128}, "device": "cpu", "progress": False}
+    objectives = ["info-nce", "info-nce:temperature=0.3"]
+    compared = contraport.compare(data=[folder], objectives=objectives, out=tmp_path / "cmp", **options)
+    assert [metric.key for metric in compared.metrics] == ["link_recall@10", "link_ndcg@10"]
+    assert all("link recall@10" in sentence for sentence in compared.summary_sentences)
 
 
 def test_training_rejects_an_objective_that_compares_rows_with_rows(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,7 +56,7 @@ from contraport.evaluation.notes import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
 from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
 from contraport.metrics.eval_context import EvalContext
-from contraport.metrics.registry import BASELINE_TITLES
+from contraport.metrics.registry import BASELINE_TITLES, choose_headline_metrics
 from contraport.options import to_config_value
 from contraport.training.components import TrainingComponents, build_components
 from contraport.training.config import Settings
@@ -89,13 +90,16 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     grid = build_grid(arguments)
     _check_output_folder(grid.output_folder)
     options = grid.compare_options
-    metric = select_metrics_keeping_order(options.metrics)[0]
     budget = TimeBudget(None if options.budget is None else parse_duration(options.budget))
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
     trials = {(row.name, column.name): build_trial_cells(grid, row, column) for row, column in searched}
     trial_cells = [cell for cells in trials.values() for cell in cells]
     default_cells = [*trial_cells, *grid.cells]
     _check_cell_settings(default_cells)
+    if not options.metrics:
+        options = replace(options, metrics=_choose_default_metrics(grid))
+        grid = replace(grid, compare_options=options)
+    metric = select_metrics_keeping_order(options.metrics)[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
     missing = [
@@ -166,8 +170,36 @@ def _check_any_metric_computed(grid: Grid, results: Mapping[str, JobResult]) -> 
 
 def _build_no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
     """Build the error for metrics of which none can be computed, with a remark before its last period."""
-    message = f"metrics: none can be computed. {' '.join(reasons)} Name others, such as "
-    return UsageError(f"{message}{format_options(metrics=['recall@1'])}{remark}.", kind="none_computed")
+    message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
+    return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
+
+
+def _choose_default_metrics(grid: Grid) -> tuple[str, ...]:
+    """Choose the metrics of a verdict that can be computed for the first cell that can be trained, by their keys.
+
+    Raises:
+        UsageError: no cell can be trained, or the data of the first that can allow no metric of a verdict.
+    """
+    metrics, refusals = select_metrics(), list[Exception]()
+    for cell in (cell for cell in grid.cells if cell.seed == 0):
+        try:
+            settings = resolve_settings({**cell.options, **grid.machine_options})
+            unmet = _find_unmet_requirement_by_metric(metrics, settings, build_components(settings))
+        except (UsageError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
+                raise
+            refusals.append(error)
+            continue
+        chosen = choose_headline_metrics(metric for metric in metrics if unmet[metric.key] is None)
+        if not chosen:
+            reasons = " ".join(build_skipped_metric_notes(metrics, unmet, {}, by_name=False))
+            raise UsageError(
+                f"metrics: must be named for {cell.column.data}, which allows none that a verdict is based on. "
+                f"{reasons} Pass {format_options(metrics=['uniformity'])}, or others of `contraport list metrics`.",
+                kind="none_computed",
+            )
+        return tuple(metric.key for metric in chosen)
+    raise UsageError(f"every training refused its settings: {refusals[0]}", kind="all_refused")
 
 
 def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:

@@ -92,8 +92,10 @@ class EvaluationOptions(BaseOptions):
     """Options for metrics, hyperparameter search and computing resources: trials, device, processes, budget."""
 
     metrics: Sequence[str] = option(
-        ("linear_probe", "knn"),
-        "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary.",
+        (),
+        "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary. "
+        "Default: those of the verdict of `contraport evaluate` on the first data, such as linear_probe and knn with "
+        "labels.",
         check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",

@@ -67,13 +67,13 @@ def build_grid(explicit: OptionMap) -> Grid:
         check(not repeated, f"{argument}: names the same entry twice: {', '.join(repeated)}.", "repeated")
     baseline = options.baseline or names[0]
     check_name("baseline", baseline, names)
-    metric = select_metrics_keeping_order(options.metrics)[0]
-    check(
-        not options.tune or metric.better_direction != "neither",
-        f"tune: the first metric selects the settings, but neither direction of {metric.key} is better. Name another "
-        "one first, such as knn.",
-        "no_direction",
-    )
+    for metric in select_metrics_keeping_order(options.metrics)[:1] if options.tune else ():
+        check(
+            metric.better_direction != "neither",
+            f"tune: the first metric selects the settings, but neither direction of {metric.key} is better. Name "
+            "another one first, such as knn.",
+            "no_direction",
+        )
     shared = {name: getattr(options, name) for name in ("epochs", "encoder")}
     shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.lifetime == "run"}
     defaults = {name: one.default for name, one in DATA_OPTIONS.items()}

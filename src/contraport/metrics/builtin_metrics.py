@@ -235,7 +235,12 @@ def unseen_domain_accuracy(context: EvalContext) -> ItemValues:
 
 
 @register_link_metric(
-    "Link recall@{}", better="higher", unit="share of test pairs", pattern="{:.1%}", numbers=(1, 10, 50)
+    "Link recall@{}",
+    better="higher",
+    unit="share of test pairs",
+    pattern="{:.1%}",
+    numbers=(1, 10, 50),
+    headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall(context: EvalContext, number: int) -> ItemValues:
     """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
@@ -248,13 +253,17 @@ def link_ndcg(context: EvalContext, number: int) -> MetricResult:
     return intervals.MetricResult(context.link_ranking.pair_ndcg_at(number), intervals.bootstrap_mean_at_most_one)
 
 
-@register_link_metric("Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,))
+@register_link_metric(
+    "Link coverage@{}", better="higher", unit="share of columns", pattern="{:.1%}", numbers=(10,), headline=False
+)
 def link_coverage(context: EvalContext, number: int) -> float:
     """Share of all columns that are among the k nearest of some row; low if a few columns are near every row."""
     return context.link_ranking.column_coverage(number)
 
 
-@register_link_metric("Link hubness@{}", better="lower", unit="skewness", pattern="{:.2f}", numbers=(10,))
+@register_link_metric(
+    "Link hubness@{}", better="lower", unit="skewness", pattern="{:.2f}", numbers=(10,), headline=False
+)
 def link_hubness(context: EvalContext, number: int) -> float:
     """Skewness of how often a column is among the k nearest of a row; columns with many true partners add to it."""
     return context.link_ranking.column_hubness(number)
@@ -276,6 +285,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     pattern="{:.1%}",
     requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_UNSEEN_TEST_ROWS),
     numbers=(10,),
+    headline=False,
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
     """Recall@k of the links of rows that have no training pair (cold start)."""
@@ -319,6 +329,7 @@ def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     unit="nats",
     pattern="{:.3f}",
     requires=(REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION, REQUIRES_INFO_NCE_OBJECTIVE),
+    headline=False,
 )
 def mutual_information_bound(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""

@@ -33,7 +33,7 @@ BASELINE_TITLES: Final = {**INITIAL_ENCODER_TITLES, "raw": "raw inputs"}
 MAX_HEADLINE_METRICS = 2
 """Maximum number of metrics that a verdict is based on."""
 
-_HEADLINE_GROUPS = ("accuracy", "retrieval", "clustering")  # in order of preference for a verdict
+_HEADLINE_GROUPS = ("links", "accuracy", "retrieval", "clustering")  # in order of preference for a verdict
 _NUMBER_PLACEHOLDER = "{}"  # place of the number in the key and title of a metric: "recall@{}"
 _NUMBER_SEPARATOR = "@"  # between the name and the number in a key: "recall@5"
 _INTERVAL_PATTERN = re.compile(r"every=([1-9][0-9]{0,8})")  # interval in epochs of a metric during training: "every=5"
@@ -70,6 +70,8 @@ class Metric:
         requirements: conditions on the evaluation context; if one fails, the metric is skipped with its reason.
         default_numbers: numbers at which the metric is computed by default, such as each k of Recall@k; or empty.
         is_default: whether the metric is computed if no metric is requested by name.
+        is_headline: whether a verdict prefers the metric to others of its group.
+        headline_numbers: numbers at which it does, such as the k of Recall@k; empty: all.
         function: computes the metric from the context (and the number). It returns an array with a value per test item,
             whose mean is the metric; a `MetricResult`; or one number, which then has no interval.
     """
@@ -84,6 +86,8 @@ class Metric:
     requirements: tuple[Requirement, ...]
     default_numbers: tuple[int, ...]
     is_default: bool
+    is_headline: bool
+    headline_numbers: tuple[int, ...]
     function: Callable[..., ItemValues | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> ItemValues | MetricResult | float:
@@ -122,6 +126,7 @@ class Metric:
             key=self.key.replace(_NUMBER_PLACEHOLDER, str(number)),
             title=self.title.replace(_NUMBER_PLACEHOLDER, str(number)),
             default_numbers=(),
+            is_headline=self.is_headline and (not self.headline_numbers or number in self.headline_numbers),
             function=partial(self.function, number=number),
         )
 
@@ -176,11 +181,13 @@ def register_metric(
     requires: Sequence[Requirement] = (),
     numbers: Sequence[int] = (),
     default: bool = True,
+    headline: bool | Sequence[int] = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator that registers a function of an evaluation context as a metric; see `Metric` for the arguments.
 
     The key is the title in lower case with underscores, and the summary is the first paragraph of the docstring. The
-    title of a function that also takes a `number` ends in ``@{}``.
+    title of a function that also takes a `number` ends in ``@{}``. `headline` is whether a verdict prefers the metric
+    to others of its group, or at which of its numbers.
 
     >>> from contraport.metrics import METRICS, register_metric
     >>> @register_metric("Largest variance", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
@@ -201,7 +208,19 @@ def register_metric(
         message = f"function: must have a docstring, which is printed as the summary of {title!r}."
         check(bool(summary), message, "docstring")
         METRICS[name] = Metric(
-            key, title, summary, group, better, unit, pattern, tuple(requires), tuple(numbers), default, function
+            key=key,
+            title=title,
+            summary=summary,
+            group=group,
+            better_direction=better,
+            unit=unit,
+            value_format=pattern,
+            requirements=tuple(requires),
+            default_numbers=tuple(numbers),
+            is_default=default,
+            is_headline=headline is not False,
+            headline_numbers=() if isinstance(headline, bool) else tuple(headline),
+            function=function,
         )
         return function
 
@@ -238,16 +257,21 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose at most two metrics for a verdict, from the first group present: accuracy, retrieval or clustering.
+    """Choose at most two metrics for a verdict, from the first group present: links, accuracy, retrieval or clustering.
+
+    Within the group, metrics that are not for a headline are chosen only if there are no others.
 
     >>> from contraport.metrics import select_metrics
-    >>> [metric.key for metric in choose_headline_metrics(select_metrics(["nmi", "recall"]))]
+    >>> [metric.key for metric in choose_headline_metrics(select_metrics(["nmi", "retrieval"]))]
     ['recall@1', 'recall@5']
+    >>> [metric.key for metric in choose_headline_metrics(select_metrics(["links", "retrieval"]))]
+    ['link_recall@10', 'link_ndcg@10']
     """
     directed = [metric for metric in metrics if metric.better_direction != "neither"]
     for group in _HEADLINE_GROUPS:
         if in_group := [metric for metric in directed if metric.group == group]:
-            return in_group[:MAX_HEADLINE_METRICS]
+            preferred = [metric for metric in in_group if metric.is_headline]
+            return (preferred or in_group)[:MAX_HEADLINE_METRICS]
     return []
 
 

@@ -79,7 +79,7 @@ def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
 
 
 def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
-    """Choose the metrics of the written verdict: accuracy if available, else retrieval, else clustering.
+    """Choose the metrics of the written verdict, as `choose_headline_metrics` does.
 
     Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
     added to accuracies, as the training optimizes it.

@@ -101,7 +101,7 @@ def _compute_axis_positions(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -
     return positions
 
 
-EPOCH_METRIC_GROUPS = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
+EPOCH_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
 """Groups of the metrics that are drawn over the epochs, most important first."""
 
 MAX_EPOCH_METRICS = 6
