@@ -81,7 +81,7 @@ def train_digits(seed: int, name: str, epochs: int) -> tuple[float, float]:
                 data="digits", objective="nt-xent", encoder="mlp", epochs=epochs, batch_size=512, seed=seed,
                 device="cpu", threads=1, out=f"{folder}/run", progress=False, log_every=1,
             )  # fmt: skip
-        losses = [row["loss"] for row in run.metrics() if row.get("epoch") == epochs and "loss" in row]
+        losses = [row["loss"] for row in run.metrics_rows() if row.get("epoch") == epochs and "loss" in row]
         train, test = (embed_dataset(run.model(), split).features for split in splits)
         assert splits[0].labels is not None
         assert splits[1].labels is not None

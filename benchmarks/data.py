@@ -52,7 +52,7 @@ def measure_waiting(photos: Path, folder: Path, encoder: str, size: int) -> dict
             data=photos, encoder=encoder, image_size=size, epochs=3, batch_size=BATCH, log_every=1, decoded=decoded,
             out=folder / told.replace(" ", "-"), progress=False,
         )  # fmt: skip
-        shares[told] = statistics.mean(row["data_wait"] for row in run.metrics() if row["epoch"] > 1)
+        shares[told] = statistics.mean(row["data_wait"] for row in run.metrics_rows() if row["epoch"] > 1)
     return shares
 
 
@@ -66,7 +66,7 @@ def measure_training(photos: Path, folder: Path, encoder: str, size: int) -> dic
 
 
 def _speed(run: Run, *, from_epoch: int) -> float:
-    return statistics.median(row["images_per_second"] for row in run.metrics() if row["epoch"] >= from_epoch)
+    return statistics.median(row["images_per_second"] for row in run.metrics_rows() if row["epoch"] >= from_epoch)
 
 
 def measure_head(run: Run) -> float:

@@ -95,7 +95,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
     assert paired is not None
-    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise.rate)
+    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)
     is_wrong = item != content
     measured = {}

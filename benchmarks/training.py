@@ -155,7 +155,7 @@ def command(images: Dataset, batch_size: int) -> Measured:
             data=data, temperature=TEMPERATURE, optimizer="sgd", epochs=3, batch_size=batch_size, out=folder + "/run",
             progress=False,
         )  # fmt: skip
-        rows = run.metrics()[1:]
+        rows = run.metrics_rows()[1:]
     return {
         "step": batch_size / statistics.median(row["images_per_second"] for row in rows),
         "data": batch_size * statistics.median(row["data_wait"] / row["images_per_second"] for row in rows),

@@ -210,7 +210,7 @@ audit.flagged()  # suspected mismatches, the worst first: as many as that share
 audit.flagged(count=100)
 audit.flagged(fdr=0.1)
 audit.partners[7]  # item whose second view fits pair 7 better; -1: none
-pandas.DataFrame(audit.table())
+pandas.DataFrame(audit.to_columns())
 ```
 
 ![The page of an audit: the share of wrong pairs, and the worst pairs, each with a better partner](images/audit.png)

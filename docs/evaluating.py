@@ -26,7 +26,7 @@ Every number is measured on the features of the frozen encoder and shown beside 
 same encoder before training: *untrained*, or *given* if the training began with weights (`--init`, `--pretrained`). Only
 two metrics use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
 are in `evaluation.json` in the run folder. In Python, `contraport.evaluate` returns them as a dictionary, which a notebook
-shows as tables; `pandas.DataFrame(evaluation.table())` has a row for each encoder and metric. The command ends with a verdict: whether
+shows as tables; `pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command ends with a verdict: whether
 to use the trained encoder, or which baseline is as good.
 
 ## Metrics

@@ -111,10 +111,10 @@ def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path
 def test_how_to_go_on_is_a_call_that_passes_it_again(run: Run, net: Net) -> None:
     told = f"contraport.train(resume=True, out={str(run.path)!r}, data=..., encoder=...)"
     assert run.resume_command.startswith(f"{told} in Python")
-    steps = run.metrics()
+    steps = run.metrics_rows()
     call = told.replace("data=...", "data=DATA").replace("encoder=...", "encoder=net")
     resumed = eval(call, {"contraport": contraport, "DATA": DATA, "net": net})
-    assert (resumed.path, resumed.metrics()) == (run.path, steps)
+    assert (resumed.path, resumed.metrics_rows()) == (run.path, steps)
 
 
 def test_module_and_named_encoder_for_two_views(tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ def accept_deprecated_keywords(**old_names: str) -> Callable[[C], C]:
     def decorate(target: Any) -> Any:
         if isinstance(target, type):
             constructor = "__new__" if issubclass(target, tuple) else "__init__"
+            target.deprecated_keywords = tuple(old_names.values())  # type: ignore[attr-defined]
             setattr(target, constructor, decorate(getattr(target, constructor)))
             return target
 

@@ -91,12 +91,12 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     whole = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(whole, None, "likeness"))
     assert np.array_equal(first.mismatch_scores, score_pairs(whole, PairIndices(items, partners), "likeness"))
-    left_out = round(first.noise.rate * ITEMS)
+    left_out = round(first.noise_rate.rate * ITEMS)
     assert left_out > 40
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
     assert sides is not None
     assert sides.neighbor_candidates.tolist() == kept.tolist()
-    among = load_vector_pairs(dataset, pool=torch.from_numpy(kept))
+    among = load_vector_pairs(dataset, neighbor_pool=torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
 

@@ -182,7 +182,7 @@ def test_training_reads_the_cleaned_data(tmp_path: Path) -> None:
     assert {"dropped.npz", "repaired.npz", "weighed.npz"} <= {path.name for path in out.iterdir()}
     quick: dict[str, Any] = {"epochs": 1, "batch_size": 32, "objective": "info-nce", "progress": False}
     run = contraport.train(data=out / "weighed.npz", out=tmp_path / "run", **quick)
-    assert run.metrics()
+    assert run.metrics_rows()
     with raises_usage_error("drop.missing_out"):
         contraport.audit(data=tmp_path / "pairs.npz", method="frozen", drop=True)
 

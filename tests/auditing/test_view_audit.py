@@ -54,7 +54,7 @@ def test_estimates_the_share_of_each_view(found: ViewAudit) -> None:
 def test_flags_items_with_their_views(found: ViewAudit) -> None:
     flagged = found.flagged(count=WRONG)
     assert ((flagged[:, 0] < WRONG) & (flagged[:, 1] == 1)).mean() > 0.9
-    assert found.table()["flagged"][flagged[0, 0]] == "b"
+    assert found.to_columns()["flagged"][flagged[0, 0]] == "b"
 
 
 def test_two_of_the_views_are_audited_as_a_pair(views: dict[str, np.ndarray], found: ViewAudit) -> None:

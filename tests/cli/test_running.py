@@ -86,7 +86,7 @@ def test_flags_need_no_value(command: Command, data: str) -> None:
     assert command(*argv).status == 2
     assert command(*argv, "--overwrite").status == 0
     assert command("train", "--resume", "--out", "run", "--epochs", "3", "--progress", "false").status == 0
-    assert RunFolder("run").metrics()[-1]["epoch"] == 3
+    assert RunFolder("run").metrics_rows()[-1]["epoch"] == 3
 
 
 def test_resume_rejects_other_values(command: Command, data: str) -> None:

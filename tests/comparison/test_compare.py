@@ -141,7 +141,7 @@ def test_intermediate_models_give_tables_by_epoch(tmp_path: Path) -> None:
     assert "--checkpoints all" in (tmp_path / "commands.sh").read_text()
     cells = json.loads((tmp_path / "results.json").read_text())["cells"]
     assert [{*one["references"]} for one in cells] == [{"raw", "untrained"}, set(), set(), set()]
-    trained = Run(next((tmp_path / "cells").glob("*info-nce--seed-0-????????"))).metrics()
+    trained = Run(next((tmp_path / "cells").glob("*info-nce--seed-0-????????"))).metrics_rows()
     assert cells[0]["seconds"]["training"] == pytest.approx(trained[-1]["seconds"], abs=0.006)
     with_first = json.loads((tmp_path / "results.json").read_text())["waypoints"][0]
     assert with_first["epoch"] == 1

@@ -34,7 +34,7 @@ class LearnedCost(torch.nn.Module):
 PLANS = {
     "converged": contraport.Balanced(200, tolerance=1e-12),
     "by weights": contraport.Balanced(4, marginals="weights"),
-    "total variation": contraport.Unbalanced(0.3, 4, price="total-variation"),
+    "total variation": contraport.Unbalanced(0.3, 4, marginal_divergence="total-variation"),
     "counting": contraport.Unbalanced((0.3, 0.5), 4, reference="counting"),
     "columns": contraport.Columns(),
     "simplex": contraport.Simplex(),
@@ -138,7 +138,7 @@ def test_rejects_an_unknown_exchange():
 def explained(rank, report):
     z = torch.randn(6, 3)
     with exchange("ring"):
-        (result, *_) = contraport.nt_xent().solve_blocks(z, z + 1)
+        (result, *_) = contraport.nt_xent().iterate_block_results(z, z + 1)
     report(explain_backend(result.plan.geometry))
 
 

@@ -12,7 +12,7 @@ from contraport.catalog import OBJECTIVES, register_objective
 from contraport.data import from_arrays
 from contraport.engine import backend
 from contraport.engine.kernels import Kernel
-from contraport.engine.links import PolynomialTail
+from contraport.engine.links import PolynomialTailLink
 from contraport.objectives import Constraint, DenseTargetPlan, Divergence, Layout, LayoutTraits, Plan, Target
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.layouts import Block, build_diagonal_pattern
@@ -43,7 +43,7 @@ class Cauchy(Kernel):
         super().__init__("sqeuclidean", temperature, learnable=False)
 
     def log_kernel(self, scaled_negative_cost, temperature):
-        return scaled_negative_cost(temperature).with_link(PolynomialTail(1.0))
+        return scaled_negative_cost(temperature).with_link(PolynomialTailLink(1.0))
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +105,7 @@ def test_custom_parts_work_with_every_backend(loss):
         for ours, oracle in zip(found, results[0], strict=True):
             torch.testing.assert_close(ours, oracle)
     assert isinstance(loss.constraint, Constraint)
-    assert isinstance(next(loss.solve_blocks(*views())).plan, Plan)
+    assert isinstance(next(loss.iterate_block_results(*views())).plan, Plan)
 
 
 def test_a_custom_objective_is_registered_and_trains(mine, tmp_path):
@@ -117,4 +117,4 @@ def test_a_custom_objective_is_registered_and_trains(mine, tmp_path):
     run = contraport.train(
         data=data, objective=mine, epochs=1, batch_size=20, encoder="mlp", out=tmp_path / "run", progress=False
     )
-    assert run.metrics()[-1]["step"] == 2
+    assert run.metrics_rows()[-1]["step"] == 2

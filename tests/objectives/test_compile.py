@@ -34,7 +34,9 @@ SIZES = {
 }  # fmt: skip
 VARIANTS: dict[str, Callable[[], contraport.Loss]] = {
     "tolerance": lambda: parts(contraport.Balanced(iterations=500, tolerance=1e-8), contraport.KL()),
-    "total variation": lambda: parts(contraport.Unbalanced(1.0, price="total-variation"), contraport.KL()),
+    "total variation": lambda: parts(
+        contraport.Unbalanced(1.0, marginal_divergence="total-variation"), contraport.KL()
+    ),
     "order 2": lambda: parts(contraport.Tsallis(2), contraport.FenchelYoung()),
     "order 1/2": lambda: parts(contraport.Tsallis(0.5), contraport.KL()),
     "cost of the plan": lambda: parts(contraport.Rows(), contraport.ContrastiveEnergy(detach=False)),

@@ -7,6 +7,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport._utils.spec_parser import build_from_spec
 from contraport.objectives.component_specs import DIVERGENCES, KERNELS, LAYOUTS, replace_components
+from contraport.objectives.loss_schedules import CONSTRAINTS
 
 Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -71,3 +72,27 @@ def test_parts_are_options_of_a_training(tmp_path) -> None:
     with raises_usage_error("divergence.constraint"):
         contraport.train(out=tmp_path / "other", **options, divergence="fenchel-young")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tsallis:over=simplex", "tsallis:mass_constraint=simplex"),
+        ("unbalanced:price=total-variation", "unbalanced:marginal_divergence=total-variation"),
+    ],
+)
+def test_deprecated_setting_is_accepted_with_one_warning(old, new) -> None:
+    with pytest.warns(FutureWarning) as raised:
+        built = build_from_spec("constraint", old, CONSTRAINTS)
+    assert len(raised) == 1
+    assert repr(built) == repr(build_from_spec("constraint", new, CONSTRAINTS))
+    with raises_usage_error("constraint.unknown", "ower"):
+        build_from_spec("constraint", new.replace(":", ":ower=1,"), CONSTRAINTS)
+
+
+def test_deprecated_keyword_and_attribute_of_a_layout_warn() -> None:
+    with pytest.warns(FutureWarning, match="all_views"):
+        layout = contraport.Joint(together=True)
+    assert layout == contraport.Joint(all_views=True)
+    with pytest.warns(FutureWarning, match="all_views"):
+        assert layout.together

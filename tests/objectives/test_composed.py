@@ -72,7 +72,7 @@ def log_plan(s, constraint, temperature):
     if isinstance(constraint, cp.Unbalanced):
         given = constraint.relaxation
         prices = given if isinstance(given, tuple) else (given, given)
-        clamped = constraint.price == "total-variation"
+        clamped = constraint.marginal_divergence == "total-variation"
         s = s + log_a + log_b if constraint.reference == "product" else s
 
     def damped(step, price):

@@ -79,11 +79,11 @@ def test_potentials_of_small_batches_converge_to_those_of_the_plan_of_all_items(
         loss.constraint.momentum = momentum
         train_on(loss, x, y, size, epochs)
     with torch.no_grad():
-        plan = next(loss.eval().solve_blocks(x, y, ids=torch.arange(N))).plan.dense()
+        plan = next(loss.eval().iterate_block_results(x, y, ids=torch.arange(N))).plan.dense()
     expected = dense_plan(layout, x, y)
     assert (plan - expected).abs().sum() < 0.06
     assert (len(plan) * plan.sum(0) - 1).abs().max() < 0.3
-    one_batch = next(objective(contraport.Balanced(50), layout).solve_blocks(x[:size], y[:size])).plan.dense()
+    one_batch = next(objective(contraport.Balanced(50), layout).iterate_block_results(x[:size], y[:size])).plan.dense()
     shares = [
         matrix.diagonal(len(matrix) // 2 if isinstance(layout, Joint) else 0)[:size] for matrix in (one_batch, plan)
     ]
@@ -187,7 +187,7 @@ IDS = torch.arange(6)
         (lambda z: objective(DataBalanced(5))(*z, ids=IDS), "ids.invalid", "4"),
         (lambda z: objective(DataBalanced())(*z, ids=IDS, negatives=z[0]), "constraint.conflict", "negatives"),
         (lambda z: objective(DataBalanced())(*z, ids=IDS, column_weights=z[0][:, 0].abs()), "constraint.conflict", ""),
-        (lambda z: objective(DataBalanced(), Joint(together=True))(*z, z[0], ids=IDS), "views.too_many", "3"),
+        (lambda z: objective(DataBalanced(), Joint(all_views=True))(*z, z[0], ids=IDS), "views.too_many", "3"),
         (lambda z: DataBalanced(0), "items.invalid", "0"),
         (lambda z: DataBalanced(momentum=1.0), "momentum.invalid", "1.0"),
         (lambda z: contraport.gca_rince().set_constraint(DataBalanced()), "divergence.constraint", "KL"),

@@ -12,7 +12,7 @@ from tests.errors import raises_usage_error
 import contraport as cp
 from contraport import Gibbs, Tsallis, transport
 
-BALANCED = Tsallis(2, over="balanced")
+BALANCED = Tsallis(2, mass_constraint="balanced")
 
 
 def problem(n=12, m=9, seed=0):
@@ -41,7 +41,7 @@ def test_quadratic_plan_matches_pot(temperature):
 @pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
 def test_matches_a_general_solver(order, over):
     x, y, a, b = problem(3, 4)
-    found = transport(x, y, Gibbs("sqeuclidean", 1.5), Tsallis(order, over=over), a=a, b=b)
+    found = transport(x, y, Gibbs("sqeuclidean", 1.5), Tsallis(order, mass_constraint=over), a=a, b=b)
     cost = torch.cdist(x, y).square().numpy().ravel()
     rows, columns = np.kron(np.eye(3), np.ones(4)), np.kron(np.ones(3), np.eye(4))
     # The last column's mass follows from the others.
@@ -69,7 +69,7 @@ def test_gradients_match_finite_differences(order, over):
 
     def outputs(x, y, a, b, temperature):
         a, b = a / a.sum(), b / b.sum()
-        found = transport(x, y, Gibbs("sqeuclidean", temperature), Tsallis(order, over=over), a=a, b=b)
+        found = transport(x, y, Gibbs("sqeuclidean", temperature), Tsallis(order, mass_constraint=over), a=a, b=b)
         return found.value, found.cost, (found.plan.dense() * weights).sum()
 
     assert torch.autograd.gradcheck(outputs, values, atol=1e-6, rtol=1e-4)
@@ -128,7 +128,7 @@ def test_plan_has_the_interface_of_other_plans():
     torch.testing.assert_close(found.plan.apply(y), plan @ y)
     torch.testing.assert_close(found.plan.log_row_mass().exp(), a)
     torch.testing.assert_close(found.plan.row_cost(detach_plan=True), (plan * torch.cdist(x, y).square()).sum(1))
-    assert repr(found).startswith("Transport(12 x 9, Tsallis(over='balanced'), value=")
+    assert repr(found).startswith("Transport(12 x 9, Tsallis(mass_constraint='balanced'), value=")
     with raises_usage_error("rounded.conflict"):
         _ = found.rounded
 
@@ -136,9 +136,11 @@ def test_plan_has_the_interface_of_other_plans():
 def test_order_one_is_entropic():
     x, y, a, b = problem()
     kernel = Gibbs("sqeuclidean", 2.0)
-    one, other = (transport(x, y, kernel, c, a=a, b=b) for c in (Tsallis(1, over="balanced"), cp.Balanced(1000, 1e-6)))
+    one, other = (
+        transport(x, y, kernel, c, a=a, b=b) for c in (Tsallis(1, mass_constraint="balanced"), cp.Balanced(1000, 1e-6))
+    )
     assert torch.equal(one.plan.dense(), other.plan.dense())
-    near = transport(x, y, kernel, Tsallis(1.001, over="balanced"), a=a, b=b)
+    near = transport(x, y, kernel, Tsallis(1.001, mass_constraint="balanced"), a=a, b=b)
     torch.testing.assert_close(near.plan.dense(), other.plan.dense(), atol=1e-3, rtol=0)
 
 
@@ -156,7 +158,7 @@ def test_hostile_inputs(points, order):
         a = torch.where(torch.arange(12) < 6, 1e-9, a)
         a = a / a.sum()
     x.requires_grad_()
-    found = transport(x, y, Gibbs("sqeuclidean", 1.0), Tsallis(order, over="balanced"), a=a, b=b)
+    found = transport(x, y, Gibbs("sqeuclidean", 1.0), Tsallis(order, mass_constraint="balanced"), a=a, b=b)
     assert found.marginal_error < 1e-6
     found.value.backward()
     assert torch.isfinite(x.grad).all()
@@ -171,9 +173,9 @@ def fenchel_young_without_pairs():
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: Tsallis(0, over="balanced"), "order.invalid"),
-        (lambda: Tsallis(2, over="both"), "over.unknown"),
-        (lambda: Tsallis(2, over="balanced", conditional=True), "conditional.conflict"),
+        (lambda: Tsallis(0, mass_constraint="balanced"), "order.invalid"),
+        (lambda: Tsallis(2, mass_constraint="both"), "mass_constraint.unknown"),
+        (lambda: Tsallis(2, mass_constraint="balanced", conditional=True), "conditional.conflict"),
         (lambda: transport(*problem()[:2], Gibbs("sqeuclidean", 1.0), Tsallis(-1)), "constraint.invalid"),
         (
             lambda: transport(1e9 * problem()[0], problem()[1], Gibbs("sqeuclidean", 1.0), BALANCED),

@@ -213,7 +213,7 @@ def test_objectives_that_need_facts_of_a_large_batch_in_tiles(name):
 
 def test_what_a_guide_leaves_out_differs_by_direction():
     """So that each direction has its own pairs, and some of them are left out."""
-    plans = [found.plan.dense() for found in build("guided").solve_blocks(*views(), features=FEATURES)]
+    plans = [found.plan.dense() for found in build("guided").iterate_block_results(*views(), features=FEATURES)]
     left_out = [plan == 0 for plan in plans]
     assert (left_out[0] != left_out[1].T).any()
     assert not left_out[0].diagonal().any()

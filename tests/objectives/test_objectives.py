@@ -348,7 +348,7 @@ def test_the_mass_of_plans_with_a_marginal(plan):
     assert mass_of(plan) == pytest.approx((1, 1))
 
 
-@pytest.mark.parametrize("plan", [contraport.Free(), contraport.Tsallis(over="simplex")], ids=repr)
+@pytest.mark.parametrize("plan", [contraport.Free(), contraport.Tsallis(mass_constraint="simplex")], ids=repr)
 def test_mass_is_none_if_it_would_take_a_pass(plan):
     assert mass_of(plan)[0] is None
 

@@ -103,7 +103,7 @@ def test_what_is_written_to_a_plan_changes_no_later_call(name):
     z, known, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
     expected = comparing.build(name, **settings)(*z, **known)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *known.values()]}
-    for outcome in comparing.build(name, **settings).solve_blocks(*z, **known):
+    for outcome in comparing.build(name, **settings).iterate_block_results(*z, **known):
         for tensor in list(reachable(outcome, set())):
             if tensor.untyped_storage().data_ptr() not in own and tensor.is_contiguous():
                 tensor.zero_()

@@ -425,7 +425,7 @@ def test_divergences_from_other_targets(divergence, target):
 )
 def test_divergences_from_the_quadratic_plan(divergence, constraint):
     measure, by_matrix = DIVERGENCES[divergence]
-    loss = Objective(Joint(), Gibbs("cosine", 2.0), Tsallis(over=constraint), Pairs(), measure)
+    loss = Objective(Joint(), Gibbs("cosine", 2.0), Tsallis(mass_constraint=constraint), Pairs(), measure)
 
     def theirs(*z):
         pairing = formulas.joint(*z)
@@ -517,7 +517,7 @@ def test_the_quadratic_plan(layout, temperature, backend):
         ("rows", formulas.sparsemax(N * logits) / N),
         ("simplex", formulas.sparsemax(logits.reshape(1, -1)).reshape(logits.shape)),
     ]:
-        plan = Tsallis(over=constraint)
+        plan = Tsallis(mass_constraint=constraint)
         loss = Objective(LAYOUTS[layout], Gibbs("cosine", temperature), plan, Pairs(), FenchelYoung())
         with contraport.engine.backend(backend):
             torch.testing.assert_close(loss.plan(*views()), expected, rtol=0, atol=1e-12)
@@ -777,7 +777,7 @@ def test_the_temperature_can_be_changed(kernel):
         (lambda: Balanced(5, tolerance=0), "tolerance.invalid"),
         (lambda: Unbalanced(-1.0), "relaxation.invalid"),
         (lambda: Unbalanced((1.0, 0.0)), "relaxation.invalid"),
-        (lambda: Tsallis(over="columns"), "over.unknown"),
+        (lambda: Tsallis(mass_constraint="columns"), "mass_constraint.unknown"),
         (lambda: Rince(q=0), "q.invalid"),
         (lambda: Rince(q=1.1), "q.invalid"),
         (lambda: Rince(lam=0), "lam.invalid"),

@@ -78,11 +78,11 @@ DIVERGENCES = {
     "reverse": (Rows(), ReverseKL()),
     "squared": (Rows(), SquaredL2()),
     "rince": (Balanced(2), Rince()),
-    "quadratic": (Tsallis(over="rows"), FenchelYoung()),
+    "quadratic": (Tsallis(mass_constraint="rows"), FenchelYoung()),
     "cost": (Free(), TargetCost()),
     "energy": (Rows(), ContrastiveEnergy()),
     "energy, not held": (Rows(), ContrastiveEnergy(detach=False)),
-    "quadratic energy": (Tsallis(over="rows"), ContrastiveEnergy()),
+    "quadratic energy": (Tsallis(mass_constraint="rows"), ContrastiveEnergy()),
 }
 
 

@@ -154,7 +154,7 @@ def test_values_are_geomlosss(debias, reach):
     seed=st.integers(0, 10**6), temperature=st.sampled_from([0.3, 2.0]), backend=st.sampled_from(BACKENDS),
     constraint=st.sampled_from([
         STRICT, Balanced(3), Unbalanced(0.7, 4), Unbalanced(0.7, 4000, tolerance=1e-13),
-        Unbalanced(0.4, 4000, price="total-variation", tolerance=1e-13),
+        Unbalanced(0.4, 4000, marginal_divergence="total-variation", tolerance=1e-13),
     ]),
 )  # fmt: skip
 def test_gradients_are_those_of_finite_differences(seed, temperature, backend, constraint):
@@ -197,7 +197,7 @@ def test_the_value_of_unrolled_total_variation_has_kinks_and_else_the_gradient_o
     of 600. Each such disagreement crosses a kink, and is gone at a step of 1e-7.
     """
     temperature, relaxation, iterations = 0.1, 5.0, 5
-    constraint = Unbalanced(relaxation, iterations, price="total-variation")
+    constraint = Unbalanced(relaxation, iterations, marginal_divergence="total-variation")
     crossed = 0
     for seed in (*KINKED, *range(20)):
         x, y, a, b = points(5, 4, 2, seed)
@@ -460,7 +460,7 @@ def test_an_exact_plan_of_an_objective_has_the_cost_of_the_kernel(transposed):
     x, y = torch.randn(2, 5, 3, dtype=torch.float64)
     kernel = contraport.Gibbs("sqeuclidean", 0.5)
     loss = contraport.Objective(contraport.Cross(), kernel, contraport.Exact(), contraport.Pairs(), contraport.KL())
-    plan = next(loss.solve_blocks(x, y)).plan
+    plan = next(loss.iterate_block_results(x, y)).plan
     cost = torch.cdist(x, y).square()
     plan, cost = (plan.T, cost.T) if transposed else (plan, cost)
     torch.testing.assert_close(plan.row_cost(detach_plan=True), (plan.dense() * cost).sum(1))

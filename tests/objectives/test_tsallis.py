@@ -75,7 +75,7 @@ def test_gradients_in_single_precision_are_those_in_double(order, over, backend)
             x = unit_rows(40, 8).to(dtype).requires_grad_()
             with cp.engine.backend(backend):
                 geometry = Geometry(Gibbs("cosine", temperature)(x, x), (LabelExclusion((labels, labels)),))
-                (plan,) = cp.Tsallis(order, over=over)(geometry)
+                (plan,) = cp.Tsallis(order, mass_constraint=over)(geometry)
                 values = [plan.row_cost(detach_plan=True).sum(), plan.row_cost(detach_plan=False).sum()]
                 if order < 1:
                     values.append(plan.log_at(labels, labels.roll(1)).sum())

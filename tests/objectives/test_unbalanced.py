@@ -111,10 +111,10 @@ def test_value_and_gradient_through_pots_own_iterations(reference):
 def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, side, backend):
     x, noise = batch(40, clusters=5, seed=0)
     temperature, relaxation = 0.2, 0.15
-    constraint = Unbalanced(relaxation, 2000, price="total-variation")
+    constraint = Unbalanced(relaxation, 2000, marginal_divergence="total-variation")
     loss = Objective(Cross(symmetric=False), Gibbs(cost, temperature), constraint, Pairs(), KL())
     with contraport.engine.backend(backend):
-        (outcome,) = loss.solve_blocks(x, x + 2 * noise)
+        (outcome,) = loss.iterate_block_results(x, x + 2 * noise)
         plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
     bound = relaxation / temperature
     gave_up = 0
@@ -173,7 +173,7 @@ def test_rejects_weight_marginals_without_weights():
     ("make", "code", "value"),
     [
         (lambda: Unbalanced(reference="lebesgue"), "reference.unknown", "'lebesgue'"),
-        (lambda: Unbalanced(price="l2"), "price.unknown", "'l2'"),
+        (lambda: Unbalanced(marginal_divergence="l2"), "marginal_divergence.unknown", "'l2'"),
         (lambda: Unbalanced(marginals="labels"), "marginals.unknown", "'labels'"),
         (
             lambda: contraport.gca_uot(marginal_weight=-1),

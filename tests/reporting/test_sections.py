@@ -226,7 +226,9 @@ def test_curves_have_positions_on_each_axis(make_run) -> None:
 def test_curves_show_only_logged_columns(make_run) -> None:
     made = make_run()
     known = ("step", "loss")
-    made.write_metrics({key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics())
+    made.write_metrics(
+        {key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics_rows()
+    )
     builder = builder_of(made, make_run("none", metrics=False))
     values = build_training_curves_section(builder).template_variables
     assert [title for title, *_ in values["curves"]] == ["Loss", "Mass of the plan"]
@@ -390,7 +392,9 @@ def test_lists_the_most_frequent_confusions(make_run) -> None:
 def test_mass_that_changes_only_by_rounding_is_not_drawn(make_run) -> None:
     made, other = make_run(), make_run("unbalanced")
     for run, masses in ((made, 1 + 1e-6 * np.arange(20)), (other, 1 - 1e-2 * np.arange(20))):
-        run.write_metrics(row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics(), masses, strict=True))
+        run.write_metrics(
+            row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics_rows(), masses, strict=True)
+        )
     drawn = [
         [title for title, *_ in build_training_curves_section(builder_of(run)).template_variables["curves"]]
         for run in (made, other)

@@ -57,7 +57,13 @@ def test_create_refuses_a_file(tmp_path: Path) -> None:
 def test_rejects_missing_folders_and_folders_without_a_run(tmp_path: Path) -> None:
     with raises_usage_error("run.not_found"):
         RunFolder(tmp_path / "absent").config()
-    for read in (RunFolder.config, RunFolder.metrics, RunFolder.model, RunFolder.evaluation, RunFolder.page_arrays):
+    for read in (
+        RunFolder.config,
+        RunFolder.metrics_rows,
+        RunFolder.model,
+        RunFolder.evaluation,
+        RunFolder.page_arrays,
+    ):
         with raises_usage_error("run.not_a_run", "config.yaml"):
             read(RunFolder(tmp_path))
 
@@ -90,13 +96,13 @@ def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest
         check_regular_file(argument, path)
 
     monkeypatch.setattr("contraport.runs.run.check_regular_file", gone)
-    assert run.metrics() == [{"step": 1}]
+    assert run.metrics_rows() == [{"step": 1}]
 
 
 def test_ignores_dangling_links(run: RunFolder) -> None:
     run.write_metrics([{"step": 1}])
     (run.path / "loop").symlink_to(run.path / "loop")
-    assert run.metrics() == [{"step": 1}]
+    assert run.metrics_rows() == [{"step": 1}]
 
 
 @pytest.mark.parametrize("config", ["data: digits\nepochs: 3\n", "model: resnet\ndata: digits\n", "{}\n", "- 1\n"])

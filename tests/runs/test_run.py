@@ -41,21 +41,21 @@ def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> Non
 def test_metrics_come_back_in_order(run: RunFolder) -> None:
     for step in range(3):
         run.append_metrics({"step": step, "loss": 1.5 - step})
-    assert run.metrics() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
-    run.write_metrics(run.metrics()[:1])
-    assert run.metrics() == [{"step": 0, "loss": 1.5}]
+    assert run.metrics_rows() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
+    run.write_metrics(run.metrics_rows()[:1])
+    assert run.metrics_rows() == [{"step": 0, "loss": 1.5}]
 
 
 def test_metrics_leave_out_a_last_line_that_was_cut_off(run: RunFolder) -> None:
     run.metrics_path.write_text('{"step": 1}\n{"st')
-    assert run.metrics() == [{"step": 1}]
+    assert run.metrics_rows() == [{"step": 1}]
 
 
 @pytest.mark.parametrize("text", ['{"step": 1\n{"step": 2}\n', "[1]\n", "\x00\x01\n"])
 def test_corrupt_metrics_are_told(run: RunFolder, text: str) -> None:
     run.metrics_path.write_text(text)
     with raises_usage_error("run.corrupt", "metrics.jsonl", "line 1"):
-        run.metrics()
+        run.metrics_rows()
 
 
 def test_missing_parts_name_the_remedy(run: RunFolder) -> None:
@@ -154,9 +154,9 @@ def test_deprecated_method_still_works_with_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_run_has_few_public_names() -> None:
-    public = {name for name in dir(Run("runs/none")) if not name.startswith("_")} - {"pairs"}
+    public = {name for name in dir(Run("runs/none")) if not name.startswith("_")} - {"metrics", "pairs"}
     assert public == {
-        "config", "encoder", "evaluation", "metrics", "model", "name", "pair_scores", "path", "resume_command",
+        "config", "encoder", "evaluation", "metrics_rows", "model", "name", "pair_scores", "path", "resume_command",
         "settings", "view_scores",
     }  # fmt: skip
 

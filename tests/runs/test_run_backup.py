@@ -140,4 +140,4 @@ def test_overwrite_rejects_foreign_files_and_folders(run: RunFolder, name: str) 
         run.checkpoints.write_text("mine")
     with raises_usage_error("out.foreign_file", name):
         RunFolder.create(run.path, {}, overwrite=True)
-    assert run.metrics() == [{"step": 1}]
+    assert run.metrics_rows() == [{"step": 1}]

@@ -86,7 +86,7 @@ def test_a_run_mines_for_its_training(views: np.ndarray, tmp_path: Path) -> None
     rows = contraport.data.load(data).rows
     assert np.array_equal(mined.positions.numpy(), nearest_wrong(features[rows].numpy(), 3))
     again = train(data=data, out=tmp_path / "again", negatives=f"mined:{out}", **options)
-    assert np.isfinite(again.metrics()[-1]["loss"])
+    assert np.isfinite(again.metrics_rows()[-1]["loss"])
     reverse = contraport.mine(run.path, k=3, anchor="two", positive="one", out=tmp_path / "reverse.npy")
     assert np.array_equal(reverse.positions.numpy(), nearest_wrong(features[rows].flip(1).numpy(), 3))
 

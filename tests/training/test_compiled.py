@@ -36,7 +36,7 @@ def test_compiled_encoders_train_what_others_do(
     plain = train(**{**settings, "out": tmp_path / "plain"})
     whole = train(**{**settings, "out": tmp_path / "whole"}, compile=True)
     assert compiled.called
-    losses = [[row["loss"] for row in run.metrics()] for run in (plain, whole)]
+    losses = [[row["loss"] for row in run.metrics_rows()] for run in (plain, whole)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert weights_of(whole).keys() == weights_of(plain).keys()
     parts = train(**{**settings, "epochs": 1}, compile=True)

@@ -117,7 +117,7 @@ def train(out: Path, **options: Any) -> Run:
 def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path) -> None:
     spec = "recall@1:patience=2,min_delta=0.9"  # the learning rate is so small that nothing improves
     run = train(tmp_path, epochs=9, early_stopping=spec)
-    assert [row["epoch"] for row in run.metrics() if "recall@1" in row] == [1, 2, 3]
+    assert [row["epoch"] for row in run.metrics_rows() if "recall@1" in row] == [1, 2, 3]
     assert as_run(run).num_trained_epochs() == 3
     assert as_run(run).earlier_epoch_warning() is None
     weights = as_run(run).last_checkpoint.read_bytes()

@@ -34,7 +34,7 @@ def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     process = FORKS.Process(target=train, kwargs=more)
     process.start()
     end = time.monotonic() + TIMEOUT
-    while run.metrics()[-1]["epoch"] < 4:
+    while run.metrics_rows()[-1]["epoch"] < 4:
         assert process.is_alive()
         assert time.monotonic() < end
         time.sleep(0.02)

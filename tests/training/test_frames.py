@@ -25,7 +25,7 @@ def waves(count: int, seed: int) -> Dataset:
 
 def test_windows_that_are_near_in_time_teach_what_a_series_is(tmp_path: Path) -> None:
     run = train(data=waves(192, 0), views="frames", epochs=10, batch_size=64, out=tmp_path / "run", progress=False)
-    first, last = run.metrics()[0], run.metrics()[-1]
+    first, last = run.metrics_rows()[0], run.metrics_rows()[-1]
     assert last["loss"] < first["loss"]
     rows = evaluate(run, data=(waves(96, 1), waves(96, 2)), progress=False)["rows"]
     assert rows["trained"]["knn"] > 0.9

@@ -219,7 +219,7 @@ def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, t
 
     train_on(nn.ReLU(), "first", tmp_path / "features")
     shared, alone = train_on(nn.Tanh(), "shared", tmp_path / "features"), train_on(nn.Tanh(), "alone", None)
-    assert [row["loss"] for row in shared.metrics()] == [row["loss"] for row in alone.metrics()]
+    assert [row["loss"] for row in shared.metrics_rows()] == [row["loss"] for row in alone.metrics_rows()]
 
 
 def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, begun: Run) -> None:

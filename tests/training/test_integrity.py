@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: b
         shutil.copy(
             as_run(run).checkpoints / f"epoch-0002.ckpt{suffix}", as_run(run).checkpoints / f"last.ckpt{suffix}"
         )
-    assert [row["epoch"] for row in resumed(run).metrics()] == [1, 2, 3]
+    assert [row["epoch"] for row in resumed(run).metrics_rows()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

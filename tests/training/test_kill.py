@@ -78,7 +78,7 @@ def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
 
 
 def rows_of(run: Run) -> list[tuple[Any, ...]]:
-    return [tuple(row[name] for name in ("step", "epoch", "loss", "lr", "temperature")) for row in run.metrics()]
+    return [tuple(row[name] for name in ("step", "epoch", "loss", "lr", "temperature")) for row in run.metrics_rows()]
 
 
 def killed_and_resumed(out: Path, settings: dict[str, Any], seed: int) -> int:

@@ -55,7 +55,7 @@ def test_second_training_is_rejected_and_changes_nothing(settings: dict[str, Any
 
     train(**settings, objective=CallbackObjective(second), log_every=1)
     assert seen == [os.getpid()]
-    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4]
+    assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4]
     assert not as_run(run).lock_path.exists()
 
 
@@ -89,7 +89,7 @@ def test_lock_of_ended_process_on_this_machine_is_taken_over(settings: dict[str,
     run = train(**settings)
     write_foreign_lock(run, **changes)
     train(data=settings["data"], out=run.path, resume=True, epochs=3, progress=False)
-    assert [row["epoch"] for row in run.metrics()] == [1, 2, 3]
+    assert [row["epoch"] for row in run.metrics_rows()] == [1, 2, 3]
     assert not as_run(run).lock_path.exists()
     assert not list(run.path.rglob(".*"))
 

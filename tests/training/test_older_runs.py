@@ -43,9 +43,9 @@ def features_of(run: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["queue", "audit"])
 def test_a_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], name: str) -> None:
-    before = len(Run(name).metrics())
+    before = len(Run(name).metrics_rows())
     run = train(resume=True, out=name, trust_remote_code=True, progress=False)
-    rows = run.metrics()
+    rows = run.metrics_rows()
     assert before < len(rows)
     assert [row["step"] for row in rows] == expected[name]["steps"]
     batches = run.config()["grad_accum_steps"]  # that version divided the loss of a row by them
@@ -61,7 +61,7 @@ def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any
     assert {name: rows["trained"][name] for name in metrics} == pytest.approx(metrics, **CLOSE)
     assert features_of("finished")[:5] == pytest.approx(np.array(expected["finished"]["features"]), **CLOSE)
     run = train(resume=True, out="finished", epochs=4, trust_remote_code=True, progress=False)
-    assert run.metrics()[-1]["epoch"] == 4
+    assert run.metrics_rows()[-1]["epoch"] == 4
 
 
 def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:

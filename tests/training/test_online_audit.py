@@ -54,7 +54,7 @@ def test_trains_on_trusted_pairs_and_saves_the_scores(audited: dict[str, Any]) -
     assert float(found["low"]) <= float(found["rate"]) <= float(found["high"])
     kept_wrong, kept_right = found["kept"][:WRONG].mean(), found["kept"][WRONG:].mean()
     assert kept_wrong < 0.5 < kept_right
-    assert [row["step"] for row in run.metrics()][-1] == 6 * (ITEMS // 50), "as many steps as without"
+    assert [row["step"] for row in run.metrics_rows()][-1] == 6 * (ITEMS // 50), "as many steps as without"
 
 
 def test_batch_size_is_limited_by_the_audit(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

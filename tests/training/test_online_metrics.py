@@ -60,27 +60,29 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
     first, second = collect_checkpoint_state(without), collect_checkpoint_state(watched)
     for part in ("pipeline", "optimizer", "schedule", "step"):
         assert same(first[part], second[part]), part
-    rows = [[{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics()] for run in (without, watched)]
+    rows = [
+        [{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics_rows()] for run in (without, watched)
+    ]
     assert rows[0] == rows[1]
 
 
 def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
     run = train(tmp_path / "run", online_metrics=["knn:every=2", "uniformity"], log_every=2)
-    told = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics()}
+    told = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics_rows()}
     assert {place: keys for place, keys in told.items() if keys} == {
         (1, 3): {"uniformity"},
         (2, 6): {"knn", "uniformity"},
         (3, 9): {"uniformity"},
         (4, 12): {"knn", "uniformity"},
     }
-    assert all(0 <= row["knn"] <= 1 for row in run.metrics() if "knn" in row)
+    assert all(0 <= row["knn"] <= 1 for row in run.metrics_rows() if "knn" in row)
 
 
 def test_a_run_that_goes_on_tells_what_one_that_never_stopped_does(tmp_path) -> None:
     whole = train(tmp_path / "whole", online_metrics=["knn"], lr_scheduler="constant", epochs=4)
     train(tmp_path / "parts", online_metrics=["knn"], lr_scheduler="constant", epochs=2)
     parts = train(tmp_path / "parts", resume=True, epochs=4)
-    assert [row["knn"] for row in parts.metrics()] == [row["knn"] for row in whole.metrics()]
+    assert [row["knn"] for row in parts.metrics_rows()] == [row["knn"] for row in whole.metrics_rows()]
 
 
 def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
@@ -91,7 +93,10 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
     judged = build_eval_context_factory(settings, build_components(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
-    assert train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics()[-1]["knn"] <= 1
+    assert (
+        train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics_rows()[-1]["knn"]
+        <= 1
+    )
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -112,7 +117,7 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
     batch = pictures().__getitems__(drawn[1::2].tolist())
     judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
     subject = EvalContext(run.model(), pictures(), judged, Views(pictures()), LoaderConfig())
-    assert run.metrics()[-1]["effective_rank"] == pytest.approx(
+    assert run.metrics_rows()[-1]["effective_rank"] == pytest.approx(
         as_metric_result(METRICS["effective_rank"](subject)).value, rel=1e-6
     )
 

@@ -31,7 +31,7 @@ def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path
     clean = train(**FEW, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
         as_run(clean).mismatched_partners()
-    assert clean.metrics()[-1]["loss"] != run.metrics()[-1]["loss"]
+    assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 
 def test_mismatch_is_the_trainings_alone(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     for name, value in expected.items():
         assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
     assert files_of(tmp_path / "two") == files_of(one.path)
-    rows = Run(tmp_path / "two").metrics()
-    assert [row["step"] for row in rows] == [row["step"] for row in one.metrics()]
+    rows = Run(tmp_path / "two").metrics_rows()
+    assert [row["step"] for row in rows] == [row["step"] for row in one.metrics_rows()]
     assert errors.count("waiting") == 1, "one process speaks"
 
 
@@ -157,7 +157,7 @@ def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path)
         assert got.keys() == expected.keys()
         for name, value in expected.items():
             assert torch.allclose(got[name], value, rtol=0, atol=1e-9), (kind, name)
-        assert [row["step"] for row in two.metrics()] == [row["step"] for row in one.metrics()]
+        assert [row["step"] for row in two.metrics_rows()] == [row["step"] for row in one.metrics_rows()]
         assert files_of(one.path) == files_of(two.path)
     assert (two.path / "decoded" / "made_of.json").exists()
 
@@ -219,7 +219,7 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
     saved = torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["step"]
     assert 0 < saved < 420
     train(out=run.path, resume=True, progress=False)
-    assert [row["step"] for row in run.metrics()] == list(range(1, 421))
+    assert [row["step"] for row in run.metrics_rows()] == list(range(1, 421))
 
 
 def test_processes_agree() -> None:

@@ -83,7 +83,7 @@ def test_every_recipe_trains(
         log_every=1,
         progress=False,
     )
-    rows = [row["loss"] for row in run.metrics()]
+    rows = [row["loss"] for row in run.metrics_rows()]
     assert np.isfinite(rows).all()
     assert name not in FALLING or np.mean(rows[-4:]) < np.mean(rows[:2])
     config = run.config()

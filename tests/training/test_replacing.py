@@ -54,7 +54,7 @@ def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(sett
         assert content(run) == before
     with pytest.raises(RuntimeError, match="broken"):
         train(**settings, overwrite=True, objective=Pull(at=3, raising=RuntimeError("broken")))
-    assert [row["epoch"] for row in run.metrics()] == [1]
+    assert [row["epoch"] for row in run.metrics_rows()] == [1]
     assert not as_run(run).backup.path.exists()
 
 
@@ -85,7 +85,7 @@ def test_both_runs_are_kept_where_the_new_one_can_go_on(
         train(**settings, overwrite=True, objective=Pull(at=2, **settled))
     train(**{**settings, again: True}, objective=Pull())
     assert "objective: <Pull>" in as_run(run).config_path.read_text()
-    assert [row["epoch"] for row in run.metrics()] == [1, 2]
+    assert [row["epoch"] for row in run.metrics_rows()] == [1, 2]
     assert not list(run.path.rglob(".*"))
 
 

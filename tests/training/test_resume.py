@@ -33,7 +33,7 @@ def interrupted(settings: dict[str, Any], at: int, **more: Any) -> Run:
 
 
 def losses(run: Run) -> list[tuple[int, int, float, float]]:
-    return [(row["step"], row["epoch"], row["loss"], row["lr"]) for row in run.metrics()]
+    return [(row["step"], row["epoch"], row["loss"], row["lr"]) for row in run.metrics_rows()]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_the_items_that_it_began_with(settings: dict[str, Any
     items = from_arrays(-views if change == "others" else views[rows], labels=labels[rows], name="vectors")
     before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
     if change == "none":
-        assert train(out=run.path, resume=True, data=items, epochs=3, progress=False).metrics()[-1]["epoch"] == 3
+        assert train(out=run.path, resume=True, data=items, epochs=3, progress=False).metrics_rows()[-1]["epoch"] == 3
         return
     with raises_usage_error("data.changed", run.path):
         train(out=run.path, resume=True, data=items, epochs=3, progress=False)
@@ -159,16 +159,16 @@ def test_ctrl_c_leaves_what_was_shown(settings: dict[str, Any], capsys: pytest.C
 
 def test_rows_after_the_checkpoint_are_dropped(settings: dict[str, Any]) -> None:
     run = interrupted({**settings, "epochs": 3}, at=6, log_every=1)
-    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5]
     train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
-    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_clock_goes_on(settings: dict[str, Any]) -> None:
     run = train(**settings)
-    first = run.metrics()[-1]["seconds"]
+    first = run.metrics_rows()[-1]["seconds"]
     train(out=run.path, resume=True, epochs=3, data=settings["data"], progress=False)
-    assert run.metrics()[-1]["seconds"] > first
+    assert run.metrics_rows()[-1]["seconds"] > first
 
 
 def test_a_finished_run_says_so(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -178,7 +178,7 @@ def test_a_finished_run_says_so(settings: dict[str, Any], caplog: pytest.LogCapt
         train(out=run.path, resume=True, data=settings["data"], progress=False)
     assert "already has 2 epochs" in caplog.text
     assert same(weights_of(run), before)
-    assert len(run.metrics()) == 2
+    assert len(run.metrics_rows()) == 2
 
 
 def test_an_outdated_evaluation_goes(settings: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ def test_rejects_changed_options_on_resume(
 def test_accepts_equal_options_on_resume(settings: dict[str, Any]) -> None:
     run = train(**settings)
     train(**settings, resume=True, num_workers=0, device="cpu")
-    assert len(run.metrics()) == 2
+    assert len(run.metrics_rows()) == 2
 
 
 def test_requires_objects_again(settings: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def run(tmp_path_factory):
 
 
 def test_a_run_of_texts_learns_and_is_evaluated(run):
-    losses = [row["loss"] for row in run.metrics() if "loss" in row]
+    losses = [row["loss"] for row in run.metrics_rows() if "loss" in row]
     assert np.mean(losses[-2:]) < np.mean(losses[:1]) - 0.3
     data = split(slice(12, None), "train"), split(slice(12), "test")
     rows = evaluate(run, data=data, metrics=["knn", "recall@1"], neighbors=5, progress=False)["rows"]
@@ -90,7 +90,7 @@ def test_pairs_of_texts_train(settings, tmp_path):
         data = data.drop_incomplete()
     run = train(data=data, epochs=1, batch_size=16, out=tmp_path / "run", progress=False, **settings)
     assert run.model().shapes == ((), ())
-    assert np.isfinite([row["loss"] for row in run.metrics() if "loss" in row]).all()
+    assert np.isfinite([row["loss"] for row in run.metrics_rows() if "loss" in row]).all()
 
 
 @pytest.mark.parametrize(

@@ -87,19 +87,19 @@ def test_config_holds_the_arguments(settings: dict[str, Any]) -> None:
 
 def test_metrics_are_means_over_the_steps_of_a_row(settings: dict[str, Any]) -> None:
     settings["epochs"] = 3
-    every = train(**settings, log_every=1).metrics()
+    every = train(**settings, log_every=1).metrics_rows()
     assert [row["step"] for row in every] == [1, 2, 3, 4, 5, 6]
     assert [row["epoch"] for row in every] == [1, 1, 2, 2, 3, 3]
     assert all(row.keys() == ROW and 0 <= row["data_wait"] <= 1 and row["images_per_second"] > 0 for row in every)
     assert all(row["temperature"] == 0.5 for row in every)
-    coarse = train(**settings, overwrite=True).metrics()
+    coarse = train(**settings, overwrite=True).metrics_rows()
     assert [row["step"] for row in coarse] == [2, 4, 6]
     assert coarse[0]["loss"] == pytest.approx((every[0]["loss"] + every[1]["loss"]) / 2)
     assert sorted(row["seconds"] for row in coarse) == [row["seconds"] for row in coarse]
 
 
 def test_the_loss_falls(settings: dict[str, Any]) -> None:
-    rows = train(**{**settings, "epochs": 12}).metrics()
+    rows = train(**{**settings, "epochs": 12}).metrics_rows()
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
 
@@ -124,7 +124,7 @@ def test_an_objective_of_ones_own_learns_its_temperature(settings: dict[str, Any
     run = train(**settings, objective=objective, lr=0.01)
     learned = float(objective.temperature.detach())
     assert learned != 0.5
-    assert run.metrics()[-1]["temperature"] == pytest.approx(learned, abs=0.05)
+    assert run.metrics_rows()[-1]["temperature"] == pytest.approx(learned, abs=0.05)
     assert run.config()["objective"] == "<Pull>"
 
 
@@ -153,7 +153,7 @@ def test_the_temperature_that_is_logged_is_the_one_that_the_step_used(
     run = train(
         **settings, objective=objective, temperature=course, log_every=1, lr=0.1, grad_accum_steps=grad_accum_steps
     )
-    logged = [row["temperature"] for row in run.metrics()]
+    logged = [row["temperature"] for row in run.metrics_rows()]
     assert logged == used[-len(logged) * grad_accum_steps :: grad_accum_steps]
     assert (len(set(logged)) == 1) == (course is None and objective.temperature == 0.07)
 
@@ -170,7 +170,7 @@ def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) ->
     run = train(**{**settings, "epochs": 1}, objective=objective)
     assert objective.seen is not None
     assert objective.seen.shape == (32,)
-    assert run.metrics()[-1]["temperature"] is None
+    assert run.metrics_rows()[-1]["temperature"] is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) ->
     ],
 )
 def test_options(settings: dict[str, Any], options: dict[str, Any]) -> None:
-    rows = train(**settings, **options).metrics()
+    rows = train(**settings, **options).metrics_rows()
     assert np.isfinite([row["loss"] for row in rows]).all()
 
 
@@ -221,7 +221,7 @@ def test_two_layers_are_those_that_nothing_says(settings: dict[str, Any], tmp_pa
 def test_the_log_has_the_bound_of_mutual_information(
     settings: dict[str, Any], more: dict[str, Any], candidates: int | None
 ) -> None:
-    for row in train(**settings, **more).metrics():
+    for row in train(**settings, **more).metrics_rows():
         if candidates == 0:
             assert row["mi_bound"] is None
         elif candidates is None:
@@ -240,7 +240,7 @@ def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:
 def test_data_with_two_views_of_its_own(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     data = from_arrays((random.normal(size=(40, 5)), random.normal(size=(40, 5))))
-    assert train(data=data, batch_size=20, epochs=1, out=tmp_path / "run", progress=False).metrics()
+    assert train(data=data, batch_size=20, epochs=1, out=tmp_path / "run", progress=False).metrics_rows()
 
 
 def test_keep_every(settings: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ def test_overwrite_replaces_a_run(settings: dict[str, Any]) -> None:
     first = train(**settings)
     as_run(first).evaluation_path.write_text(json.dumps({"rows": {}}))
     second = train(**{**settings, "epochs": 1}, overwrite=True)
-    assert len(second.metrics()) == 1
+    assert len(second.metrics_rows()) == 1
     assert not as_run(second).evaluation_path.exists()
 
 
@@ -286,10 +286,10 @@ def test_a_batch_has_a_quarter_of_few_items_at_most(
     vectors = from_arrays(np.random.default_rng(0).normal(size=(items, 4)))
     run = train(data=vectors, epochs=1, out=tmp_path / "run", progress=False)
     assert run.config()["batch_size"] == size
-    assert run.metrics()[-1]["step"] == items // size
+    assert run.metrics_rows()[-1]["step"] == items // size
     assert (f"batch_size: {size}, reduced from 256" in caplog.text) == (size < 256)
     run = train(resume=True, epochs=2, data=vectors, out=tmp_path / "run", progress=False)
-    assert run.metrics()[-1]["step"] == 2 * (items // size)
+    assert run.metrics_rows()[-1]["step"] == 2 * (items // size)
 
 
 def test_one_item_is_too_few(tmp_path: Path) -> None:
@@ -308,6 +308,6 @@ def test_warns_of_cmc_nce_without_a_bank(settings: dict[str, Any], caplog: pytes
 def test_a_batch_that_was_chosen_stays(tmp_path: Path) -> None:
     vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
     run = train(data=vectors, epochs=1, batch_size=140, out=tmp_path / "run", progress=False)
-    assert run.metrics()[-1]["step"] == 1
+    assert run.metrics_rows()[-1]["step"] == 1
     with raises_usage_error("batch_size.few_items", 140, 256):
         train(data=vectors, epochs=1, batch_size=256, out=tmp_path / "other", progress=False)

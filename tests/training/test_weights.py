@@ -116,7 +116,7 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
     loss.backward()
     assert float(loss.detach()) == 0
     assert all(p.grad is not None and not p.grad.any() for p in components.module.model.parameters())
-    assert train(**table, sample_weight="few.npy", out="run").metrics()
+    assert train(**table, sample_weight="few.npy", out="run").metrics_rows()
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def build_from_spec(
     (2+1j)
     """
     parameters = {name: list(inspect.signature(one).parameters) for name, one in classes.items()}
+    for name, one in classes.items():  # deprecated names are accepted, but not listed
+        parameters[name] += [old for old in getattr(one, "deprecated_keywords", ()) if f"{old}=" in str(text)]
     name, settings = parse_spec(argument, text, parameters)
     options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
     options |= {key: _BOOLEAN_BY_TEXT.get(str(value), value) for key, value in settings.items()}

@@ -227,7 +227,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     assert paired is not None
     if statistic in ("canonical", "combined") and (projection := describe_projection(paired.features)):
         log.info("%s", projection)
-    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise.rate)
+    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals = propose_partners(paired, free, statistic, content_ids=get_partner_content_ids(dataset))
     return Audit(
         dataset.name,
@@ -235,8 +235,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         statistic,
         result.scores,
         result.mismatch_scores,
-        result.noise.rate,
-        result.noise.interval,
+        result.noise_rate.rate,
+        result.noise_rate.interval,
         proposals.partners.numpy(),
         proposals.scores.numpy(),
         partner_confidences=proposals.confidences.numpy(),

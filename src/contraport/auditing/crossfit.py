@@ -43,7 +43,7 @@ class RoundResult(NamedTuple):
 
     scores: NDArray[np.float32]
     mismatch_scores: NDArray[np.float32]
-    noise: NoiseRate
+    noise_rate: NoiseRate
 
     @classmethod
     def from_scores(cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32]) -> RoundResult:
@@ -52,7 +52,7 @@ class RoundResult(NamedTuple):
 
     def select_trusted_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
-        items, suspects = len(self.scores), round(self.noise.rate * len(self.scores))
+        items, suspects = len(self.scores), round(self.noise_rate.rate * len(self.scores))
         check(
             items - suspects >= NUM_NEIGHBORS + 2,
             f"data: {suspects} of {items} pairs look wrong, which leaves too few to score others by. The two views may "
@@ -76,7 +76,7 @@ def score_frozen_vectors(
     everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
     paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
-        paired = paired if result is None else paired.with_pool(result.select_trusted_indices())
+        paired = paired if result is None else paired.with_neighbor_pool(result.select_trusted_indices())
         scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
         result = RoundResult.from_scores(scores, mismatch_scores)
         yield result, paired
@@ -185,5 +185,9 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         loop.run()
     return encode_pairs(
-        pipeline.model, dataset, pipeline.views, LoaderConfig(num_workers=settings.num_workers), pool=trained_on
+        pipeline.model,
+        dataset,
+        pipeline.views,
+        LoaderConfig(num_workers=settings.num_workers),
+        neighbor_pool=trained_on,
     )

@@ -37,6 +37,7 @@ _NUM_WORST_SHOWN = 10
     rows="source_rows",
     statistic="statistic_name",
     summary="json_summary",
+    table="to_columns",
 )
 @dataclass(frozen=True, eq=False)
 class Audit:
@@ -146,7 +147,7 @@ class Audit:
             count = round(items * (self.noise_rate if rate is None else rate))
         return np.argsort(self.scores, kind="stable")[:count]
 
-    def table(self) -> dict[str, NDArray[np.generic]]:
+    def to_columns(self) -> dict[str, NDArray[np.generic]]:
         """Return the result as named columns with one entry for each pair, for ``pandas.DataFrame``."""
         items = np.arange(len(self.scores))
         table: dict[str, NDArray[np.generic]] = {
@@ -179,7 +180,7 @@ class Audit:
 
     def save(self, folder: str | Path) -> None:
         """Write the pairs to `pairs.csv` and the summary to `audit.json` in an existing folder."""
-        write_csv_columns(Path(folder) / "pairs.csv", self.table())
+        write_csv_columns(Path(folder) / "pairs.csv", self.to_columns())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     @property

@@ -22,6 +22,7 @@ from contraport.auditing.result import Audit, compose_training_advice, write_csv
 from contraport.data import Dataset
 from contraport.encoders import kind_from_shape
 from contraport.errors import check
+from contraport.options import keep_deprecated_attributes
 
 _NUM_WORST_SHOWN = 10
 """Number of worst views in a printed table."""
@@ -34,6 +35,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
     check(good, f"drop: requires vectors or series as three or more views, got {join_names(kinds)}.", "not_numeric")
 
 
+@keep_deprecated_attributes(table="to_columns")
 @dataclass(frozen=True, eq=False)
 class ViewAudit:
     """Result of an audit of `n` items in `k` views: a score for each view of each item.
@@ -89,7 +91,7 @@ class ViewAudit:
         order = np.argsort(self.scores, axis=None, kind="stable")[:number]
         return np.stack(np.unravel_index(order, self.scores.shape), axis=1).astype(np.int64)
 
-    def table(self) -> dict[str, NDArray[np.generic]]:
+    def to_columns(self) -> dict[str, NDArray[np.generic]]:
         """Return the result as named columns with one entry per item, for ``pandas.DataFrame``."""
         flagged = np.zeros(self.scores.shape, dtype=bool)
         flagged[tuple(self.flagged().T)] = True
@@ -111,7 +113,7 @@ class ViewAudit:
 
     def save(self, folder: str | Path) -> None:
         """Write the items to `views.csv` and the summary to `audit.json` in an existing folder."""
-        write_csv_columns(Path(folder) / "views.csv", self.table())
+        write_csv_columns(Path(folder) / "views.csv", self.to_columns())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
     def write_without_flagged(self, dataset: Dataset, folder: Path) -> Path:

@@ -472,8 +472,8 @@ def iot_quadratic(
     7.9078
     """
     pairs = _select_layout(layout, symmetric=False)
-    with rename_argument("constraint", "over"):
-        allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(over=constraint)
+    with rename_argument("constraint", "mass_constraint"):
+        allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(mass_constraint=constraint)
         divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), divergence)
 
@@ -711,7 +711,7 @@ def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: s
     0.9515
     """
     core = _get_choice("graph", graph, {"full": False, "core": True})
-    kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core=core)
+    kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core_view=core)
     return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation(momentum))
 
 
@@ -818,7 +818,7 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _sum_attraction_repulsion(cp.Joint(together=True), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
+    return _sum_attraction_repulsion(cp.Joint(all_views=True), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
 
 
 @register_objective(

@@ -63,7 +63,7 @@ def demo(options: dict[str, Any]) -> DemoResult:
     results = evaluate(runs, checkpoints="all", progress=demo_options.progress)
     return DemoResult(
         evaluations={run.name: results[str(run.path)] for run in runs},
-        training_seconds={run.name: run.metrics()[-1]["seconds"] for run in runs},
+        training_seconds={run.name: run.metrics_rows()[-1]["seconds"] for run in runs},
         page=report(runs, out=out / "report.html", overwrite=True),
     )
 

@@ -215,5 +215,5 @@ def _test_resumed_training() -> None:
         contraport.train(data=images, epochs=2, out=whole, **common)
         contraport.train(data=images, epochs=1, out=parts, **common)
         contraport.train(data=images, resume=True, epochs=2, out=parts, progress=False)
-        ends = [[row["loss"] for row in Run(path).metrics()][-1] for path in (whole, parts)]
+        ends = [[row["loss"] for row in Run(path).metrics_rows()][-1] for path in (whole, parts)]
     check(ends[0] == ends[1], f"the last loss is {ends[1]!r} and not {ends[0]!r}.")

@@ -83,7 +83,7 @@ def _tabulate_suites() -> _TableRows:
     ]
 
 
-_TABULATOR_AND_COMMAND_BY_LIST = {
+_ROW_BUILDER_AND_COMMAND_BY_LIST_NAME = {
     "recipes": (_tabulate_recipes, "contraport train --recipe NAME --data DATA"),
     "objectives": (_tabulate_objectives, "contraport train --objective NAME --data DATA"),
     "encoders": (_tabulate_encoders, "contraport train --encoder NAME --data DATA"),
@@ -113,7 +113,7 @@ def list_names(options: dict[str, Any]) -> _NameTable:
     if what == "measures":
         warn_renamed("list measures", "list metrics")
         what = "metrics"
-    tabulate, next_command = _TABULATOR_AND_COMMAND_BY_LIST[what]
+    tabulate, next_command = _ROW_BUILDER_AND_COMMAND_BY_LIST_NAME[what]
     return _NameTable(tabulate(), next_command)
 
 
@@ -124,8 +124,8 @@ def print_names(rows: _NameTable) -> None:
     ]
     headings = list(shown[0])
     lengths = [[len(row[heading]) for row in shown] for heading in headings]
-    widths = [min(max(map(len, [headings[0], *(row["name"] for row in shown)])), _MAX_NAME)]
-    space = max(80, min(shutil.get_terminal_size().columns, _MAX_TABLE)) - widths[0] - 2 * (len(headings) - 1)
+    widths = [min(max(map(len, [headings[0], *(row["name"] for row in shown)])), _MAX_NAME_CHARS)]
+    space = max(80, min(shutil.get_terminal_size().columns, _MAX_TABLE_CHARS)) - widths[0] - 2 * (len(headings) - 1)
     # By the root of the mean length: in proportion to it, short columns would be too narrow for their words.
     weights = [max(math.sqrt(sum(column) / len(column)), 3) for column in lengths[1:]]
     widths += [max(int(space * weight / sum(weights)), 12) for weight in weights[:-1]]
@@ -135,7 +135,7 @@ def print_names(rows: _NameTable) -> None:
     print(f"\nnext: {rows.next_command}")
 
 
-_MAX_NAME, _MAX_TABLE = 24, 120  # widths in characters of the name column and of the whole table
+_MAX_NAME_CHARS, _MAX_TABLE_CHARS = 24, 120  # widths in characters of the name column and of the whole table
 
 
 def _format_row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

@@ -179,7 +179,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
     except FloatingPointError as error:
         result |= {"failed": f"{error}"}
     else:
-        history, trained = run.metrics(), evaluation["rows"].pop("trained")
+        history, trained = run.metrics_rows(), evaluation["rows"].pop("trained")
         epochs = {name: values for name, values in evaluation["rows"].items() if name.startswith(_EPOCH_ROW_PREFIX)}
         seconds = round(history[-1]["seconds"], 2) if history else None
         result |= {

@@ -43,7 +43,7 @@ from contraport.engine.links import (
     LogOfFunction,
     LogPower,
     LogSoftplus,
-    PolynomialTail,
+    PolynomialTailLink,
     SquaredKernelLink,
 )
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
@@ -55,7 +55,7 @@ __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
     "Geometry", "Gibbs", "HalfStep", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
-    "MatrixLogKernel", "PolynomialTail", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
+    "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquaredKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend", "cached",
     "check_not_in_torch_func", "choose_backend", "constant_vector", "create_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "gather_dtype", "is_in_torch_func", "log_of_size",
@@ -65,7 +65,8 @@ __all__ = [
 
 __getattr__ = keep_deprecated_module_names(
     __name__, explain="explain_backend", scale="run_half_steps", transport_cost="row_transport_costs",
-    LearnedTemperature="InitialTemperature", LogDecay="PolynomialTail", LogFunction="LogOfFunction",
+    LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
+    PolynomialTail="PolynomialTailLink",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion",
     exchange_dtype="gather_dtype", parameter_value="read_scalar_parameter", scalar_parameter="create_scalar_parameter",
 )  # fmt: skip

@@ -27,6 +27,7 @@ from contraport.engine.autograd import autocast_disabled, differentiable_gradien
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.pair_passes import PairPasses, WeightTerm
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 Axis: TypeAlias = Literal["rows", "columns"]
 """Axis of the matrix of pairs: rows or columns."""
@@ -35,17 +36,19 @@ OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 """Columns for rows, and rows for columns."""
 
 
+@accept_deprecated_keywords(source_potential_index="source_index")
+@keep_deprecated_attributes(source_index="source_potential_index")
 class HalfStep(NamedTuple):
     """Sinkhorn half-step: updates the potentials of the rows or of the columns.
 
     Attributes:
         axis: Axis whose marginal the step enforces and whose potential it updates, ``"rows"`` or ``"columns"``.
-        source_index: Index of the potential of the other axis that the step reads, counted over the initial potentials
-            and then the steps; None for a zero potential.
+        source_potential_index: Index of the potential of the other axis that the step reads, counted over the initial
+            potentials and then the steps; None for a zero potential.
     """
 
     axis: Axis
-    source_index: int | None
+    source_potential_index: int | None
 
 
 class Relaxation(NamedTuple):
@@ -182,11 +185,13 @@ def _run_half_steps_in_log_domain(
     potentials = list(initial)
     for k, step in enumerate(steps):
         side = int(step.axis == "columns")
-        if step.source_index is None and kernel is not None:
+        if step.source_potential_index is None and kernel is not None:
             log_sum = _log_or_empty_value(kernel.sum(1 - side), empty_value)
         else:
             oriented = s.T if side else s
-            values = oriented if step.source_index is None else oriented + potentials[step.source_index]
+            values = (
+                oriented if step.source_potential_index is None else oriented + potentials[step.source_potential_index]
+            )
             log_sum = row_log_sum_exp(values, empty_value)
         potentials.append(relaxation.relaxed_potential(k, step.axis, log_marginals[side], log_sum))
     return potentials[len(initial) :]
@@ -260,13 +265,13 @@ class HalfStepsOperation(OperationWithDenseForm):
 
     def compute_outputs_densely(self) -> list[Tensor]:
         s = self.geometry.dense()
-        if self.steps[-1].source_index is not None and self._can_use_scalings(s.dtype):
+        if self.steps[-1].source_potential_index is not None and self._can_use_scalings(s.dtype):
             potentials: tuple[Tensor, ...] = _HalfStepsByScaling.apply(self.steps, s, *self.log_marginals)
             return list(potentials)
         # One exponential serves all steps that read no potential. MAX_DIRECT_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
         moderate = self.geometry.log_kernel.absolute_bound <= 2 * MAX_DIRECT_EXPONENT.get(s.dtype, 0.0)
-        kernel = s.exp() if moderate and self.steps[0].source_index is None else None
+        kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
         return _run_half_steps_in_log_domain(
             self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel
@@ -301,7 +306,11 @@ class HalfStepsOperation(OperationWithDenseForm):
         k = 0
         while k < len(self.steps):
             pair = self.steps[k : k + 2]
-            shared = len(pair) == 2 and pair[0].axis != pair[1].axis and pair[1].source_index != len(self.initial) + k
+            shared = (
+                len(pair) == 2
+                and pair[0].axis != pair[1].axis
+                and pair[1].source_potential_index != len(self.initial) + k
+            )
             yield [k, k + 1] if shared else [k]
             k += 1 + shared
 
@@ -359,10 +368,10 @@ class HalfStepsOperation(OperationWithDenseForm):
                 row_exponents, column_exponents = exponents if step.axis == "rows" else exponents[::-1]
                 term = WeightTerm(row_exponents, column_exponents, step.axis, -cotangent)
                 terms.append(term)
-                if step.source_index is not None and (
-                    step.source_index >= num_initial or needs_initial[step.source_index]
+                if step.source_potential_index is not None and (
+                    step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
-                    sources.append((step.source_index, term))
+                    sources.append((step.source_potential_index, term))
             sums = passes.weighted_kernel_sums([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
@@ -373,6 +382,6 @@ class HalfStepsOperation(OperationWithDenseForm):
 
     def _input_potential(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
         """Return the potential of the other axis that a half-step reads; zeros if it reads none."""
-        if step.source_index is not None:
-            return potentials[step.source_index]
+        if step.source_potential_index is not None:
+            return potentials[step.source_potential_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import autocast_disabled, disable_autocast_in_backward, is_in_torch_func, normalize
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.links import PolynomialTail, PoweredCostLink
+from contraport.engine.links import PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
     CostFunction,
@@ -409,7 +409,7 @@ class RationalQuadratic(Kernel):
         self.power = power
 
     def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_negative_cost(temperature).with_link(PolynomialTail(self.power))
+        return scaled_negative_cost(temperature).with_link(PolynomialTailLink(self.power))
 
     def __repr__(self) -> str:
         numbers = f"{self._temperature_repr()}, power={self.power!r}"
@@ -445,7 +445,7 @@ class StudentT(Kernel):
         self.df = df
 
     def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        return scaled_negative_cost(temperature * self.df).with_link(PolynomialTail((self.df + 1) / 2))
+        return scaled_negative_cost(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._temperature_repr()}{self._learnable_repr()})"

@@ -31,7 +31,7 @@ class Link(ABC):
 
 
 @dataclass(frozen=True)
-class PolynomialTail(Link):
+class PolynomialTailLink(Link):
     """Link of kernels with polynomial tails: h(T) = -power log(1 - T)."""
 
     power: float

@@ -103,7 +103,7 @@ def build_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, 
         return "No plan of test items is drawn: its marginals were weights of training items."
     if isinstance(objective, Objective) and objective.constraint.requires_ids:
         objective.set_constraint(Balanced(50))  # the potentials of training items are not those of test items
-    rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
+    rows = [row for row in run.metrics_rows() if row.get("epoch", 0) <= done]
     if rows and rows[-1].get("temperature") is not None:  # the last value of a learned temperature
         objective.temperature = rows[-1]["temperature"]
     return objective

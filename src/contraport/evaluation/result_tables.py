@@ -9,20 +9,22 @@ from typing import Any
 from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
+from contraport.options import keep_deprecated_attributes
 
 MAX_EPOCHS_SHOWN = 5
 """Maximum number of intermediate models in a table; `evaluation.json` contains all."""
 
 
+@keep_deprecated_attributes(table="to_rows")
 class Evaluation(dict[str, Any]):
     """Evaluation result of one run: the contents of `evaluation.json`, shown as tables in a notebook."""
 
-    def table(self) -> list[dict[str, Any]]:
-        """Return a row for each encoder and metric, for ``pandas.DataFrame(evaluation.table())``.
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each encoder and metric, for ``pandas.DataFrame(evaluation.to_rows())``.
 
         The ends of the confidence interval are None for metrics without one.
 
-        >>> Evaluation(rows={"raw": {"knn": 0.5}}, intervals={"raw": {"knn": {"low": 0.4, "high": 0.6}}}).table()
+        >>> Evaluation(rows={"raw": {"knn": 0.5}}, intervals={"raw": {"knn": {"low": 0.4, "high": 0.6}}}).to_rows()
         [{'encoder': 'raw', 'metric': 'knn', 'value': 0.5, 'low': 0.4, 'high': 0.6}]
         """
         return [
@@ -45,12 +47,13 @@ class Evaluation(dict[str, Any]):
         return "".join(format_html_rows(title, rows, notes.get(title, ())) for title, rows in shown.items())
 
 
+@keep_deprecated_attributes(table="to_rows")
 class EvaluationsByRun(dict[str, Evaluation]):
     """Evaluation results of several runs, by path of the run folder."""
 
-    def table(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[dict[str, Any]]:
         """Return a row for each run, encoder and metric, for ``pandas.DataFrame``."""
-        return [{"run": path, **row} for path, result in self.items() for row in result.table()]
+        return [{"run": path, **row} for path, result in self.items() for row in result.to_rows()]
 
     def _repr_html_(self) -> str:
         """Return the tables of each run, and of its differences from the first, as HTML, for a notebook."""

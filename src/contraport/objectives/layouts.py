@@ -29,7 +29,7 @@ from contraport.engine import (
 from contraport.errors import UsageError, check, check_boolean, check_name
 from contraport.objectives.inputs import pad_vector_sets
 from contraport.objectives.pair_sets import PairSet
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
@@ -363,7 +363,7 @@ class Component(NonDefaultsReprMixin):
                 check_boolean(option.name, value)
 
 
-@keep_deprecated_attributes(view_sizes="infer_view_sizes")
+@keep_deprecated_attributes(arrange="arrange_blocks", view_sizes="infer_view_sizes")
 class Layout(Component, ABC):
     """Base class of layouts: a layout turns the views of a batch, (n, d) each, into blocks of compared pairs."""
 
@@ -376,7 +376,7 @@ class Layout(Component, ABC):
         """Mask pairs of a block by the features of its rows, (N, k), and columns, (M, k); unchanged by default."""
         return block
 
-    def arrange(self, *values: Tensor) -> list[Block]:
+    def arrange_blocks(self, *values: Tensor) -> list[Block]:
         """Arrange values of the items, (n, k) per view, such as marks of present views, in blocks like embeddings."""
         return self(*values)
 
@@ -404,6 +404,8 @@ class Layout(Component, ABC):
         return negatives
 
 
+@accept_deprecated_keywords(core_view="core")
+@keep_deprecated_attributes(core="core_view")
 @dataclass(frozen=True, repr=False)
 class Cross(Layout):
     """Layout that compares the first view (rows) with the second (columns); positives are the diagonal.
@@ -415,7 +417,7 @@ class Cross(Layout):
             positive, so that the call needs a matrix as target, (n, k). Under `torch.distributed` every process has its
             own rows, of embeddings and target, and the same columns.
         decoupled: exclude the positives from the compared pairs.
-        core: when training on more than two views, compare the first with each other view, rather than all pairs.
+        core_view: when training on more than two views, compare the first with each other view, rather than all pairs.
 
     Raises:
         UsageError: an option is not a Boolean, or shared columns are combined with ``symmetric`` or ``decoupled``.
@@ -430,7 +432,7 @@ class Cross(Layout):
     stop_gradient: bool = False
     shared_columns: bool = False
     decoupled: bool = False
-    core: bool = False
+    core_view: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -445,7 +447,7 @@ class Cross(Layout):
             shared_columns=self.shared_columns,
             stop_gradient=self.stop_gradient,
             includes_positives=not self.decoupled,
-            has_core_view=self.core,
+            has_core_view=self.core_view,
         )
 
     def __call__(self, *views: Tensor) -> list[Block]:
@@ -462,6 +464,8 @@ class Cross(Layout):
         return similarity_shape
 
 
+@accept_deprecated_keywords(all_views="together")
+@keep_deprecated_attributes(together="all_views")
 @dataclass(frozen=True, repr=False)
 class Joint(Layout):
     """Layout that compares all embeddings of all views with each other (2n x 2n for two views), without self pairs.
@@ -471,10 +475,10 @@ class Joint(Layout):
     Args:
         candidates: compared with each row: ``"all"`` other embeddings, positives included; or only negatives (other
             items) of ``"both"`` views (of all views), of the row's own view, ``"same"``, or of the ``"other"`` view.
-        together: training compares all views at once, rather than two at a time.
+        all_views: training compares all views at once, rather than two at a time.
 
     Raises:
-        UsageError: candidates is unknown, or together is not a Boolean.
+        UsageError: candidates is unknown, or all_views is not a Boolean.
 
     >>> import torch
     >>> (block,) = Joint()(torch.zeros(3, 2), torch.zeros(3, 2))
@@ -483,7 +487,7 @@ class Joint(Layout):
     """
 
     candidates: str = "all"
-    together: bool = False
+    all_views: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -491,7 +495,7 @@ class Joint(Layout):
 
     @property
     def traits(self) -> LayoutTraits:
-        return LayoutTraits(takes_all_views=self.together, includes_positives=self.candidates == "all")
+        return LayoutTraits(takes_all_views=self.all_views, includes_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of the joined views, (N, N); N = 2n for two views of n items."""

@@ -49,7 +49,8 @@ class CatalogOrigin:
 @keep_deprecated_attributes(
     information="mutual_information_bound",
     parts="compute_terms",
-    block_results="solve_blocks",
+    block_results="iterate_block_results",
+    solve_blocks="iterate_block_results",
     constrain="set_constraint",
     mass="last_plan_mass",
     last_mass="last_plan_mass",
@@ -89,7 +90,7 @@ class Loss(nn.Module, ABC):
         """Compute the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
 
     @abstractmethod
-    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
@@ -241,12 +242,12 @@ class Loss(nn.Module, ABC):
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
         """Return the solved plan of the first block as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
-            return next(self.solve_blocks(*views, **options)).plan.dense()
+            return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
         """Return the target plan of the first block as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
-            return next(self.solve_blocks(*views, **options)).target.dense()
+            return next(self.iterate_block_results(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOption) -> Figure:
         """Plot the solved and the target plan of the first block side by side; takes the same arguments as the loss.
@@ -259,7 +260,7 @@ class Loss(nn.Module, ABC):
         'plan: 48% of its mass on target'
         """
         with torch.no_grad():
-            result = next(self.solve_blocks(*views, **options))
+            result = next(self.iterate_block_results(*views, **options))
             figure: Figure = import_object("contraport.plots:plan")(result.plan.dense(), result.target.dense())
         return figure
 

@@ -240,7 +240,7 @@ class Objective(Loss):
             totals[type(self.divergence).__name__] = zero
         return totals
 
-    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with autocast_disabled(problem.inputs.views[0]):
@@ -416,9 +416,9 @@ class SumLoss(Loss):
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
-    def solve_blocks(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
+    def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
         for objective, _ in self.weighted_objectives():
-            yield from objective.solve_blocks(*views, **options)
+            yield from objective.iterate_block_results(*views, **options)
 
     def describe_components(self) -> dict[str, str]:
         return {

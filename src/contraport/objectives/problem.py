@@ -129,7 +129,7 @@ class MatchingProblem:
         if inputs.item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.item_counts)
-            whole = self.layout.arrange(*(view.new_zeros(size, 1) for view in inputs.views))
+            whole = self.layout.arrange_blocks(*(view.new_zeros(size, 1) for view in inputs.views))
             if inputs.present is not None:
                 whole = self._without_absent_views(whole, inputs.present)
             blocks = [
@@ -147,7 +147,7 @@ class MatchingProblem:
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
         """Return the blocks without the rows and columns of absent views, given (n, views) Booleans."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
-        marked = self.layout.arrange(*present.to(torch.float32).T[:, :, None])
+        marked = self.layout.arrange_blocks(*present.to(torch.float32).T[:, :, None])
         return [_drop_absent_views(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 
     def build_directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:

@@ -204,7 +204,8 @@ def transport(
         check(isinstance(kernel, Gibbs), f"kernel: must be Gibbs with Tsallis, got {kernel!r}.", "conflict")
         if constraint.order == 1:
             entropic = constraint.build_entropic_limit()
-            message = f"constraint: order 1 requires over='rows' or 'balanced', got {constraint.over!r}."
+            required = "mass_constraint='rows' or 'balanced'"
+            message = f"constraint: order 1 requires {required}, got {constraint.mass_constraint!r}."
             check(isinstance(entropic, SinkhornConstraint), message)
             return transport(x, y, kernel, cast(SinkhornConstraint, entropic), a=a, b=b)
     ndims = (2, 3) if kernel.compares_sets else (2,)
@@ -222,7 +223,7 @@ def transport(
             message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."
             check(close, message, "total")
         if isinstance(constraint, Tsallis):
-            tsallis = solve_dense_tsallis(geometry, constraint.order, constraint.over, log_a, log_b)
+            tsallis = solve_dense_tsallis(geometry, constraint.order, constraint.mass_constraint, log_a, log_b)
             return TsallisTransport(tsallis, constraint, (log_a, log_b), kernel)
         is_uniform = isinstance(constraint, Exact) and a is None and b is None
         (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))

@@ -129,7 +129,7 @@ def curves(
 def _load_metrics_rows(name: str, source: Any, keys: Sequence[str]) -> _MetricsRows:
     """Load the logged rows of a run folder; rows are returned as they are, and values of one key become rows."""
     if is_run_source(source):
-        return load_run(source).metrics()
+        return load_run(source).metrics_rows()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
         has_steps = all("step" in row for row in source)
         check(has_steps, f"runs: each row of {name or 'the metrics'!r} must have a 'step'.", "missing_step")

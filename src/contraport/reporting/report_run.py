@@ -131,7 +131,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
             position=position,
             encoder=_join_encoder_names(run),
             config=run.config(),
-            metrics_rows=run.metrics() if run.metrics_path.exists() else [],
+            metrics_rows=run.metrics_rows() if run.metrics_path.exists() else [],
             evaluation=run.evaluation() if run.evaluation_path.exists() else {},
             figure_arrays=run.page_arrays() if run.samples_path.exists() else {},
             online_audit_arrays=run.pair_scores() if run.pairs_path.exists() else {},

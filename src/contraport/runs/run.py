@@ -52,7 +52,7 @@ class _CachedConfig:
     settings: Settings | None = None
 
 
-@keep_deprecated_attributes(pairs="pair_scores")
+@keep_deprecated_attributes(metrics="metrics_rows", pairs="pair_scores")
 class Run:
     """Training that was written to a folder: its settings, metrics, trained model and evaluation.
 
@@ -101,7 +101,7 @@ class Run:
                 for name, value in config.items()
                 if name in _SHOWN_SETTINGS or not _is_default_setting(name, value)
             }
-            rows = self.metrics() if (self.path / "metrics.jsonl").exists() else []
+            rows = self.metrics_rows() if (self.path / "metrics.jsonl").exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
         last = {f"last {name}": _format_metric_value(value) for name, value in (rows[-1] if rows else {}).items()}
@@ -159,7 +159,7 @@ class Run:
             self._cached_config = _CachedConfig(version, values)
         return self._cached_config
 
-    def metrics(self) -> list[MetricsRow]:
+    def metrics_rows(self) -> list[MetricsRow]:
         """Read the rows of `metrics.jsonl`, one per logged step; an incomplete last line is ignored."""
         return self._read_file(self.path / "metrics.jsonl", read_metrics_rows)
 

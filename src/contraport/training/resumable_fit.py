@@ -38,7 +38,7 @@ from contraport.training.run_setup import drop_metrics_after
 from contraport.training.step_timing import ProfilerCallback
 
 
-def fit(
+def build_and_run_loop(
     components: TrainingComponents,
     run: RunFolder,
     settings: Settings,

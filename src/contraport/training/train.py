@@ -46,7 +46,7 @@ from contraport.training.feature_cache import use_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
 from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
-from contraport.training.resumable_fit import fit
+from contraport.training.resumable_fit import build_and_run_loop
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, restore_replaced_run_on_failure
 from contraport.training.step_timing import choose_thread_count, limit_threads, measure_training_steps
@@ -72,7 +72,7 @@ def train(options: dict[str, Any]) -> Run:
     >>> vectors = from_arrays(np.random.default_rng(0).normal(size=(64, 8)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = train(data=vectors, epochs=1, batch_size=32, out=f"{folder}/run", progress=False)
-    ...     [row["step"] for row in run.metrics()]
+    ...     [row["step"] for row in run.metrics_rows()]
     [2]
     """
     run = train_from_options(options)
@@ -207,7 +207,7 @@ def _fit_and_save_model(
             components = _cache_decoded_images(components, settings, Path(settings.decoded or run.decoded_path))
         loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
         with limit_threads(settings.threads):
-            loop, meter = fit(
+            loop, meter = build_and_run_loop(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
         epochs = loop.completed_epochs

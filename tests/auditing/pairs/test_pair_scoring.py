@@ -90,7 +90,7 @@ def test_ties_do_not_count_as_nearer() -> None:
 @pytest.mark.parametrize("shift", [0, 5])
 def test_likeness_averages_both_directions(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
-    some = PairedFeatures(sides.features, pool=kept)
+    some = PairedFeatures(sides.features, neighbor_pool=kept)
     pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     x, y = (values.double().numpy() for values in some.features)
     expected = []
@@ -109,7 +109,7 @@ def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tup
 @pytest.mark.parametrize("shift", [0, 5])
 def test_neighbors_come_from_the_pool_without_the_pair(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
-    some = PairedFeatures(sides.features, pool=kept)
+    some = PairedFeatures(sides.features, neighbor_pool=kept)
     pairs = PairIndices(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     found = score_pairs(some, pairs)
     x, y = (np.asarray(values) for values in some.features)
@@ -133,11 +133,11 @@ def test_another_pool_gives_the_scores_of_new_features(sides: PairedFeatures) ->
     """Few of the nearest items are in the pool, so that some neighbors are searched again."""
     near_first = sides.features[0] @ sides.features[0][0]
     pool = near_first.argsort()[: ITEMS // 2].sort().values
-    expected = score_pairs(PairedFeatures(sides.features, pool=pool), statistic="combined")
+    expected = score_pairs(PairedFeatures(sides.features, neighbor_pool=pool), statistic="combined")
     score_pairs(sides, statistic="combined")
-    torch.testing.assert_close(score_pairs(sides.with_pool(pool), statistic="combined"), expected)
-    with raises_usage_error("pool.invalid", "17"):
-        sides.with_pool(pool[:5])
+    torch.testing.assert_close(score_pairs(sides.with_neighbor_pool(pool), statistic="combined"), expected)
+    with raises_usage_error("neighbor_pool.invalid", "17"):
+        sides.with_neighbor_pool(pool[:5])
 
 
 def test_scores_by_cells_separate_mismatches_as_exact_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_separates_planted_mismatches(name: str, sides: PairedFeatures) -> None:
 def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> None:
     """By singular value decomposition in double precision, a fold at a time, with whitening by symmetric roots."""
     kept = torch.arange(ITEMS)[WRONG::2]
-    some = PairedFeatures((sides.features[0], sides.features[1][:, :4]), pool=kept)
+    some = PairedFeatures((sides.features[0], sides.features[1][:, :4]), neighbor_pool=kept)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(4)
     expected = np.empty(ITEMS)
     raw = [values.double().numpy() for values in some.features]
@@ -314,8 +314,8 @@ def test_rejects_unequal_infinite_and_few_features(sides: PairedFeatures) -> Non
         PairedFeatures((x.clone().index_fill_(0, torch.tensor([3]), torch.nan), y))
     with raises_usage_error("embeddings.shape", [5, 2]):
         PairedFeatures((x, y), (x, y[:, :2]))
-    with raises_usage_error("pool.invalid", 17, 5):
-        PairedFeatures((x, y), pool=torch.arange(5))
+    with raises_usage_error("neighbor_pool.invalid", 17, 5):
+        PairedFeatures((x, y), neighbor_pool=torch.arange(5))
 
 
 def test_rounding_does_not_break_ties() -> None:

@@ -135,23 +135,23 @@ def test_rejects_invalid_texts_in_streams(text: str | bytes, kind: str) -> None:
 def test_training_on_a_stream_resumes_at_its_place(tmp_path: Path) -> None:
     given = {"steps": 9, "batch_size": 16, "log_every": 1, "num_workers": None, "progress": False}
     whole = train(data=Numbers(), out=tmp_path / "whole", **given)
-    assert [row["step"] for row in whole.metrics()] == list(range(1, 10))
+    assert [row["step"] for row in whole.metrics_rows()] == list(range(1, 10))
     assert whole.config()["epochs"] == 1
     with raises_usage_error("data.invalid", "40", "0"):
         train(data=Numbers(breaks_at=40), out=tmp_path / "broken", **given)
     assert not (tmp_path / "broken" / "model").exists()
     run = train(data=Numbers(), resume=True, out=tmp_path / "broken", progress=False)
-    assert [row["loss"] for row in run.metrics()] == [row["loss"] for row in whole.metrics()]
+    assert [row["loss"] for row in run.metrics_rows()] == [row["loss"] for row in whole.metrics_rows()]
     one, other = whole.model().state_dict(), run.model().state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
     longer = train(data=Numbers(), resume=True, epochs=2, out=tmp_path / "broken", progress=False)
-    assert longer.metrics()[-1]["step"] == 18
+    assert longer.metrics_rows()[-1]["step"] == 18
 
 
 def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 4))
     run = train(data=vectors, steps=5, batch_size=16, out=tmp_path / "run", progress=False)
-    assert (run.config()["epochs"], run.config()["steps"], run.metrics()[-1]["step"]) == (3, None, 6)
+    assert (run.config()["epochs"], run.config()["steps"], run.metrics_rows()[-1]["step"]) == (3, None, 6)
     with raises_usage_error("steps.conflict"):
         train(data=vectors, steps=5, epochs=3, batch_size=16, out=tmp_path / "both", progress=False)
 
@@ -192,7 +192,7 @@ def test_rejects_options_that_need_all_items_of_a_stream(
 @pytest.mark.parametrize("given", [{"encoder": "gradients", "augment": "mixup"}, {"sample_weight": "plan"}])
 def test_accepts_streams_for_options_that_need_only_a_batch(given: dict[str, Any], tmp_path: Path) -> None:
     run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **given)
-    assert run.metrics()[-1]["step"] == 2
+    assert run.metrics_rows()[-1]["step"] == 2
     assert not as_run(run).features_path.exists()
 
 
@@ -228,7 +228,7 @@ def test_a_stream_of_hugging_face(tmp_path: Path) -> None:
     stream = datasets.Dataset.from_dict(rows).to_iterable_dataset()
     assert load(stream).labels.tolist() == [0, 1, 2] * 4
     run = train(data=stream, steps=3, batch_size=8, out=tmp_path / "run", progress=False)
-    assert run.metrics()[-1]["step"] == 3
+    assert run.metrics_rows()[-1]["step"] == 3
     features = read_features(embed(run, data=stream, out=tmp_path / "a.npz", progress=False))
     assert features.labels.tolist() == [0, 1, 2] * 4
 
@@ -247,7 +247,7 @@ def test_a_pipeline_of_webdataset(tmp_path: Path) -> None:
         assert (stream.shapes, stream.labels.tolist()) == (((3, 8, 8),), list(range(9)))
         run = train(data=pipeline, image_size=8, steps=2, batch_size=8, out=tmp_path / "run", overwrite=True,
                     progress=False)  # fmt: skip
-        assert run.metrics()[-1]["step"] == 2
+        assert run.metrics_rows()[-1]["step"] == 2
     whole = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
     features = read_features(embed(run, data=whole, out=tmp_path / "a.npz", progress=False))
     assert features.keys.tolist() == [f"sample{number}" for number in range(9)]

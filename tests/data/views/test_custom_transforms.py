@@ -70,7 +70,7 @@ def test_training_is_the_same_with_any_number_of_workers(augment: Any, tmp_path:
     given = {"data": from_arrays(IMAGES), "augment": augment, "batch_size": 8, "progress": False}
     run = train(**given, epochs=2, num_workers=0, out=tmp_path / "run")
     other = train(**given, epochs=2, num_workers=1, out=tmp_path / "other")
-    assert [row["loss"] for row in run.metrics()] == [row["loss"] for row in other.metrics()]
+    assert [row["loss"] for row in run.metrics_rows()] == [row["loss"] for row in other.metrics_rows()]
     assert run.config()["augment"].startswith("<")
 
 

@@ -63,7 +63,7 @@ def test_a_full_disk(
     assert not list(run.path.rglob(".*")), "halves of files are removed"
     resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
-    assert [row["step"] for row in resumed.metrics()] == [1, 2, 3, 4]
+    assert [row["step"] for row in resumed.metrics_rows()] == [1, 2, 3, 4]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

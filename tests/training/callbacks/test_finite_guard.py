@@ -103,7 +103,7 @@ def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
     assert state["step"] == at - 1
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
     assert load_failed_step(run.path, data=settings["data"]).loss().isnan()
-    rows = run.metrics() if as_run(run).metrics_path.exists() else []
+    rows = run.metrics_rows() if as_run(run).metrics_path.exists() else []
     assert [row["step"] for row in rows] == [step for step in (2, 4, 6, 7, 9, 11, 13) if step < at]
     assert all(math.isfinite(row["loss"]) for row in rows)
 
@@ -137,7 +137,9 @@ def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     run = train(**settings, **more, objective=Pull(at=10, factor=math.nan))
     assert same(weights_of(run), weights_of(whole))
-    assert [(row["step"], row["loss"]) for row in run.metrics()] == [(r["step"], r["loss"]) for r in whole.metrics()]
+    assert [(row["step"], row["loss"]) for row in run.metrics_rows()] == [
+        (r["step"], r["loss"]) for r in whole.metrics_rows()
+    ]
 
 
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])

@@ -113,7 +113,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> type[Board]:
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if value is not None} for row in run.metrics()]
+    return [{name: value for name, value in row.items() if value is not None} for row in run.metrics_rows()]
 
 
 def test_each_row_and_the_settings_reach_the_loggers(
@@ -145,7 +145,7 @@ def test_a_resumed_run_goes_on_in_the_same_place(
     assert first.settings
     assert second.settings == {}, "MLflow refuses settings that changed"
     steps = [row["step"] for row in client.rows]
-    assert steps == [row["step"] for row in run.metrics()], "MLflow takes nothing back"
+    assert steps == [row["step"] for row in run.metrics_rows()], "MLflow takes nothing back"
     assert [row["step"] for row in second.rows] == steps[-len(second.rows) :], "W&B leaves out by itself"
     train(**settings, overwrite=True, logger=["wandb"])
     assert wandb.made[-1].given["id"] is None, "a run that replaces another is a new one"
@@ -163,7 +163,7 @@ def test_tensorboard(settings: dict[str, Any]) -> None:
     train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     events = accumulator.EventAccumulator(str(as_run(run).loggers_path / "tensorboard")).Reload()
     written = [(event.step, event.value) for event in events.Scalars("loss")]
-    assert written == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics()], "step 5 is there once"
+    assert written == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics_rows()], "step 5 is there once"
     assert "data_wait" in events.Tags()["scalars"]
 
 
@@ -175,7 +175,7 @@ def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> No
     client = tracking.MlflowClient(f"sqlite:///{as_run(run).loggers_path / 'mlflow' / 'mlflow.db'}")
     (logged,) = client.search_runs([client.get_experiment_by_name("contraport").experiment_id])
     history = [(entry.step, entry.value) for entry in client.get_metric_history(logged.info.run_id, "loss")]
-    assert history == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics()]
+    assert history == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics_rows()]
     assert (logged.info.run_name, logged.info.status) == ("run", "FINISHED")
     assert logged.data.params["epochs"] == str(settings["epochs"])
 

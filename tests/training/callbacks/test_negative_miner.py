@@ -174,7 +174,7 @@ def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
 )
 def test_objectives_and_other_options(settings: dict[str, Any], changes: dict[str, Any]) -> None:
     run = train(**settings | changes)
-    assert all(np.isfinite(row["loss"]) for row in run.metrics())
+    assert all(np.isfinite(row["loss"]) for row in run.metrics_rows())
 
 
 def test_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path:
     options = {"given_views": [0], "augment": "weak", "init": first.path, "freeze": True, "out": tmp_path / "frozen"}
     run = train(**settings | options)
     assert as_run(run).features_path.exists()
-    assert all(np.isfinite(row["loss"]) for row in run.metrics())
+    assert all(np.isfinite(row["loss"]) for row in run.metrics_rows())
 
 
 def test_a_file_of_negatives(settings: dict[str, Any], tmp_path: Path) -> None:

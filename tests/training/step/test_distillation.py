@@ -138,7 +138,7 @@ def test_a_run_can_teach_other_objectives(images: Dataset, tmp_path: Path) -> No
     options: dict[str, Any] = {"data": images, "batch_size": 16, "epochs": 1, "progress": False, "device": "cpu"}
     teacher = train(**options, out=tmp_path / "teacher")
     student = train(**options, objective="x-clr", teacher=teacher.path, out=tmp_path / "student")
-    assert np.isfinite(student.metrics()[-1]["loss"])
+    assert np.isfinite(student.metrics_rows()[-1]["loss"])
 
 
 @pytest.mark.parametrize(

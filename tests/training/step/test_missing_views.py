@@ -147,8 +147,8 @@ def test_a_training_on_a_table_with_empty_cells(tmp_path: Any) -> None:
         data=str(tmp_path / "data.csv"), out=tmp_path / "run", encoder="mlp", objective="gca-uot", batch_size=32,
         epochs=4, seed=1, progress=False, online_metrics=["knn"],
     )  # fmt: skip
-    assert run.metrics()[-1]["knn"] > 0.5
-    assert np.isfinite([row["loss"] for row in run.metrics()]).all()
+    assert run.metrics_rows()[-1]["knn"] > 0.5
+    assert np.isfinite([row["loss"] for row in run.metrics_rows()]).all()
     result = contraport.evaluate(run, progress=False)
     assert result["train_items"] < 192
     with pytest.raises(UsageError) as raised:

@@ -200,7 +200,7 @@ def test_accumulated_batches_have_different_views_and_their_own_negatives(
             out=tmp_path / "run", progress=False, projection=0, log_every=1,
         )  # fmt: skip
     assert "cache_chunk" in caplog.text
-    assert [row["step"] for row in run.metrics()] == [1, 2], "six batches are two steps, the second of two batches"
+    assert [row["step"] for row in run.metrics_rows()] == [1, 2], "six batches are two steps, the second of two batches"
     assert len(objective.seen) == 6
     assert not torch.allclose(objective.seen[0], objective.seen[1], atol=1e-3)
 

@@ -220,7 +220,9 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
     def extract_paired_features(self) -> PairedFeatures:
         """Extract the features of all pairs by the current model; only training pairs can be neighbors."""
         pool = self._positions[self._positions < len(self._dataset)]
-        return encode_pairs(self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, pool=pool)
+        return encode_pairs(
+            self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool
+        )
 
     @cached_property
     def _raw_vector_features(self) -> PairedFeatures:
@@ -287,7 +289,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
         if has_vector_views(self._dataset, widest=MAX_SCORED_VECTOR_WIDTH):
-            sources.append(self._raw_vector_features.with_pool(paired.neighbor_candidates))
+            sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_candidates))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         return tuple(total.tensor_split([len(paired), len(paired) + len(decoys.first)]))
 

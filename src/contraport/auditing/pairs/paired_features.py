@@ -60,7 +60,7 @@ class PairedFeatures:
     Args:
         features: ``(n, F)`` and ``(n, G)``, each in its own space; no row of zeros.
         embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
-        pool: int64 ``(m,)``, the items that may be neighbors; default: all.
+        neighbor_pool: int64 ``(m,)``, the items that may be neighbors; default: all.
         neighbors: number of neighbors.
 
     Raises:
@@ -74,10 +74,10 @@ class PairedFeatures:
 
     features: tuple[Tensor, Tensor]
     embeddings: tuple[Tensor, Tensor] | None = None
-    pool: Tensor | None = None
+    neighbor_pool: Tensor | None = None
     neighbors: int = NUM_NEIGHBORS
     _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
-    """Features that `with_pool` was called on; they cache values that do not depend on the pool. None: these do."""
+    """Features that `with_neighbor_pool` was called on; which cache values that do not depend on it; None: these do."""
 
     def __post_init__(self) -> None:
         check_pair_count(len(self))
@@ -99,7 +99,7 @@ class PairedFeatures:
         if self.embeddings is not None:
             widths = [values.shape[1] for values in self.embeddings]
             check(widths[0] == widths[1], f"embeddings: both views must have one width, got {widths}.", "shape")
-        self._check_pool()
+        self._check_pool_size()
 
     def __len__(self) -> int:
         return len(self.features[0])
@@ -110,32 +110,32 @@ class PairedFeatures:
         items = torch.arange(len(self), device=self.features[0].device)
         return PairIndices(items, items)
 
-    def with_pool(self, pool: Tensor) -> Self:
+    def with_neighbor_pool(self, neighbor_pool: Tensor) -> Self:
         """Return the same features with another pool of candidate neighbors; cached values are shared where possible.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
-        >>> half = whole.with_pool(torch.arange(30))
+        >>> half = whole.with_neighbor_pool(torch.arange(30))
         >>> int(half.nearest_neighbors[0].max()) < 30, half.features is whole.features
         (True, True)
         """
         other = copy.copy(self)
         for name in ("nearest_neighbors", "canonical_maps", "observed_scores"):
             other.__dict__.pop(name, None)
-        object.__setattr__(other, "pool", pool)
+        object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
-        other._check_pool()
+        other._check_pool_size()
         return other
 
-    def _check_pool(self) -> None:
+    def _check_pool_size(self) -> None:
         """Raise `UsageError` if the pool has too few items to find neighbors in."""
         fewest, size = self.neighbors + 2, len(self.neighbor_candidates)
-        check(size >= fewest, f"pool: must have at least {fewest} items, got {size}.")
+        check(size >= fewest, f"neighbor_pool: must have at least {fewest} items, got {size}.")
 
     @property
     def neighbor_candidates(self) -> Tensor:
         """Candidate neighbors: the items among which neighbors are searched, ``(m,)``."""
-        return self.observed_pair_indices.first if self.pool is None else self.pool
+        return self.observed_pair_indices.first if self.neighbor_pool is None else self.neighbor_pool
 
     @cached_property
     def observed_scores(self) -> dict[str, Tensor]:
@@ -165,13 +165,13 @@ class PairedFeatures:
         """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
         # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
         number = self.neighbors + 2
-        if self.pool is None:
+        if self.neighbor_pool is None:
             return self.unrestricted_neighbors[0][:, :number], self.unrestricted_neighbors[1][:, :number]
         if self._parent is None:
-            first, second = (self.find_nearest(values, values, self.pool, number) for values in self.features)
+            first, second = (self.find_nearest(values, values, self.neighbor_pool, number) for values in self.features)
             return first, second
-        in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.pool.device)
-        in_pool[self.pool] = True
+        in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
+        in_pool[self.neighbor_pool] = True
         found = []
         for values, nearest in zip(self.features, self._parent.unrestricted_neighbors, strict=True):
             outside = ~in_pool[nearest]
@@ -179,7 +179,7 @@ class PairedFeatures:
             chosen = nearest.gather(1, order)
             short = (outside.shape[1] - outside.sum(dim=1) < number).nonzero().flatten()
             if len(short) > 0:
-                chosen[short] = self.find_nearest(values[short], values, self.pool, number)
+                chosen[short] = self.find_nearest(values[short], values, self.neighbor_pool, number)
             found.append(chosen)
         return found[0], found[1]
 
@@ -308,14 +308,14 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
     return all(len(shape) == 1 and (widest is None or shape[0] <= widest) for shape in dataset.shapes)
 
 
-def load_vector_pairs(dataset: Dataset, *, pool: Tensor | None = None) -> PairedFeatures:
+def load_vector_pairs(dataset: Dataset, *, neighbor_pool: Tensor | None = None) -> PairedFeatures:
     """Load vector views as paired features; views of equal width are treated as one embedding space."""
     first, second = dataset.store.fetch(torch.arange(len(dataset)))
-    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, pool)
+    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, neighbor_pool)
 
 
 def encode_pairs(
-    model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, pool: Tensor | None = None
+    model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, neighbor_pool: Tensor | None = None
 ) -> PairedFeatures:
     """Encode all pairs of a dataset with a model; return paired features whose embeddings are the projections.
 
@@ -323,7 +323,7 @@ def encode_pairs(
     """
     first, second, *projections = encode_views(model, dataset, views, loader_config)
     comparable = projections[0].shape == projections[1].shape
-    return PairedFeatures((first, second), (projections[0], projections[1]) if comparable else None, pool)
+    return PairedFeatures((first, second), (projections[0], projections[1]) if comparable else None, neighbor_pool)
 
 
 def encode_views(model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig) -> tuple[Tensor, ...]:

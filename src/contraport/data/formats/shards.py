@@ -75,7 +75,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     The headers are read once; a batch then reads only its own bytes, in any order, and only the index is in memory.
     The path may be that of an archive, have braces as in ``train-{000..003}.tar``, or be that of a folder of archives.
     """
-    archives, held_out = _select_archives(_find_archives(data), data)
+    archives, held_out = _select_archives_with_test_mask(_find_archives(data), data)
     samples: list[_Sample] = []
     ignored_counts = Counter[str]()
     for number, archive in enumerate(archives):
@@ -242,8 +242,8 @@ def _expand_alternatives(content: str) -> list[str]:
     return [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
 
 
-def _select_archives(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
-    """Return the archives of both splits, and the mask of the test archives, ``(archives,)``."""
+def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
+    """Return the archives of both splits, and which of them are test archives, ``(archives,)``."""
     names = [_find_test_split_name(archive) for archive in archives]
     chosen = next((name for name in TEST_SPLIT_NAMES if name in names), None)
     if None in names and len(set(names)) > 2:

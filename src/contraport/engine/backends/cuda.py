@@ -1,7 +1,8 @@
 """CUDA backend: computes the passes over all pairs with Triton kernels.
 
-It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTail` or `PoweredCostLink`
-(doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its size.
+It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTailLink` or
+`PoweredCostLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its
+size.
 
 Precision. Exponents and sums are always in single precision. So are products of embeddings, unless
 ``torch.backends.cuda.matmul`` allows TF32 or `precision` rounds the embeddings to bfloat16 or float16.
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.geometry import Geometry, LabelExclusion
-from contraport.engine.links import Link, PolynomialTail, PoweredCostLink, SquaredKernelLink
+from contraport.engine.links import Link, PolynomialTailLink, PoweredCostLink, SquaredKernelLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.errors import check
@@ -527,7 +528,7 @@ def _link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None
     match link:
         case None:
             return "identity", 1.0, 1.0
-        case PolynomialTail(power):
+        case PolynomialTailLink(power):
             return "log-decay", power, 1.0
         case PoweredCostLink(power):
             return "power-decay", 1.0, power

@@ -69,14 +69,16 @@ class DenseTsallisPlan(DensePlan):
         return (plan * theta.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
 
 
-def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tensor, log_b: Tensor) -> DenseTsallisPlan:
+def solve_dense_tsallis(
+    geometry: Geometry, order: float, mass_constraint: str, log_a: Tensor, log_b: Tensor
+) -> DenseTsallisPlan:
     """Solve min <C, P> + temperature sum P^order / (order (order - 1)) over plans with given marginals.
 
     Args:
         geometry: compared pairs, (N, M), under a `Gibbs` kernel.
         order: above 0, at most 2, not 1.
-        over: ``"balanced"``, rows have the masses a and columns b; ``"rows"``, rows have the masses a; ``"simplex"``,
-            the total mass is that of a.
+        mass_constraint: ``"balanced"``, rows have the masses a and columns b; ``"rows"``, rows have the masses a;
+            ``"simplex"``, the total mass is that of a.
         log_a: log masses of the rows, (N,).
         log_b: log masses of the columns, (M,).
 
@@ -87,23 +89,23 @@ def solve_dense_tsallis(geometry: Geometry, order: float, over: str, log_a: Tens
     """
     logits = geometry.with_link(None)
     theta, a, b = logits.dense().double(), log_a.double().exp(), log_b.double().exp()
-    if over == "simplex":
+    if mass_constraint == "simplex":
         shape = theta.shape
         theta, a = theta.reshape(1, -1), a.sum()[None]
     good = not bool(theta.isnan().any())
     check(good, "constraint: Tsallis requires finite costs, got NaN; see the embeddings.", "not_finite")
     compared = theta > -torch.inf
-    has_pairs = compared.any(1).all() & (over != "balanced" or compared.any(0).all())
+    has_pairs = compared.any(1).all() & (mass_constraint != "balanced" or compared.any(0).all())
     check(bool(has_pairs), "constraint: no plan exists, as a row or a column has no compared pair.", "infeasible")
-    dual = _TsallisDualProblem(theta.detach(), order, a.detach(), b.detach() if over == "balanced" else None)
+    dual = _TsallisDualProblem(theta.detach(), order, a.detach(), b.detach() if mass_constraint == "balanced" else None)
     f, g = _maximize_dual(dual)
     # In units of the temperature; the step has the value 0 and the gradient of the solution.
     p = _q_exponential(f[:, None] + g + theta, order)
-    residuals = [a - p.sum(1), b - p.sum(0)] if over == "balanced" else [a - p.sum(1)]
+    residuals = [a - p.sum(1), b - p.sum(0)] if mass_constraint == "balanced" else [a - p.sum(1)]
     steps = dual.newton_step(f, g, torch.cat(residuals))
     f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
     masses = _q_exponential(f[:, None] + g + theta, order)
-    if over == "simplex":
+    if mass_constraint == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
     scale = logits.log_kernel.cost_scale
     potentials = scale * f, scale * g

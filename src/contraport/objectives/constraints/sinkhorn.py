@@ -26,6 +26,7 @@ from contraport.engine import (
 from contraport.errors import check, check_integer, check_name, check_positive
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, LogMarginals, PlanRequest
 from contraport.objectives.plan import Plan, generalized_kl
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 REFERENCE_MEASURES = ("product", "counting")
 """Names of the reference measures of the entropy: the product of the marginals, or 1 everywhere (counting)."""
@@ -306,6 +307,8 @@ class Balanced(AlternatingConstraint):
     marginals: str = "uniform"
 
 
+@accept_deprecated_keywords(marginal_divergence="price")
+@keep_deprecated_attributes(price="marginal_divergence")
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
     """Unbalanced transport: deviations of row and column masses from the marginals are penalized, not forbidden.
@@ -319,8 +322,8 @@ class Unbalanced(AlternatingConstraint):
         iterations: number of pairs of half-steps, at least 1.
         reference: ``"product"``, R = a x b, or ``"counting"``, R = 1, whose entropy creates mass: at common
             temperatures and prices, hundreds of times the target mass.
-        price: D, ``"kl"``, or ``"total-variation"``, under which each mass is either met exactly or reduced, by a
-            factor of at most exp(relaxation / temperature).
+        marginal_divergence: D, ``"kl"``, or ``"total-variation"``, under which each mass is either met exactly or
+            reduced, by a factor of at most exp(relaxation / temperature).
         tolerance: as in `Balanced`; here, until a further iteration changes the row masses by less in L1.
         marginals: ``"uniform"``, or ``"weights"``, the items' ``weights=`` of the call.
 
@@ -341,14 +344,14 @@ class Unbalanced(AlternatingConstraint):
     relaxation: float | tuple[float, float] = 1.0
     iterations: int = 5
     reference: str = "product"
-    price: str = "kl"
+    marginal_divergence: str = "kl"
     tolerance: float | None = None
     marginals: str = "uniform"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_reference_name(self.reference)
-        check_name("price", self.price, ("kl", "total-variation"))
+        check_name("marginal_divergence", self.marginal_divergence, ("kl", "total-variation"))
         for value in self._relaxation_by_axis().values():
             check_positive("relaxation", value, allow_infinity=True)
 
@@ -367,7 +370,9 @@ class Unbalanced(AlternatingConstraint):
     def marginal_penalty(self, plan: Plan) -> Tensor:
         log_masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
         targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
-        divergence = generalized_kl if self.price == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
+        divergence = (
+            generalized_kl if self.marginal_divergence == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
+        )
         total = super().marginal_penalty(plan)
         for axis, price in self._relaxation_by_axis().items():
             if math.isfinite(price):
@@ -376,7 +381,7 @@ class Unbalanced(AlternatingConstraint):
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
         price = self._relaxation_by_axis()[axis]
-        if self.price == "kl":
+        if self.marginal_divergence == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return MarginalRelaxation(damping=1 / (1 + temperature / price))
         return MarginalRelaxation(max_shift=price / temperature)

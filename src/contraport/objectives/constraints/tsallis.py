@@ -13,7 +13,7 @@ from contraport.engine import (
     HostLoop,
     LogHinge,
     LogKernel,
-    PolynomialTail,
+    PolynomialTailLink,
     is_in_torch_func,
     log_sums,
     map_row_blocks,
@@ -31,6 +31,7 @@ from contraport.objectives.constraints.constraint import (
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Rows
 from contraport.objectives.plan import Plan
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 _MAX_NEWTON_STEPS = 200
 """Largest number of Newton steps for the potentials of a plan; more raise `UsageError`."""
@@ -109,7 +110,7 @@ class TsallisPowerFunction:
     def factored_out_base(self) -> float:
         """Constant base that is factored out of the power for precision: `level` in the formula of the class.
 
-        It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTail` ends at 1.
+        It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
         return self.num_pairs ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
@@ -125,7 +126,7 @@ class TsallisPowerFunction:
     def build_geometry(self, logits: Geometry, potential: Tensor, exponent: float | None = None) -> Geometry:
         """Return the geometry of the kernel [1 + (theta - v) / (p level)]_+^exponent; ``exponent=None`` means p."""
         exponent = self.exponent if exponent is None else exponent
-        link = LogHinge(exponent) if self.order > 1 else PolynomialTail(-exponent)
+        link = LogHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
@@ -136,6 +137,8 @@ class TsallisPowerFunction:
         )
 
 
+@accept_deprecated_keywords(mass_constraint="over")
+@keep_deprecated_attributes(over="mass_constraint")
 @dataclass(frozen=True, repr=False)
 class Tsallis(Constraint):
     """Tsallis-regularized transport: plans whose entries are powers of the cost, sparse (sparsemax) at order 2.
@@ -147,14 +150,14 @@ class Tsallis(Constraint):
 
     Args:
         order: at most 2.
-        over: ``"rows"``, every row has mass 1/N; ``"simplex"``, the total mass is 1; or ``"balanced"``, rows and
-            columns have their marginals, for orders above 0 and on the whole matrix.
+        mass_constraint: ``"rows"``, every row has mass 1/N; ``"simplex"``, the total mass is 1; or ``"balanced"``, rows
+            and columns have their marginals, for orders above 0 and on the whole matrix.
         conditional: with ``"rows"``, regularize the shares within a row rather than its masses: for order 2,
             P_i N = sparsemax(-C_i / temperature) rather than sparsemax(-C_i N / temperature).
 
     Raises:
-        UsageError: the order is above 2, over is unknown, or conditional is set without rows; in the call, the order is
-            so far below 0 that thresholds overflow.
+        UsageError: the order is above 2, mass_constraint is unknown, or conditional is set without rows; in the call,
+            the order is so far below 0 that thresholds overflow.
 
     Source: the regularizer G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016); the
     family, Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.3.
@@ -168,17 +171,21 @@ class Tsallis(Constraint):
     """
 
     order: float = 2.0
-    over: str = "rows"
+    mass_constraint: str = "rows"
     conditional: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         good = is_finite_number(self.order) and self.order <= 2
         check(good, f"order: must be a finite number of at most 2, got {format_value(self.order)}.")
-        check_name("over", self.over, ("rows", "simplex", "balanced"))
-        message = f"order: must be above 0 with over='balanced', got {self.order!r}."
-        check(self.over != "balanced" or self.order > 0, message)
-        check(self.over == "rows" or not self.conditional, "conditional: requires over='rows'.", "conflict")
+        check_name("mass_constraint", self.mass_constraint, ("rows", "simplex", "balanced"))
+        message = f"order: must be above 0 with mass_constraint='balanced', got {self.order!r}."
+        check(self.mass_constraint != "balanced" or self.order > 0, message)
+        check(
+            self.mass_constraint == "rows" or not self.conditional,
+            "conditional: requires mass_constraint='rows'.",
+            "conflict",
+        )
 
     @property
     def has_exact_zeros(self) -> bool:
@@ -186,26 +193,26 @@ class Tsallis(Constraint):
 
     @property
     def meets_both_marginals(self) -> bool:
-        return self.over == "balanced"
+        return self.mass_constraint == "balanced"
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         if self.order == 1:
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
-        if self.over == "balanced":
+        if self.mass_constraint == "balanced":
             marginals = request.marginals or uniform_log_marginals(geometry)
-            plan = solve_dense_tsallis(geometry, self.order, self.over, *marginals)
+            plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, *marginals)
             return [plan, plan.T] if request.bidirectional else [plan]
         return [self._solve_direction(pairs) for pairs, _ in build_directed_problems(geometry, request)]
 
     def build_entropic_limit(self) -> Constraint:
         """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
-        return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.over]
+        return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_direction(self, geometry: Geometry) -> TsallisPlan:
         """Solve the plan from rows to columns of a geometry, over ``"rows"`` or ``"simplex"``."""
         n, m = geometry.shape
-        has_row_potentials = self.over == "rows"
+        has_row_potentials = self.mass_constraint == "rows"
         share, count = (1 / n, m) if has_row_potentials else (1.0, n * m)
         power_function = TsallisPowerFunction(self.order, count)
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
@@ -270,7 +277,7 @@ class Tsallis(Constraint):
 
     def _pool_log_row_sums(self, log_row_sums: Tensor) -> Tensor:
         """Return the log-sum of each row, (N,), or, if all rows share a potential, that of all pairs in each entry."""
-        return log_row_sums if self.over == "rows" else log_row_sums.logsumexp(0).expand_as(log_row_sums)
+        return log_row_sums if self.mass_constraint == "rows" else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from contraport.objectives.divergences.divergence import (
     require_negatives,
 )
 from contraport.objectives.plan import BlockResult, Plan
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 PointwiseFunction = Callable[[Tensor], Tensor]
 """Elementwise function of a tensor, such as `torch.exp`."""
@@ -228,6 +229,8 @@ class DebiasedContrastive(KernelDivergence):
         return a * torch.where(present, F.softplus(others - positive), 0)
 
 
+@accept_deprecated_keywords(mass_constraint="over")
+@keep_deprecated_attributes(over="mass_constraint")
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):
     """Loss of the quadratic regularizer in closed form (IOT-CL), whose implied plan may have negative entries.
@@ -239,11 +242,11 @@ class ClosedFormQuadratic(KernelDivergence):
     tangent, so that value and gradient stay finite and still attract the pair.
 
     Args:
-        over: ``"rows"`` or ``"simplex"``.
+        mass_constraint: ``"rows"`` or ``"simplex"``.
         floor: argument below which the logarithm continues as its tangent, positive.
 
     Raises:
-        UsageError: over is unknown, or the floor is not positive.
+        UsageError: mass_constraint is unknown, or the floor is not positive.
 
     Source: the losses L_G of inverse optimal transport for contrastive learning.
 
@@ -253,18 +256,18 @@ class ClosedFormQuadratic(KernelDivergence):
     7.9078
     """
 
-    over: str = "rows"
+    mass_constraint: str = "rows"
     floor: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_name("over", self.over, ("rows", "simplex"))
+        check_name("mass_constraint", self.mass_constraint, ("rows", "simplex"))
         check_positive("floor", self.floor)
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
         totals, counts = -plan.geometry.log_kernel.weighted_row_sums(compared), compared.row_counts(plan.f)
         mass = 1.0
-        if self.over == "simplex":
+        if self.mass_constraint == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
         # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
