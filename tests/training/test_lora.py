@@ -101,7 +101,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     pytest.importorskip("peft")
     run = train(pairs, begun, lora=2)
     settings = run.settings(data=pairs)
-    first = load_initial_weights(settings, run)
+    first = load_initial_weights(settings, as_run(run))
     module = build_components(fill_encoder_settings_from_weights(settings, first), first).module
     weights = read_checkpoint(as_run(run).last_checkpoint)["pipeline"]
     module.load_state_dict(weights)
