@@ -1,4 +1,4 @@
-"""Help, lists and input errors do not import torch."""
+"""Help, lists and input errors do not import torch; light commands import no package that they do not use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contraport.cli.commands import BUILTIN_COMMANDS
@@ -17,6 +18,12 @@ HEAVY = {
     "pyarrow", "safetensors", "huggingface_hub",
 }  # fmt: skip
 
+SLOW = {
+    "torch._dynamo", "torch._inductor", "torchvision", "timm", "sklearn", "scipy.stats", "scipy.optimize", "kornia",
+    "matplotlib", "pandas", "sympy", "triton", "transformers", "datasets",
+}  # fmt: skip
+"""Slow packages and modules that a search among given vectors does not need."""
+
 CODE = """
 import sys
 from contraport.cli import main
@@ -26,13 +33,15 @@ sys.exit(status)
 """
 
 
-def command(argv: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
-    """Run a command line by itself, and return its result and the heavy packages that it imported."""
+def command(
+    argv: str, folder: Path, modules_of_interest: set[str] = HEAVY
+) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """Run a command line by itself, and return its result and those of some modules that it imported."""
     line = [sys.executable, "-c", CODE, *argv.split()]
     done = subprocess.run(line, capture_output=True, text=True, cwd=folder, timeout=TIMEOUT, check=False)
     *lines, modules = done.stderr.splitlines()
     done.stderr = "\n".join(lines)
-    return done, HEAVY & set(modules.split())
+    return done, modules_of_interest & set(modules.split())
 
 
 @pytest.mark.parametrize(
@@ -81,3 +90,22 @@ def test_errors_do_not_import_torch(argv: str, part: str, tmp_path: Path) -> Non
     assert part in done.stderr
     assert done.stderr.count("\n") == 0
     assert not imported
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["neighbors vectors.npy --query 0 --device cpu", "duplicates vectors.npy --device cpu", "list metrics"],
+)
+def test_light_commands_import_no_slow_package_that_they_do_not_use(argv: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", np.eye(6, dtype=np.float32))
+    done, imported = command(argv, tmp_path, SLOW)
+    assert done.returncode == 0, done.stderr
+    assert not imported
+
+
+def test_functions_of_commands_import_slow_packages_at_use() -> None:
+    paths = [command.function_path for name, command in BUILTIN_COMMANDS.items() if name not in ("inverse-ot", "map")]
+    code = "import sys; from contraport._utils.lazy_imports import import_object\n"
+    code += f"for path in {paths}: import_object(path)\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True)
+    assert not SLOW & set(done.stdout.split())

@@ -14,9 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import digamma, polygamma
-from scipy.stats import t as student
 
 from contraport.metrics.intervals import (
     CONFIDENCE_LEVEL,
@@ -68,6 +65,9 @@ def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEs
     >>> estimate_variance_prior([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).dof < 2
     True
     """
+    from scipy.optimize import brentq
+    from scipy.special import digamma, polygamma
+
     several = list(estimates)
     variances = np.array([one.variance for one in several])
     if len(several) < 3 or not np.median(variances) > 0:
@@ -106,8 +106,15 @@ def mean_interval_over_seeds(
         return None if items is None else bootstrap_interval(MetricResult(items[0]))
     if estimate.variance == 0:
         return None
-    half = float(student.ppf((1 + CONFIDENCE_LEVEL) / 2, estimate.dof)) * (estimate.variance / len(values)) ** 0.5
+    half = _student_quantile(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
+
+
+def _student_quantile(level: float, dof: float) -> float:
+    """Return the half width, in standard errors, of a two-sided interval at a confidence level (Student's t)."""
+    from scipy.stats import t as student
+
+    return float(student.ppf((1 + level) / 2, dof))
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class PairedDifference:
             return None
         squares = sum(one.variance**2 / one.dof for one in components)
         dof = total**2 / squares if squares > 0 else np.inf  # the square of a tiny variance underflows to zero
-        half = float(student.ppf((1 + bonferroni_confidence_level(comparisons)) / 2, dof)) * total**0.5
+        half = _student_quantile(bonferroni_confidence_level(comparisons), dof) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 

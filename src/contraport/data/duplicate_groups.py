@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_batch
@@ -138,6 +136,9 @@ def group_by_content(ids: Tensor, max_group_size: float) -> ContentGroups:
 
 def _merge_groups_by_column(groups: Codes, column: Codes) -> Codes:
     """Merge the groups of items that have equal values in a column (connected components)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     _, codes = np.unique(column, return_inverse=True)
     size = int(groups.max()) + 1 + int(codes.max()) + 1
     edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.io import decode_jpeg, encode_jpeg
-from torchvision.transforms.v2 import functional as transforms
 
+from contraport._utils.lazy_imports import lazy_module
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.option_parsers import (
     CORRUPTION_KINDS,
@@ -29,6 +29,11 @@ from contraport.data.duplicate_groups import draw_wrong_partners
 from contraport.data.stores import ArrayStore, StoreWrapper
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_generators
+
+if TYPE_CHECKING:
+    from torchvision.transforms.v2 import functional as transforms
+else:
+    transforms = lazy_module("torchvision.transforms.v2.functional")
 
 _RANDOM_CORRUPTIONS = ("noise", "occlusion")
 """Corruptions that draw random numbers."""
@@ -298,6 +303,8 @@ def _occlude_square(images: Tensor, severity_index: int) -> Tensor:
 def _compress_jpeg(images: Tensor, severity_index: int) -> Tensor:
     check(images.shape[1] in (1, 3), f"images: JPEG requires 1 or 3 channels, got {images.shape[1]}.", "channels")
     pixels = (images.clamp(0, 1) * 255).round().byte().cpu()
+    from torchvision.io import decode_jpeg, encode_jpeg
+
     compressed = encode_jpeg(list(pixels), quality=_JPEG_QUALITIES[severity_index])
     decompressed = torch.stack([decode_jpeg(image) for image in compressed])
     return decompressed.to(images.device).float() / 255

@@ -11,20 +11,24 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import timm
 import torch
-from timm.models import ResNet
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from contraport._utils.formatting import describe_items_of_shape, format_options
-from contraport._utils.lazy_imports import import_object
+from contraport._utils.lazy_imports import import_object, lazy_module
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ANY_TIMM_NAME, CUSTOM_ENCODER_FORMAT, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error
+
+if TYPE_CHECKING:
+    import timm
+    from timm.models import ResNet
+else:
+    timm = lazy_module("timm")
 
 MAX_LOW_RESOLUTION_SIDE = 64
 """Maximum side, in pixels, of images for which a ResNet gets the stem for small images."""
@@ -179,7 +183,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         model = create()
     except Exception as error:  # the families of models raise different errors for a size that they do not support
         raise _build_shape_error(name, shape, error) from error
-    if low_resolution and isinstance(model, ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
+    if low_resolution and isinstance(model, timm.models.ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
         _replace_stem_for_small_images(model)
     return model
 

@@ -6,19 +6,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import timm
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from contraport._utils.files import check_checksum
 from contraport._utils.formatting import format_options
+from contraport._utils.lazy_imports import lazy_module
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders import lite0
@@ -35,6 +34,11 @@ from contraport.errors import (
     rename_argument,
     unreadable_error,
 )
+
+if TYPE_CHECKING:
+    import timm
+else:
+    timm = lazy_module("timm")
 
 StateDict: TypeAlias = dict[str, Tensor]
 """Weights of an encoder by name."""
@@ -114,7 +118,7 @@ def _adapt_input_channels(encoder: nn.Module, weights: StateDict, own: StateDict
         key = f"{name}.weight"
         channels = own[key].shape[1] if key in own else 3
         if channels != 3 and key in weights and weights[key].ndim == 4 and weights[key].shape[1] == 3:
-            adapted[key] = adapt_input_conv(channels, weights[key])
+            adapted[key] = timm.models.adapt_input_conv(channels, weights[key])
     return adapted
 
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -232,6 +230,9 @@ def choose_fixed_subsample(items: int, maximum: int) -> Tensor:
 
 def project_to_2d(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     """Project features to 2-D by t-SNE, or by PCA for few items; return the method's name and the points `(m, 2)`."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
     rows = features.numpy()
     varies = bool(rows.std(axis=0).any())
     # One thread, as for the linear probe: on a busy machine two are far slower.

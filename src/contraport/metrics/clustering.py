@@ -7,9 +7,6 @@ import warnings
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -25,6 +22,9 @@ def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> ItemValues:
     >>> assign_kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
     [1, 0, 0]
     """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     # A collapsed encoder has fewer distinct points than clusters: no error, as the score shows it.
     with threadpool_limits(1), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         points = F.normalize(z.float(), dim=1).cpu().numpy()
@@ -50,6 +50,8 @@ def nmi_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
         of_classes, of_clusters, joint = (_entropy(shares) for shares in (table.sum(1), table.sum(0), table))
         return 2 * (of_classes + of_clusters - joint) / (of_classes + of_clusters)
 
+    from sklearn.metrics import normalized_mutual_info_score
+
     value = float(normalized_mutual_info_score(labels.numpy(), clusters))
     return influence_values(value, nmi, len(labels))
 
@@ -64,6 +66,8 @@ def ari_influence(labels: Tensor, clusters: ItemValues) -> ItemValues:
         both, of_classes, of_clusters, pairs = ((size * (size - 1) / 2).sum() for size in sizes)
         chance = of_classes * of_clusters / pairs
         return (both - chance) / ((of_classes + of_clusters) / 2 - chance)
+
+    from sklearn.metrics import adjusted_rand_score
 
     value = float(adjusted_rand_score(labels.numpy(), clusters))
     return influence_values(value, ari, len(labels))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
@@ -31,6 +30,9 @@ from contraport.metrics.retrieval import (
 )
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 
 @keep_deprecated_attributes(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -21,6 +18,9 @@ from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
 from contraport.seeding import numpy_generator, torch_generator
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 CANDIDATE_PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Candidate penalties of a linear probe, strongest first."""
@@ -83,6 +83,10 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
     Raises:
         UsageError: all labels are equal.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     classes = train_y.unique()
     if len(classes) < 2:
         raise UsageError(f"labels: a linear probe needs at least 2 classes, got only class {classes[0].item()}.")
@@ -240,6 +244,10 @@ def ridge_predictions_and_targets(
 
     The penalty is selected by leave-one-out cross-validation on the training items.
     """
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 5, 15)))
     with threadpool_limits(1):
         ridge.fit(train_x.cpu().numpy(), train_y.cpu().numpy())

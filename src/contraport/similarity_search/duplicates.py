@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.html_repr import format_html_rows
@@ -327,6 +325,9 @@ def _drop_redundant_links(linked: np.ndarray, first: int, second: int) -> tuple[
 
 def _label_components(links: list[tuple[np.ndarray, np.ndarray]], num_items: int) -> np.ndarray:
     """Label each item by the first item of its connected component, ``(n,)``."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     ends, others = (np.concatenate(part) for part in zip(*links, strict=True))
     graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(num_items, num_items))
     _, components = connected_components(graph.tocsr(), directed=False)

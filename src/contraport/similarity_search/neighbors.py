@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
@@ -384,6 +383,8 @@ def _load_query_item(path: Path, model: Model) -> Dataset:
     if model.shapes != ((1, size, size),):
         return item
     (pixels,) = item.store.fetch(torch.tensor([0]))
+    from torchvision.transforms.v2 import functional as transforms
+
     return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))
 
 

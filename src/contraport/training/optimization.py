@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay  # type: ignore[attr-defined]
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -26,6 +25,8 @@ DEFAULT_LR_BY_OPTIMIZER = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-
 
 def check_optimizer(optimizer: str, lr: float | None) -> None:
     """Raise `UsageError` if the optimizer is unknown to timm, or has no default learning rate and `lr` is None."""
+    from timm.optim import list_optimizers  # type: ignore[attr-defined]
+
     if optimizer not in list_optimizers():
         raise unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
     has_lr = lr is not None or optimizer in DEFAULT_LR_BY_OPTIMIZER
@@ -56,6 +57,8 @@ def create_optimizer(
     Raises:
         UsageError: an encoder does not define its layers.
     """
+    from timm.optim import create_optimizer_v2, param_groups_layer_decay  # type: ignore[attr-defined]
+
     rate = DEFAULT_LR_BY_OPTIMIZER[optimizer] if lr is None else lr
     if encoder_lr_scale == 1 and layer_decay is None:
         uniform: Optimizer = create_optimizer_v2(module, opt=optimizer, lr=rate, weight_decay=weight_decay)

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -233,6 +232,8 @@ def convert_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
     """Replace all batch norm layers of a module by synchronized batch norm in place; state dict keys do not change."""
     for name, child in module.named_children():
         if device.type == "cuda":
+            from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
+
             setattr(module, name, convert_sync_batchnorm(child))
         elif isinstance(child, _BatchNorm):
             setattr(module, name, _to_cross_process_batch_norm(child))

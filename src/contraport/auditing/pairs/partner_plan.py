@@ -20,8 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from contraport.auditing.pairs.pair_scoring import score_pairs
@@ -203,6 +201,8 @@ def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, flo
 
     The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
     """
+    from scipy.optimize import minimize
+
     known = _stack_block_diagonally(samples)
     is_right = known.is_own_partner
     rows_with = known.rows[is_right]
@@ -253,6 +253,8 @@ def solve_plan_with_slack(
     >>> mass.round(2).tolist(), slack.round(2).tolist()
     ([0.79, 0.03, 0.79], [0.18, 0.21])
     """
+    from scipy.sparse import csr_array
+
     values = np.exp(slope * (candidates.scores - offset))
     shape = (len(candidates.own_columns), len(candidates.capacities))
     kernel = csr_array((values, (candidates.rows, candidates.columns)), shape=shape)

@@ -11,9 +11,6 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
-from scipy.special import logsumexp
-from scipy.stats import gaussian_kde
 
 MAX_WRONG_VIEWS_PER_ITEM = 3
 """Maximum number of wrong views of an item that is considered."""
@@ -38,6 +35,8 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
     >>> estimate_view_noise_rates(["a", "b", "c"], rates).round(3).tolist()
     [0.2, 0.0, 0.0]
     """
+    from scipy.optimize import nnls
+
     design = np.array([[float(name in pair) for name in names] for pair in pair_rates])
     logs, _ = nnls(design, -np.log1p(-np.minimum(list(pair_rates.values()), 0.99)))
     return np.asarray(-np.expm1(-logs))
@@ -53,6 +52,8 @@ def compute_view_log_odds(
         pairs: the numbers of the two views of each pair.
         rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
+    from scipy.special import logsumexp
+
     views = range(len(rates))
     wrong_views = [wrong for size in range(MAX_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
@@ -93,5 +94,7 @@ def compute_mismatch_log_ratio(
 
 def _estimate_density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the Gaussian kernel density of values, ``(n,)``, at the points of a grid, ``(g,)``."""
+    from scipy.stats import gaussian_kde
+
     step = max(1, len(values) // _SAMPLE)
     return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))

@@ -16,7 +16,6 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
-from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.text_bytes import concatenate_batches, item_shape, texts_to_tensor
 from contraport.data.arrays import as_view_tensor, factorize_tensor
@@ -380,5 +379,7 @@ def _resize_view(view: Tensor, size: int | None) -> Tensor:
     """Resize a batch of images to squares; return other views unchanged."""
     if size is None or view.ndim != 4 or view.shape[2:] == (size, size):
         return view
+    from torchvision.transforms.v2 import functional as transforms
+
     resized: Tensor = transforms.resize(view, [size, size], antialias=True)
     return resized

@@ -13,7 +13,6 @@ import pyarrow as pa
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.v2 import functional as transforms
 
 from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.lazy_imports import import_object
@@ -158,6 +157,8 @@ class _ResizedStore(StoreWrapper):
         return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        from torchvision.transforms.v2 import functional as transforms
+
         size = [self.size, self.size]
         return tuple(
             transforms.resize(view, size, antialias=True) if view.ndim == 4 else view

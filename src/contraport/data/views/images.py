@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from kornia.color import rgb_to_lab
-from kornia.filters import gaussian_blur2d
 from torch import Tensor, nn
 
 from contraport.data.views.random_draws import RandomDraws
@@ -148,6 +146,8 @@ def to_scaled_lab(images: Tensor) -> Tensor:
     >>> to_scaled_lab(white_and_red).flatten(1).round(decimals=2).abs().tolist()
     [[1.0, 0.0, 0.0], [0.5..., 0.7..., 0.6...]]
     """
+    from kornia.color import rgb_to_lab
+
     converted: Tensor = rgb_to_lab(images.clamp(0, 1))
     return converted / images.new_tensor(LAB_CHANNEL_SCALES).view(3, 1, 1)
 
@@ -209,6 +209,8 @@ def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor
     sigma = draws.uniform(*BLUR_STD_RANGE, 1)[chosen]
     if len(sigma) == 0:
         return images
+    from kornia.filters import gaussian_blur2d
+
     size = max(3, min(images.shape[2:]) // 10 | 1)
     blurred = images.clone()
     blurred[chosen] = gaussian_blur2d(images[chosen], (size, size), sigma.expand(-1, 2))
