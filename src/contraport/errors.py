@@ -37,18 +37,23 @@ class UsageError(ValueError):
         kind: the kind of mistake, a stable name in snake case: ``"invalid"`` (type or value), ``"unknown"`` (a name
             that is not in a list), ``"missing"``, ``"conflict"`` (excluded by another option), ``"shape"``,
             ``"not_found"``, ``"unreadable"``, ``"not_writable"``, ``"exists"``, or a more specific one.
+        suggested_options: options that, added to the same call, may mend it.
 
     Attributes:
         argument: Name of the wrong argument; None if the message names none.
         code: Stable error code, ``argument.kind``, or ``kind`` without an argument; independent of the wording.
+        suggested_options: Options that may mend the call, by name; the command line prints the whole command.
 
     >>> error = UsageError("batch_size: must be an integer >= 1, got 0.")
     >>> error.argument, error.code
     ('batch_size', 'batch_size.invalid')
     """
 
-    def __init__(self, message: str, *, kind: str = "invalid") -> None:
+    def __init__(
+        self, message: str, *, kind: str = "invalid", suggested_options: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
+        self.suggested_options = dict(suggested_options or {})
         named = _ARGUMENT_PREFIX.match(message)
         self.argument = named[1] if named else None
         self.code = f"{self.argument}.{kind}" if self.argument else kind

@@ -365,8 +365,9 @@ def test_notes_an_interval_that_covers_most_pairs() -> None:
 def test_rejects_a_table_of_one_view_and_suggests_two(tmp_path: Path) -> None:
     path = tmp_path / "sensors.csv"
     path.write_text("ear_0,ear_1,eye_0,eye_1\n" + "1,2,3,4\n" * 60)
-    with raises_usage_error("data.views", "sensors.csv", "ear_0, ear_1, eye_0, eye_1", "['ear_*', 'eye_*']"):
+    with raises_usage_error("data.views", "sensors.csv", 4, "['ear_*', 'eye_*']") as caught:
         contraport.audit(data=path)
+    assert caught.value.suggested_options == {"columns": {"views": ["ear_*", "eye_*"]}}
 
 
 UNAVAILABLE = "mps" if torch.cuda.is_available() else "cuda"

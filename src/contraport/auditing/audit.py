@@ -31,7 +31,6 @@ from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_unsplit
-from contraport.data.formats import tables
 from contraport.data.split_record import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import check_custom_code_trusted, resolve_view_index
@@ -82,7 +81,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
-    check_paired_dataset(dataset, one_view_hint=_format_one_view_hint(options) if len(views) == 1 else "")
+    check_paired_dataset(dataset, data=options.data, columns=options.columns)
     if len(views) > 2:
         _check_view_exports(options, dataset)
     try:
@@ -162,14 +161,6 @@ def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset,
         result.save(folder)
         write_audit_page(result, dataset, folder / PAGE_FILE)
         log.info("page of the worst pairs: %s", folder / PAGE_FILE)
-
-
-def _format_one_view_hint(options: AuditOptions) -> str:
-    """Return the end of an error about data of one view: how to name the views of a table; empty for other data."""
-    data = options.data
-    if not isinstance(data, str | Path) or Path(data).suffix not in tables.TABLE_SUFFIXES or not Path(data).is_file():
-        return ""
-    return f" {tables.format_views_hint(data, options.columns)}"
 
 
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from contraport._utils.formatting import use_flag_style
+from contraport._utils.formatting import format_flags, use_flag_style
 from contraport._utils.lazy_imports import import_object
 from contraport._version import __version__
 from contraport.cli.commands import command_summaries, run_command
@@ -55,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line of contraport and return the exit status.
 
     0: success. 1: the training diverged, memory ran out, or a self-test failed. 2: invalid input; nothing is written or
-    lost. 130: Ctrl-C. An error is one line on the standard error; with ``--json`` also an object on the standard
-    output, with its message, `code` and `argument`.
+    lost. 130: Ctrl-C. An error is one line on the standard error, and another with the command that may mend it if
+    there is one; with ``--json`` also an object on the standard output, with its message, `code` and `argument`.
 
     >>> main(["--version"])
     contraport 0.1.0
@@ -71,7 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
-        return _print_error_and_return_status(error, 2, error.code, error.argument, as_json=as_json)
+        status = _print_error_and_return_status(error, 2, error.code, error.argument, as_json=as_json)
+        if error.suggested_options:
+            flags = format_flags(error.suggested_options)
+            print(f"try: {shlex.join(['contraport', *arguments])} {flags}", file=sys.stderr)
+        return status
     except SelfTestError as error:
         return _print_error_and_return_status(error, 1, "self_test", as_json=False)  # the result has been printed
     except OSError as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport._utils.formatting import pluralize
+from contraport._utils.formatting import format_flags, pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
+from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
+from contraport.data.formats.tables import suggest_table_views
 from contraport.data.streams import Stream
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.errors import check
@@ -55,6 +57,13 @@ class Suggestion(NamedTuple):
     use_case: str = ""
 
 
+class MultiViewAdvice(NamedTuple):
+    """Command that trains on the columns of a table of numbers as several views, and when to use it."""
+
+    text: str
+    command: str
+
+
 @dataclass(frozen=True)
 class Advice:
     """Recommended training command for given data.
@@ -63,17 +72,21 @@ class Advice:
         command: Command to start from.
         reasons: Reasons for the options of the command.
         alternatives: Options to compare the command with.
+        multi_view: Command for a table of numbers whose columns are several views; None for other data.
     """
 
     command: str
     reasons: tuple[Suggestion, ...]
     alternatives: tuple[Suggestion, ...] = ()
+    multi_view: MultiViewAdvice | None = None
 
     def __str__(self) -> str:
         lines = [self.command, ""]
         lines += [_format_suggestion(one) for one in self.reasons]
         if self.alternatives:
             lines += ["", "Worth comparing:", *(_format_suggestion(one) for one in self.alternatives)]
+        if self.multi_view is not None:
+            lines += ["", self.multi_view.text, self.multi_view.command]
         return "\n".join(lines)
 
 
@@ -93,21 +106,55 @@ def advise(values: dict[str, Any]) -> Advice:
     - --objective sup-con: trains on the labels (10 classes).
     """
     options = AdviseOptions(**values)
+    data_options = {name: getattr(options, name) for name in ("data", "columns", "image_size")}
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
-    reasons = [recommend_objective(dataset, use_labels=options.use_labels, dimensions=options.dimensions)]
-    if (encoder := _recommend_encoder(dataset)) is not None:
-        reasons.append(encoder)
+    reasons = recommend_options(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) >= 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
     alternatives += _list_alternatives(dataset, use_labels=options.use_labels)
+    own = {} if options.dimensions is None else {"projection": options.dimensions}
+    command = compose_train_command(dataset, data_options, reasons, **own)
+    return Advice(command, tuple(reasons), tuple(alternatives), _advise_multiple_views(values, options))
+
+
+def _advise_multiple_views(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
+    """Return the command for a table whose columns of numbers are several views; None if nothing points to it."""
+    suggested = suggest_table_views(options.data, options.columns)
+    if suggested is None:
+        return None
+    names, suggestion = suggested
+    if not suggestion.is_evident and (not options.wrong_pairs or len(names) > MAX_LISTED_COLUMNS):
+        return None
+    columns = {**(options.columns or {}), "views": suggestion.views}
+    how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
+    text = f"The {len(names)} columns of numbers are read as one view. If they are {how}:"
+    return MultiViewAdvice(text, advise(**values | {"columns": columns}).command)
+
+
+def recommend_options(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> list[Suggestion]:
+    """Recommend an objective or a recipe for a dataset and, for few images, an encoder; see `recommend_objective`."""
+    encoder = _recommend_encoder(dataset)
+    objective = recommend_objective(dataset, use_labels=use_labels, dimensions=dimensions)
+    return [objective] if encoder is None else [objective, encoder]
+
+
+def compose_train_command(
+    dataset: Dataset, data_options: Mapping[str, Any], suggestions: Sequence[Suggestion], **options: Any
+) -> str:
+    """Return the command that trains on data with suggested options, in a run folder named after the data.
+
+    Args:
+        dataset: the loaded data.
+        data_options: the option ``data``, and others of `contraport train` by which it was loaded.
+        suggestions: recommended options.
+        options: further options of `contraport train`.
+    """
     name = dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0] or "run"
-    data = str(options.data) if isinstance(options.data, str | Path) else dataset.name
-    words = ["contraport train --data", shlex.quote(data), *(reason.options for reason in reasons)]
-    if options.dimensions is not None:
-        words.append(f"--projection {options.dimensions}")
-    words.append(f"--out {shlex.quote(f'runs/{name}')}")
-    return Advice(" ".join(words), tuple(reasons), tuple(alternatives))
+    data = data_options["data"]
+    flags = {**data_options, "data": str(data) if isinstance(data, str | Path) else dataset.name}
+    words = ["contraport train", format_flags(flags), *(one.options for one in suggestions)]
+    return " ".join(filter(None, [*words, format_flags(options | {"out": f"runs/{name}"})]))
 
 
 def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> Suggestion:

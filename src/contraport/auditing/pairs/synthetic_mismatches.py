@@ -7,11 +7,13 @@ wrong pairs do. In a cross-fit, items exchange their second views within small g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.formatting import pluralize
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
@@ -20,6 +22,7 @@ from contraport.data.duplicate_groups import (
     group_by_content,
     swap_correct_pairs,
 )
+from contraport.data.formats.tables import check_several_views
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator
@@ -78,12 +81,15 @@ class DecoyDataset(Dataset):
         return batch._replace(views=tuple(views))
 
 
-def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
+def add_decoys(
+    dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
+) -> DecoyDataset:
     """Add decoys to a dataset of two or more views: 10 % of the items, clipped to 200 to 2,000, for each pair of views.
 
-    They are at most 20 % of the items. Of more than two views, each is replaced in equally many decoys.
+    They are at most 20 % of the items. Of more than two views, each is replaced in equally many decoys. `data` and
+    `columns` are those of `check_paired_dataset`.
     """
-    check_paired_dataset(dataset)
+    check_paired_dataset(dataset, data=data, columns=columns)
     items, views = len(dataset), len(dataset.shapes)
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
@@ -99,16 +105,16 @@ def add_decoys(dataset: Dataset, *, seed: int) -> DecoyDataset:
     return decoyed
 
 
-def check_paired_dataset(dataset: Dataset, *, one_view_hint: str = "") -> None:
+def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping[str, Any] | None = None) -> None:
     """Raise `UsageError` unless a dataset has two or more complete, varying views and enough pairs for an audit.
 
     Args:
         dataset: the pairs.
-        one_view_hint: sentences to append to the error for one view.
+        data: their source, for the error about a table of one view.
+        columns: roles of the columns of a table.
     """
-    views, name = len(dataset.shapes), repr(dataset.name)
-    message = f"data: must have two or more views for an audit, got {pluralize(views, 'view')} in {name}."
-    check(views >= 2, message + one_view_hint, "views")
+    check_several_views(dataset, "an audit", data=data, columns=columns)
+    name = repr(dataset.name)
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
     message = f"data: must have all views of every item for an audit, got {lacking} items of {name} that lack a view."
     check(lacking == 0, message, "missing_views")

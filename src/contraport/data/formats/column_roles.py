@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -41,6 +41,9 @@ _TEXT_COLUMN_PATTERN = re.compile(
 """Column names that imply texts."""
 _NUMBERED_VIEW_PATTERN = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 """Column names that imply a view by its number, such as ``view0.x``."""
+
+MAX_LISTED_COLUMNS = 20
+"""Maximum number of columns that a message lists by name."""
 
 _log = logging.getLogger(__name__)
 
@@ -157,29 +160,55 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(stem if stem and stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
-def suggest_view_patterns(names: Sequence[str]) -> list[str]:
-    """Suggest column patterns for two to four views, by the prefixes of numbered columns; otherwise an example.
+class ViewSuggestion(NamedTuple):
+    """Suggestion of how the columns of one view may divide into several.
 
-    >>> suggest_view_patterns(["lidar_0", "lidar_1", "radar_0", "radar_1"])
-    ['lidar_*', 'radar_*']
-    >>> suggest_view_patterns(["x", "z"])
-    ['x', 'z']
-    >>> suggest_view_patterns(["x"])
-    ['audio_*', 'image_*']
+    Attributes:
+        views: pattern, name or names of the columns of each view, as in the role ``"views"``.
+        is_evident: whether the names of the columns show it; otherwise the views are the two halves of the columns.
     """
-    prefixes = dict.fromkeys(re.sub(r"\d+$", "", name) for name in names)
-    patterns = [prefix if prefix in names else f"{prefix}*" for prefix in prefixes]
-    distinct = all(sum(fnmatchcase(name, pattern) for pattern in patterns) == 1 for name in names)
-    return patterns if distinct and 2 <= len(patterns) <= 4 else ["audio_*", "image_*"]
+
+    views: list[Any]
+    is_evident: bool
+
+
+_ENDS_AFTER_PREFIX = (re.compile(r"\d+$"), re.compile(r"(?<=[._ -]).+"))
+"""Patterns of what follows the prefix of a column name that a view may share: a number, or all after a separator."""
+
+
+def suggest_views(names: Sequence[str]) -> ViewSuggestion:
+    """Suggest how two or more columns of one view may divide into two to four views, by the prefixes of their names.
+
+    Two groups of columns, or three or four of several columns each, are evident views.
+
+    >>> suggest_views(["lidar_0", "lidar_1", "radar_0", "radar_1"])
+    ViewSuggestion(views=['lidar_*', 'radar_*'], is_evident=True)
+    >>> suggest_views(["left.height", "left.width", "age"]).views
+    ['left.*', 'age']
+    >>> suggest_views(["height", "width", "age"])
+    ViewSuggestion(views=['height', ['width', 'age']], is_evident=False)
+    """
+    for end in _ENDS_AFTER_PREFIX:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(end.sub("", name), []).append(name)
+        patterns = [f"{prefix}*" if len(group) > 1 else group[0] for prefix, group in groups.items()]
+        sizes = sorted(map(len, groups.values()))
+        has_groups = 2 <= len(groups) <= 4 and (sizes[0] > 1 or (len(groups) == 2 and sizes[1] > 1))
+        if has_groups and all(sum(fnmatchcase(name, one) for one in patterns) == 1 for name in names):
+            return ViewSuggestion(patterns, is_evident=True)
+    middle = len(names) // 2
+    halves = (list(names[:middle]), list(names[middle:]))
+    return ViewSuggestion([half if len(half) > 1 else half[0] for half in halves], is_evident=False)
 
 
 def abridge_names(names: Sequence[str]) -> list[str]:
-    """Abridge a list of more than 20 names to the first 18, dots and the last.
+    """Abridge a list of more than `MAX_LISTED_COLUMNS` names to the first ones, dots and the last.
 
     >>> len(abridge_names(list(map(str, range(20))))), abridge_names(list(map(str, range(99))))[-3:]
     (20, ['17', '...', '98'])
     """
-    return list(names) if len(names) <= 20 else [*names[:18], "...", names[-1]]
+    return list(names) if len(names) <= MAX_LISTED_COLUMNS else [*names[: MAX_LISTED_COLUMNS - 2], "...", names[-1]]
 
 
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:

@@ -27,8 +27,9 @@ from contraport.data.formats.column_roles import (
     DOMAIN_COLUMN_NAMES,
     KEY_COLUMN_NAMES,
     LABEL_COLUMN_NAMES,
-    abridge_names,
-    suggest_view_patterns,
+    MAX_LISTED_COLUMNS,
+    ViewSuggestion,
+    suggest_views,
 )
 from contraport.data.formats.columns import explode_text_lists, holds_strings, holds_texts, is_number_text
 from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_view, resolve_roles
@@ -97,12 +98,42 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     return table
 
 
-def format_views_hint(path: str | Path, columns: Mapping[str, Any] | None = None) -> str:
-    """Return a hint that lists the columns of a table of one view, and shows how to declare several views."""
-    (names,) = resolve_roles(TableRows(read_table(path, columns)), columns, str(path)).views
-    example = format_options(columns={"views": suggest_view_patterns(names)})
-    listed = ", ".join(abridge_names(names))
-    return f"The view has {pluralize(len(names), 'column')}: {listed}. Declare the views by, for example, {example}."
+def suggest_table_views(data: Any, columns: Mapping[str, Any] | None) -> tuple[tuple[str, ...], ViewSuggestion] | None:
+    """Return the columns of a table of one view, and a suggestion of how they may divide into several.
+
+    None for other data, for a table of several views, for one whose view has one column, and for explicit views.
+    """
+    if (columns or {}).get("views") is not None:
+        return None
+    if not isinstance(data, str | Path) or Path(data).suffix not in TABLE_SUFFIXES or not Path(data).is_file():
+        return None
+    views = resolve_roles(TableRows(read_table(data, columns)), columns, str(data)).views
+    return (views[0], suggest_views(views[0])) if len(views) == 1 < len(views[0]) else None
+
+
+def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: Mapping[str, Any] | None) -> None:
+    """Raise `UsageError` unless a dataset has two or more views; for a table of numbers it suggests views.
+
+    Args:
+        dataset: the loaded data.
+        purpose: what requires the views, such as "an audit".
+        data: the source of the dataset, as the user passed it.
+        columns: roles of its columns.
+    """
+    views = len(dataset.shapes)
+    if views > 1:
+        return
+    message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
+    if (suggested := suggest_table_views(data, columns)) is None:
+        raise UsageError(message, kind="views")
+    names, suggestion = suggested
+    message = f"{message[:-1]}, as its {len(names)} columns of numbers are read as one. State the columns of each view"
+    if len(names) > MAX_LISTED_COLUMNS and not suggestion.is_evident:
+        ends = [[half[0], "...", half[-1]] for half in suggestion.views]
+        raise UsageError(f"{message}, as in {format_options(columns={'views': ends})}.", kind="views")
+    example = {"columns": {"views": suggestion.views}}
+    how = "by their prefixes" if suggestion.is_evident else "such as one half of them each"
+    raise UsageError(f"{message}, {how}: {format_options(**example)}.", kind="views", suggested_options=example)
 
 
 def _memory_map_parquet(path: Path) -> pa.Table:

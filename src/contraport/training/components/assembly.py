@@ -90,7 +90,7 @@ def build_components(
         check(not settings.num_workers, message, "stream")
     dataset, partners = mismatch_pairs(settings, dataset, run)
     if settings.audit:
-        dataset = add_decoys(dataset, seed=settings.seed)
+        dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
     if settings.cache_chunk is not None:
         check_chunk_size(settings.batch_size, settings.cache_chunk)
     limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
