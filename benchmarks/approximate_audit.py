@@ -1,8 +1,8 @@
 """AUROC of audits whose ranks use reference items and whose neighbors are found by cells, against exact audits.
 
-An exact audit compares every item with all others. Up to `MAX_EXACT_ITEMS` items an audit finds its neighbors exactly;
-for smaller data the search by cells is forced here, with the share of the items that it compares in the smallest data
-that are searched by cells. Fashion-MNIST's halves are vectors of 98 pixels, "generated" is the data of
+An exact audit compares every item with all others. Up to `MAX_EXACT_NEIGHBOR_ITEMS` items an audit finds its neighbors
+exactly; for smaller data the search by cells is forced here, with the share of the items that it compares in the
+smallest data that are searched by cells. Fashion-MNIST's halves are vectors of 98 pixels, "generated" is the data of
 `benchmarks.scale`. A fifth of the pairs are wrong.
 
     python -m benchmarks.approximate_audit [--root FOLDER] [--images FOLDER] [--data NAME ...] [--items 24000]
@@ -53,10 +53,13 @@ def load_noisy_pairs(
 
 def list_limits(items: int) -> dict[str, dict[tuple[object, str], int]]:
     """Return the constants of the audit that make it exact, exact but for its reference items, or search by cells."""
-    exact_items, references = (paired_features, "MAX_EXACT_ITEMS"), (paired_features, "MAX_REFERENCE_ITEMS")
-    by_cells = {exact_items: min(paired_features.MAX_EXACT_ITEMS, items - 1)}
-    if items <= paired_features.MAX_EXACT_ITEMS:
-        share = items / paired_features.MAX_EXACT_ITEMS
+    exact_items, references = (
+        (paired_features, "MAX_EXACT_NEIGHBOR_ITEMS"),
+        (paired_features, "MAX_REFERENCE_ITEMS"),
+    )
+    by_cells = {exact_items: min(paired_features.MAX_EXACT_NEIGHBOR_ITEMS, items - 1)}
+    if items <= paired_features.MAX_EXACT_NEIGHBOR_ITEMS:
+        share = items / paired_features.MAX_EXACT_NEIGHBOR_ITEMS
         for constant in ("MAX_CELL_ROWS", "MIN_CANDIDATE_ROWS"):
             by_cells[vector_search, constant] = round(share * getattr(vector_search, constant))
     return {"exact": {exact_items: items, references: items}, "references": {exact_items: items}, "cells": by_cells}

@@ -28,7 +28,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmarks.audit import draw_partners, load_pairs
 from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
-from contraport.auditing.crossfit import score_frozen_vectors
+from contraport.auditing.crossfit import iterate_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import propose_partners, score_candidates, select_exchangeable_items
 from contraport.data import from_arrays
@@ -91,7 +91,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     if is_half_missing:
         kept[np.random.default_rng(seed).choice(wrong, len(wrong) // 2, replace=False)] = False
     item, content = np.flatnonzero(kept), partners[kept]
-    *_, (result, paired) = score_frozen_vectors(
+    *_, (result, paired) = iterate_frozen_rounds(
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
     assert paired is not None

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from contraport.auditing.pairs.paired_features import MAX_EXACT_ITEMS
+from contraport.auditing.pairs.paired_features import MAX_EXACT_NEIGHBOR_ITEMS
 from contraport.plots.figure_setup import BLUE, GREEN, GREY, ORANGE, PURPLE, create_panels
 
 MEASURED = Path("benchmarks/results/growth.json")
@@ -88,7 +88,7 @@ def draw_audits() -> Figure:
     figure, (axes,) = create_panels(1, width=6.4, ratio=1.55)
     for width, color in AUDIT_COLORS.items():
         rows, seconds = np.array([(r["rows"], r["seconds"]) for r in results if r["width"] == width]).T
-        large = rows > MAX_EXACT_ITEMS  # smaller audits find neighbors exactly, in quadratic time
+        large = rows > MAX_EXACT_NEIGHBOR_ITEMS  # smaller audits find neighbors exactly, in quadratic time
         exponent = np.polyfit(np.log(rows[large]), np.log(seconds[large]), 1)[0]
         label = f"{width} numbers, $n^{{{exponent:.2f}}}$"
         axes.plot(rows, seconds, "-", color=color, marker="o", markersize=4.5, label=label)

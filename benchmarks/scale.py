@@ -127,7 +127,7 @@ def count_seconds(function: Callable[..., Any], parts: dict[str, float], part: s
 
 
 def measure_exact_audit(folder: Path, items: int, width: int) -> Callable[[], dict[str, float]]:
-    paired_features.MAX_EXACT_ITEMS = items
+    paired_features.MAX_EXACT_NEIGHBOR_ITEMS = items
     return measure_audit(folder, items, width)
 
 

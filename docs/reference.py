@@ -15,7 +15,7 @@ from types import ModuleType
 import contraport
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
-from contraport.cli.commands import command_summaries, find_command
+from contraport.cli.commands import find_command, list_summaries_by_group
 from contraport.options import Option, describe_type
 
 PARTS = {
@@ -116,7 +116,7 @@ def commands() -> Iterator[str]:
 
 
 def _command_sections() -> dict[str, str]:
-    return {name: summary for names in command_summaries().values() for name, summary in names.items()}
+    return {name: summary for names in list_summaries_by_group().values() for name, summary in names.items()}
 
 
 def _options(options: Mapping[str, Option]) -> Iterator[str]:

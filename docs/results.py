@@ -12,7 +12,7 @@ from typing import Any
 
 from suites import suites
 
-from contraport.auditing.pairs.paired_features import MAX_EXACT_ITEMS, MAX_REFERENCE_ITEMS
+from contraport.auditing.pairs.paired_features import MAX_EXACT_NEIGHBOR_ITEMS, MAX_REFERENCE_ITEMS
 from contraport.metrics.probes import MAX_EXACT_KNN_PAIRS, MIN_KNN_RECALL
 
 ROOT = Path(__file__).parents[1]
@@ -224,7 +224,7 @@ def scale(results: list[dict[str, Any]]) -> str:
         "CPU seconds of one thread, and the peak memory of the process with its libraries (at least "
         f"{libraries:.1f} GB) and data (`python -m benchmarks.scale`; limits of {LIMITS}). The exponent is that of the "
         "growth since the size above, if that took long enough. A fifth of the pairs of an audit are wrong; up to "
-        f"{MAX_EXACT_ITEMS:,} items its neighbors are exact, above that they are found by cells. The audit of "
+        f"{MAX_EXACT_NEIGHBOR_ITEMS:,} items its neighbors are exact, above that they are found by cells. The audit of "
         f"{largest['rows']:,} pairs of {largest['width']} numbers took {largest['wall']:.0f} s beside other work. CPU "
         f"seconds of its parts: {parts}; the rest is reading."
     )
@@ -240,7 +240,8 @@ def scale(results: list[dict[str, Any]]) -> str:
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
     image = "![CPU seconds of audits against the number of pairs, for vectors of 64 and 512 numbers](images/scale.png)"
     shown = paragraph(
-        f"The exponents in the plot are those of more than {MAX_EXACT_ITEMS:,} pairs; the dashed lines grow as n^1.1."
+        f"The exponents in the plot are those of more than {MAX_EXACT_NEIGHBOR_ITEMS:,} pairs; the dashed lines grow "
+        "as n^1.1."
     )
     sections = said, quadratic, table(head, map(cells, results)), shown, image, input_formats(formats)
     return "\n\n".join(("## Commands by number of rows", *sections))
@@ -274,14 +275,14 @@ def approximate_audits(results: list[dict[str, Any]]) -> str:
         means = [f"{statistics.mean(exact):.4f}", *(f"{round(statistics.mean(d), 4) + 0:+.4f}" for d in differences)]
         return [data, f"{pairs:,}", str(len(seeds)), *means, f"{max(map(abs, differences[-1])):.4f}"]
 
-    large = {row["data"]: row["measured"] for row in results if row["pairs"] > MAX_EXACT_ITEMS}
+    large = {row["data"]: row["measured"] for row in results if row["pairs"] > MAX_EXACT_NEIGHBOR_ITEMS}
     ratios = [f"{m['exact']['seconds'] / m['cells']['seconds']:.0f} times ({data})" for data, m in large.items()]
     said = paragraph(
         f"An audit ranks similarities among {MAX_REFERENCE_ITEMS:,} reference items, and finds the neighbors among "
-        f"more than {MAX_EXACT_ITEMS:,} items by cells; an exact audit compares each item with all others. The table "
-        "has the AUROC of the exact audit and the mean differences from it, with reference items alone, and with cells "
-        "too, which are forced on smaller data (`python -m benchmarks.approximate_audit`). A fifth of the pairs are "
-        f"wrong. Of the largest data the exact audit takes {' and '.join(ratios)} as many CPU seconds."
+        f"more than {MAX_EXACT_NEIGHBOR_ITEMS:,} items by cells; an exact audit compares each item with all others. The "
+        "table has the AUROC of the exact audit and the mean differences from it, with reference items alone, and with "
+        "cells too, which are forced on smaller data (`python -m benchmarks.approximate_audit`). A fifth of the pairs "
+        f"are wrong. Of the largest data the exact audit takes {' and '.join(ratios)} as many CPU seconds."
     )
     head = ["data", "pairs", "seeds", "exact", "reference items", "and cells", "largest difference"]
     return f"## Approximate audits\n\n{said}\n\n{table(head, (cells(*key, seeds) for key, seeds in groups.items()))}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from contraport._utils.formatting import use_flag_style
-from contraport.cli.parsing import parse
+from contraport.cli.parsing import parse_command_line
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
 from contraport.objectives import Layout
@@ -47,10 +47,10 @@ def test_new_option_is_a_keyword() -> None:
 
 
 def test_new_option_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse(COMMAND, ["--patience", "3"], prog="learn") == {"patience": 3}
+    assert parse_command_line(COMMAND, ["--patience", "3"], prog="learn") == {"patience": 3}
     with raises_usage_error("patience.invalid", "much"):
-        parse(COMMAND, ["--patience", "much"], prog="learn")
-    assert parse(COMMAND, ["--help"], prog="learn") is None
+        parse_command_line(COMMAND, ["--patience", "much"], prog="learn")
+    assert parse_command_line(COMMAND, ["--help"], prog="learn") is None
     assert "early stopping: --patience PATIENCE Epochs without improvement." in " ".join(
         capsys.readouterr().out.split()
     )
@@ -82,7 +82,7 @@ def test_deprecated_flag_and_config_entry_work_with_one_line(
     monkeypatch.chdir(tmp_path)
     Path("old.yaml").write_text("wait: 3\nmomentum: 0.99:1:cosine\n")
     with use_flag_style():
-        options = parse(COMMAND, words, prog="learn")
+        options = parse_command_line(COMMAND, words, prog="learn")
     assert options is not None
     assert options["patience"] == 3
     assert options.get("momentum", "0.99:1:cosine") == "0.99:1:cosine"

@@ -22,11 +22,11 @@ from contraport._utils import locks
 from contraport._utils.files import read_json_or_none
 from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, crossfit
-from contraport.auditing.crossfit import score_frozen_vectors
+from contraport.auditing.crossfit import iterate_frozen_rounds
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
-from contraport.auditing.result import audit_from_arrays
+from contraport.auditing.result import build_audit_from_arrays
 from contraport.cli.console import print_audit
 from contraport.data import from_arrays, from_stream, load
 from contraport.errors import FolderInUseError, UsageError
@@ -86,7 +86,7 @@ def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: d
 
 def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
-    (first, _), (second, sides) = score_frozen_vectors(dataset, statistic="likeness", rounds=2, seed=3)
+    (first, _), (second, sides) = iterate_frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
     items, partners = torch.arange(ITEMS), rotate_partners(draw_exchange_groups(dataset, seed=3))
     whole = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(whole, None, "likeness"))
@@ -218,7 +218,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     judgements = crossfit.CrossFitScores(None, (2, 2, items))
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
-        crossfit.score_by_crossfit(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2)
+        crossfit.iterate_crossfit_rounds(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2)
     )
     seeds = [seed for seed, _ in trained]
     assert seeds[::2] == seeds[1::2], "the folds of a repeat begin alike"
@@ -301,7 +301,7 @@ def test_deprecated_attributes_still_work_with_a_warning() -> None:
 def test_audit_of_a_training_keeps_its_arrays(remembered: float, notes: int) -> None:
     arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0) - 1, "partners": np.array([1, -1, -1, -1])}
     arrays |= {"partner_scores": np.arange(4.0) + 1, "rate": np.array(0.2), "low": np.array(0.1)}
-    found = audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
+    found = build_audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
     for name in ("scores", "partners", "partner_scores"):
         assert np.array_equal(getattr(found, name), arrays[name])
     assert np.array_equal(found.known_mismatch_scores, arrays["mismatched"])
@@ -428,7 +428,7 @@ def test_rejects_images_as_frozen_vectors() -> None:
 
 def test_rejects_the_arrays_of_an_unfinished_training() -> None:
     with raises_usage_error("run.invalid"):
-        audit_from_arrays("x", {"scores": np.ones(3)})
+        build_audit_from_arrays("x", {"scores": np.ones(3)})
 
 
 def test_pairs_keep_their_rows_and_names(

@@ -20,7 +20,7 @@ from contraport.auditing.page import (
     MAX_PAGE_PAIRS,
     METHOD_DESCRIPTIONS,
     build_worst_pair_rows,
-    compute_histograms,
+    compute_score_histograms,
     format_headline,
     write_audit_page,
 )
@@ -109,11 +109,11 @@ def test_the_headline_has_shares_without_powers_of_ten(rate: float, share: str, 
 
 
 def test_histograms_have_shares_of_pairs_and_mismatches() -> None:
-    bins = compute_histograms(found())
+    bins = compute_score_histograms(found())
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
-    alike = compute_histograms(replace(found(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
+    alike = compute_score_histograms(replace(found(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
     assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
 
 

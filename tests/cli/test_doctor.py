@@ -33,7 +33,9 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
     def broken() -> None:
         raise RuntimeError("the\n  disk")
 
-    monkeypatch.setattr(module, "_list_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
+    monkeypatch.setattr(
+        module, "_iterate_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)]
+    )
     found: Outcome = command("doctor")
     assert found.status == 1
     assert "failed: something" in found.out

@@ -81,7 +81,7 @@ def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch)
     def broken() -> None:
         raise RuntimeError("the disk")
 
-    monkeypatch.setattr(doctor, "_list_self_tests", lambda extras: [("something", broken)])
+    monkeypatch.setattr(doctor, "_iterate_self_tests", lambda extras: [("something", broken)])
     found = command("doctor", "--json")
     assert json.loads(found.out)["checks"][0]["failure"] == "RuntimeError: the disk"
     assert found.status == 1

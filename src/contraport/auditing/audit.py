@@ -20,7 +20,7 @@ from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
 from contraport.auditing.config import AUDIT, TRAINING_OPTIONS, AuditOptions
-from contraport.auditing.crossfit import CrossFitScores, RoundResult, score_by_crossfit, score_frozen_vectors
+from contraport.auditing.crossfit import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.canonical_maps import describe_projection
@@ -28,7 +28,7 @@ from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
-from contraport.auditing.result import Audit, audit_from_arrays
+from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint_dataset
@@ -54,7 +54,7 @@ OPTIONS_FILE = "audit_options.json"
 PAGE_FILE = "audit.html"
 """File name of the page of the worst pairs in the output folder."""
 
-MAX_FOLDER_NAME_LENGTH = 60
+MAX_FOLDER_NAME_CHARS = 60
 """Longest name of a folder that is made of the names of views; file systems allow 255 bytes."""
 
 
@@ -148,7 +148,7 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         own |= {"resume": options.resume and run.config_path.exists()} | _collect_crossfit_option_values(
             options, dataset
         )
-        result = audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
+        result = build_audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
         result = _audit_in_rounds(options, dataset, folder)
     return replace(result, source_rows=dataset.rows.numpy(), keys=dataset.keys)
@@ -188,9 +188,7 @@ def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
     """
     named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
-    is_usable = (
-        len({name.casefold() for name in named}) == len(named) and max(map(len, named)) <= MAX_FOLDER_NAME_LENGTH
-    )
+    is_usable = len({name.casefold() for name in named}) == len(named) and max(map(len, named)) <= MAX_FOLDER_NAME_CHARS
     return named if is_usable else [f"{first}-{second}" for first, second in combinations(range(len(view_names)), 2)]
 
 
@@ -207,13 +205,13 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     rounds: Iterator[tuple[RoundResult, PairedFeatures | None]]
     statistic = options.statistic_name
     if options.method == "frozen":
-        rounds = score_frozen_vectors(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
+        rounds = iterate_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
         device = select_training_device(options.device).type
         settings = Settings(data=dataset, device=device, **_collect_crossfit_option_values(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_SCORES_FILE
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
-        rounds = score_by_crossfit(dataset, settings, saved, statistic=statistic, folds=options.folds)
+        rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     assert paired is not None
     if statistic in ("canonical", "combined") and (projection := describe_projection(paired.features)):

@@ -62,7 +62,7 @@ class RoundResult(NamedTuple):
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[suspects:]))
 
 
-def score_frozen_vectors(
+def iterate_frozen_rounds(
     dataset: Dataset, *, statistic: str, rounds: int, seed: int
 ) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
     """Yield the result of each round of an audit of frozen vectors.
@@ -125,7 +125,7 @@ class CrossFitScores:
             raise UsageError(message, kind="corrupt") from error
 
 
-def score_by_crossfit(
+def iterate_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
     """After each cross-fit round, yield the mean result so far and the features of the latest encoder.

@@ -47,7 +47,7 @@ def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
         percent=_format_percent,
         method=METHOD_DESCRIPTIONS[audit.method],
         statistic=STATISTICS[audit.statistic_name].description,
-        bins=compute_histograms(audit),
+        bins=compute_score_histograms(audit),
     )
     write_text(path, html)
 
@@ -95,7 +95,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     ]
 
 
-def compute_histograms(audit: Audit) -> dict[str, Any]:
+def compute_score_histograms(audit: Audit) -> dict[str, Any]:
     """Compute histograms of the scores of pairs and of known mismatches, as the share of scores in each bin."""
     low = float(min(audit.scores.min(), audit.known_mismatch_scores.min()))
     high = float(max(audit.scores.max(), audit.known_mismatch_scores.max()))

@@ -27,7 +27,7 @@ from contraport.auditing.pairs.online_audit import (
 from contraport.errors import check
 from contraport.options import keep_deprecated_attributes, matches_type
 
-_NUM_WORST_SHOWN = 10
+_NUM_WORST_PAIRS_SHOWN = 10
 """Number of worst pairs in a printed table."""
 
 
@@ -199,7 +199,7 @@ class Audit:
         """Format the ten pairs with the lowest scores as rows of a table."""
         own_rows = self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows)))
         rows = []
-        for pair in self.flagged(count=min(_NUM_WORST_SHOWN, len(self.scores))).tolist():
+        for pair in self.flagged(count=min(_NUM_WORST_PAIRS_SHOWN, len(self.scores))).tolist():
             row, has_partner = {"pair": str(pair)}, self.partners[pair] >= 0
             if self.keys is not None:
                 row["name"] = self.keys[pair]
@@ -225,7 +225,7 @@ class Audit:
         return f"Audit({self.data_name}: {len(self.scores)} pairs, {wrong})"
 
 
-def audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
+def build_audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
     """Build the result of an online audit from the arrays in its run folder (`contraport.runs.Run.pair_scores`)."""
     check("partners" in arrays, f"run: the training has not ended. Continue it with {format_options(resume=True)}.")
     memorized = float(arrays["remembered"])

@@ -24,7 +24,7 @@ from contraport.encoders import kind_from_shape
 from contraport.errors import check
 from contraport.options import keep_deprecated_attributes
 
-_NUM_WORST_SHOWN = 10
+_NUM_WORST_VIEWS_SHOWN = 10
 """Number of worst views in a printed table."""
 
 
@@ -149,7 +149,7 @@ class ViewAudit:
 
     def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten lowest-scoring views of single items as rows of a table."""
-        worst = self.flagged(count=min(_NUM_WORST_SHOWN, self.scores.size)).tolist()
+        worst = self.flagged(count=min(_NUM_WORST_VIEWS_SHOWN, self.scores.size)).tolist()
         return [
             {
                 "item": str(item) if self.keys is None else self.keys[item],

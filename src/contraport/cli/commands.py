@@ -32,7 +32,7 @@ ENTRY_POINT_GROUP = "contraport.commands"
 """Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
 
 
-def _find_builtin_commands() -> dict[str, Command[...]]:
+def _find_builtin_commands_by_name() -> dict[str, Command[...]]:
     """Find the commands of this package: the constants of type `Command` in the `config` modules of its packages."""
     commands: dict[str, Command[...]] = {}
     for path in Path(contraport.__file__).parent.glob("*/config*"):
@@ -44,11 +44,11 @@ def _find_builtin_commands() -> dict[str, Command[...]]:
     return dict(sorted(commands.items()))
 
 
-BUILTIN_COMMANDS = _find_builtin_commands()
+BUILTIN_COMMANDS = _find_builtin_commands_by_name()
 """Commands of this package, by name."""
 
 
-def command_summaries() -> dict[str, dict[str, str]]:
+def list_summaries_by_group() -> dict[str, dict[str, str]]:
     """Return the summaries of all commands, by group and name.
 
     Commands of other packages, which are not imported for this, have the name of their package as summary.
@@ -57,7 +57,7 @@ def command_summaries() -> dict[str, dict[str, str]]:
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
         for heading in COMMAND_GROUPS
     }
-    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_plugin_commands().items()}
+    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_plugins_by_name().items()}
     return groups | ({"of other packages": foreign} if foreign else {})
 
 
@@ -69,7 +69,7 @@ def find_command(name: str) -> Command[...]:
     """
     if name in BUILTIN_COMMANDS:
         return BUILTIN_COMMANDS[name]
-    foreign = _find_plugin_commands()
+    foreign = _find_plugins_by_name()
     if name not in foreign:
         raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign])
     point = foreign[name]
@@ -193,8 +193,8 @@ def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mappi
             command.required_extra or COMMAND_EXTRAS, name if command.required_extra else f"{name} with options"
         ):
             # Here, not above: `contraport --help` is fast and needs no optional package.
-            from contraport.cli.parsing import parse
-        options = parse(command, argv, prog=f"contraport {name}")
+            from contraport.cli.parsing import parse_command_line
+        options = parse_command_line(command, argv, prog=f"contraport {name}")
     if options is not None:  # checked before the imports of the command, which checks again
         for key, value in options.items():
             if key in command.options:
@@ -213,7 +213,7 @@ def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool
     return not any(option.required for option in options[len(words) :])
 
 
-def _find_plugin_commands() -> dict[str, EntryPoint]:
+def _find_plugins_by_name() -> dict[str, EntryPoint]:
     """Return the entry points of commands of other packages, by name of the command."""
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 

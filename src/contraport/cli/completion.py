@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from contraport.catalog import DATASETS, ENCODERS, OBJECTIVES, RECIPES
-from contraport.cli.commands import BUILTIN_COMMANDS, command_summaries, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS, find_command, list_summaries_by_group
 from contraport.cli.config import LIST_NAMES
 from contraport.errors import UsageError, check_name
 
@@ -80,7 +80,9 @@ def list_completions(words: Sequence[str]) -> list[str]:
 def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     """List the commands, flags or values that can follow the words `before`; `prefix` may begin with a dash."""
     if not before:
-        return ROOT_FLAGS if prefix.startswith("-") else [x for names in command_summaries().values() for x in names]
+        return (
+            ROOT_FLAGS if prefix.startswith("-") else [x for names in list_summaries_by_group().values() for x in names]
+        )
     if before == ["--print_completion"]:
         return COMPLETION_SCRIPTS
     if before[0] not in BUILTIN_COMMANDS:  # a command of another package would have to be imported

@@ -34,7 +34,7 @@ def docs(options: dict[str, Any]) -> str:
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
     """
-    docs_options, paths = DocsOptions(**options), list_page_paths()
+    docs_options, paths = DocsOptions(**options), list_page_paths_by_name()
     if docs_options.page is None:
         return _format_page_list(paths)
     path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
@@ -97,7 +97,7 @@ def find_docs_folder() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "docs"
 
 
-def list_page_paths() -> Mapping[str, Path]:
+def list_page_paths_by_name() -> Mapping[str, Path]:
     """Return the paths of all documentation pages by name, in the order of `index.md`, without the API reference."""
     return {name: path for _, names in _read_table_of_contents() for name, path in names.items()}
 

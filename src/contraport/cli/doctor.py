@@ -28,7 +28,7 @@ from contraport.seeding import torch_generator
 TESTED_OBJECTIVES = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
 """Objectives that the self-tests compute; together they use every kind of kernel, constraint and divergence."""
 
-ROWS, DIMENSIONS = 300, 16  # of the embeddings in the self-tests of losses
+SELF_TEST_ROWS, SELF_TEST_DIMENSIONS = 300, 16  # of the embeddings in the self-tests of losses
 
 MAX_RELATIVE_ERROR = 1e-3
 """Maximum error against double precision that passes: of a loss, and of a gradient relative to its largest entry."""
@@ -82,9 +82,9 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     run_tests = DoctorOptions(**options).test
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
-    extras = _list_extra_versions()
-    checks = tuple(_run_self_test(name, test) for name, test in _list_self_tests(extras)) if run_tests else ()
-    return Diagnosis(versions, _describe_machine(), extras, checks)
+    extras = _list_package_versions_by_extra()
+    checks = tuple(_run_self_test(name, test) for name, test in _iterate_self_tests(extras)) if run_tests else ()
+    return Diagnosis(versions, _collect_machine_properties(), extras, checks)
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -112,7 +112,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
         raise SelfTestError(f"{len(failed)} of {len(diagnosis.checks)} checks failed: {', '.join(failed)}.")
 
 
-def _describe_machine() -> dict[str, str]:
+def _collect_machine_properties() -> dict[str, str]:
     """Describe the operating system, processor, devices, backends and process groups, by name of the property."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
@@ -129,7 +129,7 @@ def _describe_machine() -> dict[str, str]:
     }
 
 
-def _list_extra_versions() -> dict[str, dict[str, str | None]]:
+def _list_package_versions_by_extra() -> dict[str, dict[str, str | None]]:
     """Return the installed versions of the packages of each extra, by extra and package; None for missing ones."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
@@ -147,7 +147,7 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def _list_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
+def _iterate_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield name and function of each self-test that the hardware and the installed extras allow."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
@@ -190,7 +190,8 @@ def _compute_loss_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Compute an objective of fixed random embeddings by a backend, and its gradient by those of the first view."""
     random = torch_generator("doctor.losses")
-    z0, z1 = torch.randn(2, ROWS, DIMENSIONS, dtype=torch.float64, generator=random).to(device, dtype)
+    shape = (2, SELF_TEST_ROWS, SELF_TEST_DIMENSIONS)
+    z0, z1 = torch.randn(shape, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()
     with backend(backend_name):
         value = contraport.objective(objective).to(device, dtype)(z0, z1)

@@ -23,13 +23,13 @@ from contraport.cli.docs import wrap_markdown
 from contraport.errors import UsageError, unknown_name_error, unreadable_error
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
-_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
+_YAML_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
 _MAX_SHOWN_CHARS = 60  # of a value in an error message
-_RANK_OF_OTHER_MODULES = 1_000  # in the order of help: after all options of the command's own module
+_HELP_RANK_OF_OTHER_MODULES = 1_000  # in the order of help: after all options of the command's own module
 _SCALAR_TYPES = (int, float, bool, str)  # of a single word on a command line
 
 
-def parse(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
+def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
     """Parse the command line of a command and its ``--config`` file; the result has only the options that were passed.
 
     ``--help``, ``--help_all`` and ``--print_config`` print and return None. They include the settings that follow from
@@ -101,7 +101,7 @@ _NUMBER_PATTERNS = {
 }
 for _kind, _pattern in _NUMBER_PATTERNS.items():
     _YamlLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
-set_loader(_PARSER_MODE, _load_yaml, (yaml.YAMLError,))
+set_loader(_YAML_PARSER_MODE, _load_yaml, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
@@ -265,7 +265,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         epilog="\n\n".join(_build_epilog(command, prog, num_hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
-        parser_mode=_PARSER_MODE,
+        parser_mode=_YAML_PARSER_MODE,
     )
     parser.options_by_name = options
     parser.new_name_by_deprecated_name = {
@@ -281,7 +281,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     for rank, base in enumerate(cast(type, command.options_class).__mro__):
         is_own = base.__module__ == cast(type, command.options_class).__module__
         for name in vars(base).get("__annotations__", {}):
-            order.setdefault(name, rank if is_own else _RANK_OF_OTHER_MODULES)
+            order.setdefault(name, rank if is_own else _HELP_RANK_OF_OTHER_MODULES)
     for name, option in sorted(options.items(), key=lambda item: 0 if item[1].group else order[item[0]]):
         target = parser if option.is_cli_positional else groups[option.group or "options"]
         _add_option(target, option, parser.command_line_types[name], shown=name in shown)

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from contraport._utils.text_bytes import as_string_list
 from contraport.auditing.pairs.online_audit import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
-from contraport.auditing.result import Audit, audit_from_arrays
+from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
@@ -427,7 +427,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
                 callbacks=callbacks,
             ).run()
         if audit_callback is not None:
-            self.audit_ = audit_from_arrays(dataset.name, audit_callback.build_result_arrays())
+            self.audit_ = build_audit_from_arrays(dataset.name, audit_callback.build_result_arrays())
         return self
 
 

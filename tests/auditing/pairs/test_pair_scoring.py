@@ -10,7 +10,7 @@ from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
-from contraport.auditing.pairs.canonical_maps import FOLDS, RIDGE, decompose_cross_covariance, describe_projection
+from contraport.auditing.pairs.canonical_maps import NUM_FOLDS, RIDGE, decompose_cross_covariance, describe_projection
 from contraport.auditing.pairs.pair_scoring import (
     MARGINAL_RELAXATION,
     SCORE_TEMPERATURE,
@@ -147,7 +147,7 @@ def test_scores_by_cells_separate_mismatches_as_exact_ones_do(monkeypatch: pytes
     second[:1_000] = second[:1_000].roll(1, 0)
     found = []
     for limit in (20_000, 100):
-        monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_EXACT_ITEMS", limit)
+        monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_EXACT_NEIGHBOR_ITEMS", limit)
         found.append(score_pairs(PairedFeatures((first, second)), statistic="combined"))
     assert not torch.equal(*found)
     exact, by_cells = (roc_auc_score(np.arange(6_000) >= 1_000, scores) for scores in found)
@@ -167,7 +167,7 @@ def test_equal_items_count_as_one_group() -> None:
     judged = score_pairs(both)
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
-    theirs = both.find_pair_neighbors(both.observed_pair_indices)[1]
+    theirs = both.find_neighbors_of_both_members(both.observed_pair_indices)[1]
     near = both.compute_neg_log_rank_shares(1, torch.arange(600), theirs)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
 
@@ -202,9 +202,9 @@ def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> No
     expected = np.empty(ITEMS)
     raw = [values.double().numpy() for values in some.features]
     x, y = (values - values[kept].mean(0) for values in raw)
-    fold = np.arange(ITEMS) % FOLDS
-    fold[kept] = np.arange(len(kept)) % FOLDS  # as many of the kept in each
-    for number in range(FOLDS):
+    fold = np.arange(ITEMS) % NUM_FOLDS
+    fold[kept] = np.arange(len(kept)) % NUM_FOLDS  # as many of the kept in each
+    for number in range(NUM_FOLDS):
         fitted = (fold != number) & np.isin(np.arange(ITEMS), kept)
         roots = []
         for values in (x, y):
@@ -254,7 +254,7 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     expected, whole = (score_pairs(paired, statistic="canonical") for paired in (exact, noisy))
     assert describe_projection(noisy.features) is None
-    monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_WIDTH", 20)
+    monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_DIRECTIONS", 20)
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     assert [linear.shape[0] for linear in noisy.canonical_maps.fold_maps[0]] == [90, 90]
     np.testing.assert_allclose(score_pairs(exact, statistic="canonical"), expected, atol=1e-4)

@@ -11,9 +11,9 @@ from tests.engine.test_memory import Largest
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.partner_plan import (
-    MIN_FITTED,
+    MIN_FITTED_PAIRS,
     ScoredCandidates,
-    _assign_proposed_items,
+    _assign_items_to_proposals,
     propose_partners,
     score_candidates,
     select_exchangeable_items,
@@ -112,7 +112,7 @@ def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
 
 def test_proposes_nothing_with_too_few_trusted_pairs() -> None:
     first, second, _ = _swapped()
-    free = torch.arange(ITEMS - MIN_FITTED + 1)
+    free = torch.arange(ITEMS - MIN_FITTED_PAIRS + 1)
     assert (propose_partners(PairedFeatures((first, second)), free, "likeness").partners == -1).all()
 
 
@@ -169,6 +169,6 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 def test_items_of_a_content_go_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     found = ScoredCandidates(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    dealt, members = _assign_proposed_items(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
+    dealt, members = _assign_items_to_proposals(entries, found, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert dealt.tolist() == [2, 0]
     assert members.tolist() == [0, 1]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.seeding import torch_generator
 
-FOLDS = 5
+NUM_FOLDS = 5
 
 RIDGE = 0.05
 """Ridge on each variance, as a share of their mean: with fewer pairs than dimensions small variances are noise."""
@@ -23,14 +23,14 @@ RIDGE = 0.05
 _MIN_RIDGE = 1e-12
 """Minimum ridge, which keeps the Cholesky factorization defined where all items are equal."""
 
-MAX_WIDTH = 512
+MAX_DIRECTIONS = 512
 """Maximum width of features that maps are fitted to; wider ones are projected to this many directions of largest
 variance. The time to fit grows with the cube of the width, and more directions than pairs mostly hold noise."""
 
 SUBSPACE_ITERATIONS = 2
 """Number of power iterations that find the directions of largest variance."""
 
-NEGLIGIBLE_VARIANCE = 1e-4
+MAX_DROPPED_VARIANCE_SHARE = 1e-4
 """Maximum share of dropped directions in the variance of the similarities in canonical space."""
 
 
@@ -54,7 +54,7 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     """Fit each fold's canonical maps to the pairs of the other folds, restricted to the items `pool`, ``(m,)``.
 
     With both features whitened, the cross-covariance has the canonical directions as its singular vectors and their
-    correlations as its singular values. Features wider than `MAX_WIDTH` are restricted to that many directions of
+    correlations as its singular values. Features wider than `MAX_DIRECTIONS` are restricted to that many directions of
     largest variance, shared by the folds; if they vary in fewer directions, nothing is lost.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
@@ -65,8 +65,8 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     True
     """
     items = torch.arange(len(features[0]), device=pool.device)
-    folds = items % FOLDS
-    folds[pool] = items[: len(pool)] % FOLDS  # every fold has equally many of the pairs that maps are fitted to
+    folds = items % NUM_FOLDS
+    folds[pool] = items[: len(pool)] % NUM_FOLDS  # every fold has equally many of the pairs that maps are fitted to
     centers = (features[0][pool].mean(dim=0), features[1][pool].mean(dim=0))
     rows, bases = zip(
         *(project_wide_rows(values[pool] - center) for values, center in zip(features, centers, strict=True)),
@@ -74,7 +74,7 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     )
     widths = [values.shape[1] for values in features]
     parts = []
-    for fold in range(FOLDS):
+    for fold in range(NUM_FOLDS):
         x, y = (values[folds[pool] == fold] for values in rows)
         parts.append((len(x), x.T @ x, y.T @ y, x.T @ y))
     # Moments are additive: those of the other folds are the total less those of the fold.
@@ -94,23 +94,25 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
 def describe_projection(features: tuple[Tensor, Tensor]) -> str | None:
     """Describe the projection of features before canonical maps are fitted to them; None if there is none."""
     widths = [values.shape[1] for values in features]
-    if max(widths) <= MAX_WIDTH:
+    if max(widths) <= MAX_DIRECTIONS:
         return None
     sizes = " and ".join(f"{width:,}" for width in widths)
-    return f"features of {sizes} numbers: canonical correlations use their {MAX_WIDTH} directions of largest variance"
+    return (
+        f"features of {sizes} numbers: canonical correlations use their {MAX_DIRECTIONS} directions of largest variance"
+    )
 
 
 def project_wide_rows(rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Project centered rows, ``(n, F)``, to directions of largest variance if they are wider than `MAX_WIDTH`.
+    """Project centered rows, ``(n, F)``, to directions of largest variance if they are wider than `MAX_DIRECTIONS`.
 
-    Returns the rows, ``(n, MAX_WIDTH)``, and the orthonormal directions, ``(F, MAX_WIDTH)``; or the rows and None. The
-    directions are approximate, by randomized subspace iteration, but contain all variance of a low rank.
+    Returns the rows, ``(n, MAX_DIRECTIONS)``, and the orthonormal directions, ``(F, MAX_DIRECTIONS)``; or the rows and
+    None. The directions are approximate, by randomized subspace iteration, but contain all variance of a low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """
-    if rows.shape[1] <= MAX_WIDTH:
+    if rows.shape[1] <= MAX_DIRECTIONS:
         return rows, None
-    drawn = torch.randn(len(rows), MAX_WIDTH, generator=torch_generator("audit.canonical_directions", *rows.shape))
+    drawn = torch.randn(len(rows), MAX_DIRECTIONS, generator=torch_generator("audit.canonical_directions", *rows.shape))
     basis = torch.linalg.qr(rows.T @ drawn.to(rows.device)).Q
     for _ in range(SUBSPACE_ITERATIONS):
         basis = torch.linalg.qr(rows.T @ (rows @ basis)).Q
@@ -131,7 +133,7 @@ def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # A similarity in canonical space weighs a direction by the third power of its correlation; its variance, by the
     # sixth. Most directions of wide features are noise, and cost as much time as the others.
     rest = squares.clamp(min=0).pow(3).cumsum(0).flip(0)
-    kept = max(1, int((rest > NEGLIGIBLE_VARIANCE * rest[0]).sum()))
+    kept = max(1, int((rest > MAX_DROPPED_VARIANCE_SHARE * rest[0]).sum()))
     u = vectors.flip(1)[:, :kept]
     v = exact.T @ u
     correlations = v.norm(dim=0)
@@ -141,6 +143,7 @@ def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _fit_maps_from_moments(
     number: Any, first: Tensor, second: Tensor, across: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Fit the maps of one fold from products of its centered rows: ``X'X``, ``Y'Y`` and ``X'Y``; with correlations."""
     roots = [
         torch.linalg.cholesky(_add_ridge(products / number, width))
         for products, width in zip((first, second), widths, strict=True)

@@ -145,7 +145,9 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         }
         view_rates = estimate_view_noise_rates(names, rate_by_names)
         view_scores = torch.from_numpy(compute_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
-        positions, trusted = self._select_trusted_views(view_scores, with_decoys=epoch < self._decoy_epochs)
+        positions, trusted = self._select_positions_and_trusted_views(
+            view_scores, with_decoys=epoch < self._decoy_epochs
+        )
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
@@ -195,7 +197,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             areas.append(area_under_roc_curve(trained[is_known].numpy(), fresh[is_known].numpy()))
         return float(np.mean(areas))
 
-    def _select_trusted_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
+    def _select_positions_and_trusted_views(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
         """Return the sorted positions to train on, and the mask of trusted views (more probably right than wrong).
 
         Of each view at most two thirds of the items are distrusted: uninformative scores would otherwise leave none. If

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.auditing.pairs.paired_features import (
-    MAX_HUB_ITEMS,
+    MAX_HUB_CORRECTION_ITEMS,
     SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
@@ -102,7 +102,7 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = []
     for first, second in zip(*(members.split(MAX_PAIRS_PER_BLOCK) for members in pairs), strict=True):
-        near_first, near_second = paired.find_pair_neighbors(PairIndices(first, second))
+        near_first, near_second = paired.find_neighbors_of_both_members(PairIndices(first, second))
         in_second = paired.compute_neg_log_rank_shares(1, second, near_first)
         in_first = paired.compute_neg_log_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
@@ -121,7 +121,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     centers, folds, maps, correlations = paired.canonical_maps
     references = paired.reference_items
     # With fewer references, fewer count as nearest, so that they are the same share of the items.
-    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_HUB_ITEMS))
+    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.
@@ -151,7 +151,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Mean similarity of each view to the partners of the other view's neighbors, averaged over both directions."""
-    (near_first, near_second), (x, y) = paired.find_pair_neighbors(pairs), paired.features
+    (near_first, near_second), (x, y) = paired.find_neighbors_of_both_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
     ) / 2
@@ -238,7 +238,7 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     total, number = torch.zeros(len(pairs.first), device=pairs.first.device), len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))
     for name in ("neighbors", "canonical"):
-        score, observed = STATISTICS[name].score_function, paired.observed_scores
+        score, observed = STATISTICS[name].score_function, paired.observed_scores_by_statistic
         if name not in observed and not starts_with_data:
             observed[name] = score(paired, paired.observed_pair_indices)
         is_known = name in observed and starts_with_data and len(total) == number

@@ -30,10 +30,10 @@ MIN_PAIRS = 50
 MAX_REFERENCE_ITEMS = 1_024
 """Maximum number of items against which ranks and hubs are measured: all of them would take O(n^2) time."""
 
-MAX_HUB_ITEMS = 4_096
+MAX_HUB_CORRECTION_ITEMS = 4_096
 """Number of items beyond which the hub correction averages over a constant share of them as nearest items."""
 
-MAX_EXACT_ITEMS = 20_000
+MAX_EXACT_NEIGHBOR_ITEMS = 20_000
 """Maximum number of items for exact nearest neighbors, in O(n^2) time; of more items they are found by cells."""
 
 NUM_RANK_THRESHOLDS = 64
@@ -120,7 +120,7 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        for name in ("nearest_neighbors", "canonical_maps", "observed_scores"):
+        for name in ("nearest_neighbors", "canonical_maps", "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -138,7 +138,7 @@ class PairedFeatures:
         return self.observed_pair_indices.first if self.neighbor_pool is None else self.neighbor_pool
 
     @cached_property
-    def observed_scores(self) -> dict[str, Tensor]:
+    def observed_scores_by_statistic(self) -> dict[str, Tensor]:
         """Scores of the observed pairs, ``(n,)``, by statistic, as far as computed."""
         return {}
 
@@ -163,7 +163,7 @@ class PairedFeatures:
     @cached_property
     def nearest_neighbors(self) -> tuple[Tensor, Tensor]:
         """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
-        # Two more than needed: `find_pair_neighbors` removes the two members of a pair.
+        # Two more than needed: `find_neighbors_of_both_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
             return self.unrestricted_neighbors[0][:, :number], self.unrestricted_neighbors[1][:, :number]
@@ -190,12 +190,12 @@ class PairedFeatures:
         The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
         finds most of the nearest items.
         """
-        if len(queries) * len(items) > MAX_EXACT_ITEMS**2:
+        if len(queries) * len(items) > MAX_EXACT_NEIGHBOR_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))
             return CellSearch(values, items, generator).find_nearest(queries, number)
         return items[find_largest_products(queries, values[items], number)[1]]
 
-    def find_pair_neighbors(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
+    def find_neighbors_of_both_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
@@ -216,7 +216,7 @@ class PairedFeatures:
         The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
         is 1 in every space. Ties count as one group.
         """
-        values, (ranks, thresholds) = self.features[view], self._rank_thresholds[view]
+        values, (ranks, thresholds) = self.features[view], self._ranks_and_thresholds[view]
         blocks = zip(
             *(split_into_row_blocks(rows, others.shape[1] * values.shape[1]) for rows in (items, others)), strict=True
         )
@@ -228,13 +228,13 @@ class PairedFeatures:
         return -ranks[(passed - 1).clamp(min=0)].log()
 
     @cached_property
-    def _rank_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _ranks_and_thresholds(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Per view: neighbor ranks as fractions, ``(r,)``, and each item's similarity at each rank, ``(n, r)``."""
         if self._parent is not None:
-            return self._parent._rank_thresholds
-        return self._compute_rank_thresholds(self.features[0]), self._compute_rank_thresholds(self.features[1])
+            return self._parent._ranks_and_thresholds
+        return self._rank_references(self.features[0]), self._rank_references(self.features[1])
 
-    def _compute_rank_thresholds(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _rank_references(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return ranks as fractions, ``(r,)``, and each row's similarity to the reference of each rank, ``(n, r)``."""
         references = self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count

@@ -38,7 +38,7 @@ CANDIDATES_PER_ITEM = 16
 MIN_EXCHANGEABLE_SHARE = 0.1
 """Minimum share of the pairs that may exchange partners: users also inspect pairs beyond the estimated noise rate."""
 
-MIN_FITTED, MAX_FITTED = 30, 2_000
+MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 30, 2_000
 """Minimum and maximum number of pairs that the plan is fitted to; with fewer trusted pairs nothing is proposed."""
 
 SINKHORN_ITERATIONS, FIT_SINKHORN_ITERATIONS = 200, 30
@@ -132,12 +132,12 @@ def propose_partners(
     own_scores = score_pairs(paired, None, statistic)
     partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)
     trusted = items[~torch.isin(items, exchangeable)]
-    if len(trusted) >= MIN_FITTED:
+    if len(trusted) >= MIN_FITTED_PAIRS:
         order = numpy_generator("audit.partners", len(items)).permutation(len(trusted))
-        drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED]
+        drawn = trusted[torch.from_numpy(order).to(trusted.device)][:MAX_FITTED_PAIRS]
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
-        samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED)))
-        slope, offset = fit_plan_parameters([
+        samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
+        slope, offset = fit_plan_slope_and_offset([
             score_candidates(paired, known[: 2 * len(known) // 3], known[len(known) // 3 :], statistic, contents)
             for known in samples
         ])  # fmt: skip
@@ -148,7 +148,7 @@ def propose_partners(
         entries = _find_row_maxima(candidates.rows, np.where(candidates.is_own_partner, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        entries, members = _assign_proposed_items(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        entries, members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
         best[at] = torch.from_numpy(candidates.scores[entries]).to(best)
@@ -189,14 +189,14 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        average_gathered_rows(values, paired.find_pair_neighbors(PairIndices(block, block))[view])
+        average_gathered_rows(values, paired.find_neighbors_of_both_members(PairIndices(block, block))[view])
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
     return paired.find_nearest(queries, values[others], places, min(CANDIDATES_PER_ITEM, len(others)))
 
 
-def fit_plan_parameters(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
+def fit_plan_slope_and_offset(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
     """Fit slope and offset of the plan by maximum likelihood, to samples whose right partners are known.
 
     The right partner of an item is its own, or none (slack) if that is no candidate. Their mean log mass is maximized.
@@ -271,7 +271,7 @@ def _find_row_maxima(rows: IntArray, values: FloatArray) -> IntArray:
     return order[np.unique(rows[order], return_index=True)[1]]
 
 
-def _assign_proposed_items(
+def _assign_items_to_proposals(
     entries: IntArray, candidates: ScoredCandidates, mass: FloatArray, contents: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Assign the items of each content to the proposals of that content, the largest mass first.

@@ -21,7 +21,7 @@ PAIR_EVIDENCE_FACTOR = 0.5
 MAX_MISMATCH_LOG_RATIO = 6.0
 """Maximum absolute log ratio of a pair of views, so that no single pair decides alone."""
 
-_GRID, _SAMPLE, _TINY = 512, 5_000, 1e-9
+_NUM_GRID_POINTS, _MAX_SAMPLED_SCORES, _MIN_DENSITY = 512, 5_000, 1e-9
 """Points at which densities are estimated; scores they are estimated from; number added before a log."""
 
 
@@ -84,11 +84,11 @@ def compute_mismatch_log_ratio(
         noise_rate: share of wrong pairs of the data.
     """
     rate = min(noise_rate, 0.9)
-    grid = np.linspace(pair_scores.min(), pair_scores.max(), _GRID)
+    grid = np.linspace(pair_scores.min(), pair_scores.max(), _NUM_GRID_POINTS)
     mixture, mismatched = (_estimate_density(values, grid) for values in (pair_scores, mismatch_scores))
     # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
     right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
-    ratio = np.log(mismatched + _TINY) - np.log(right + _TINY)
+    ratio = np.log(mismatched + _MIN_DENSITY) - np.log(right + _MIN_DENSITY)
     return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_MISMATCH_LOG_RATIO, MAX_MISMATCH_LOG_RATIO))
 
 
@@ -96,5 +96,5 @@ def _estimate_density(values: NDArray[np.floating], grid: NDArray[np.floating]) 
     """Return the Gaussian kernel density of values, ``(n,)``, at the points of a grid, ``(g,)``."""
     from scipy.stats import gaussian_kde
 
-    step = max(1, len(values) // _SAMPLE)
+    step = max(1, len(values) // _MAX_SAMPLED_SCORES)
     return np.asarray(gaussian_kde(np.sort(values)[::step])(grid))
