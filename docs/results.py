@@ -279,10 +279,10 @@ def approximate_audits(results: list[dict[str, Any]]) -> str:
     ratios = [f"{m['exact']['seconds'] / m['cells']['seconds']:.0f} times ({data})" for data, m in large.items()]
     said = paragraph(
         f"An audit ranks similarities among {MAX_REFERENCE_ITEMS:,} reference items, and finds the neighbors among "
-        f"more than {MAX_EXACT_NEIGHBOR_ITEMS:,} items by cells; an exact audit compares each item with all others. The "
-        "table has the AUROC of the exact audit and the mean differences from it, with reference items alone, and with "
-        "cells too, which are forced on smaller data (`python -m benchmarks.approximate_audit`). A fifth of the pairs "
-        f"are wrong. Of the largest data the exact audit takes {' and '.join(ratios)} as many CPU seconds."
+        f"more than {MAX_EXACT_NEIGHBOR_ITEMS:,} items by cells; an exact audit compares each item with all others. "
+        "The table has the AUROC of the exact audit and the mean differences from it, with reference items alone, and "
+        "with cells too, which are forced on smaller data (`python -m benchmarks.approximate_audit`). A fifth of the "
+        f"pairs are wrong. Of the largest data the exact audit takes {' and '.join(ratios)} as many CPU seconds."
     )
     head = ["data", "pairs", "seeds", "exact", "reference items", "and cells", "largest difference"]
     return f"## Approximate audits\n\n{said}\n\n{table(head, (cells(*key, seeds) for key, seeds in groups.items()))}"
