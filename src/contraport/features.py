@@ -37,7 +37,7 @@ _ROW_GROUP_BYTES = 2**26
 _ITEM_COLUMNS = "row", "split", "key", "label", "class_name"
 """Names of the columns of Parquet files other than features."""
 
-_SHARD_NUMBERS = re.compile(r"\.\d{5}-of-\d{5}")
+_SHARD_NUMBERS_PATTERN = re.compile(r"\.\d{5}-of-\d{5}")
 """Pattern of the number and total of shards in a file name, as in ``photos.00000-of-00002.npz``."""
 
 
@@ -277,7 +277,7 @@ def _find_shards(path: Path) -> list[Path]:
 def _list_shard_files(path: Path) -> list[Path]:
     """Return the existing shards of a feature file, sorted, whatever their totals."""
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
-    return [file for file in files if _SHARD_NUMBERS.fullmatch(file.stem.removeprefix(path.stem))]
+    return [file for file in files if _SHARD_NUMBERS_PATTERN.fullmatch(file.stem.removeprefix(path.stem))]
 
 
 def _parse_shard_total(shard: Path) -> int:
@@ -336,7 +336,7 @@ def _write_npy(path: Path, features: Features) -> None:
         atomic_write(path) as temporary,
     ):  # on exit the inner file is moved into place first
         np.save(temporary, features.features, allow_pickle=False)
-        _write_table(table, [_item_columns(features)], _collect_metadata(features))
+        _write_table(table, [_build_item_columns(features)], _collect_metadata(features))
         table_path.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
@@ -357,7 +357,8 @@ def _write_parquet(path: Path, features: Features) -> None:
     rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (
-        {f"f{number}": column for number, column in enumerate(part.features.T)} | _item_columns(part) for part in parts
+        {f"f{number}": column for number, column in enumerate(part.features.T)} | _build_item_columns(part)
+        for part in parts
     )
     _write_table(path, columns, _collect_metadata(features))
 
@@ -383,7 +384,7 @@ def _read_parquet(path: Path) -> Features:
     return _features_from_table(array, _read_table(path, [name for name in columns if name in _ITEM_COLUMNS]))
 
 
-def _item_columns(features: Features) -> dict[str, Any]:
+def _build_item_columns(features: Features) -> dict[str, Any]:
     """Return the item values of features as Parquet columns by name."""
     columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
     if features.labels is not None and features.class_names is not None:

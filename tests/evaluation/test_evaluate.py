@@ -21,7 +21,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.loaded_run import find_epoch_checkpoints, load_epoch_models
+from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
 from contraport.evaluation.notes import build_alignment_uniformity_notes, compose_verdict
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext
@@ -538,7 +538,7 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
 
 def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = load_epoch_models(run, run.model(), find_epoch_checkpoints(run, before_epoch=None))
+    ((epoch, model),) = iterate_epoch_models(run, run.model(), find_checkpoints_by_epoch(run, before_epoch=None))
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

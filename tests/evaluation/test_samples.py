@@ -12,7 +12,12 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.evaluation.page_samples import collect_cosines, collect_page_data, collect_point_data, project_to_2d
+from contraport.evaluation.page_samples import (
+    collect_cosines,
+    collect_page_data,
+    collect_point_data,
+    project_to_2d_with_method_name,
+)
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 
@@ -43,7 +48,7 @@ def test_thumbnails_show_the_first_view() -> None:
 )
 def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method: str) -> None:
     rows = torch.randn(91, 3, generator=torch.Generator().manual_seed(0)) if rows is None else rows
-    name, plane = project_to_2d(rows)
+    name, plane = project_to_2d_with_method_name(rows)
     assert (name, plane.shape, plane.dtype) == (method, (len(rows), 2), np.float32)
     assert np.isfinite(plane).all()
 

@@ -227,7 +227,7 @@ def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
 
 def test_large_data_start_from_centers_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of items that are in no groups, which Lloyd's iterations move for long."""
-    setting(monkeypatch, cluster, MAX_INIT_ITEMS=40)
+    setting(monkeypatch, cluster, MAX_KMEANS_INIT_ITEMS=40)
     features = some(400, width=3)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
     sample = np.linspace(0, 399, 40).round().astype(int)

@@ -31,7 +31,7 @@ from contraport.comparison.jobs import (
     TimeBudget,
     build_cell_job,
     check_data_unchanged,
-    run_cell_jobs,
+    iterate_finished_jobs,
 )
 from contraport.comparison.page import render_comparison_page, save_figure
 from contraport.comparison.result_statistics import (
@@ -153,7 +153,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
-    for job, result in run_cell_jobs(jobs, processes=grid.compare_options.processes, budget=budget):
+    for job, result in iterate_finished_jobs(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
         _check_any_metric_computed(grid, results)
         if job.run_folder.name in missing:

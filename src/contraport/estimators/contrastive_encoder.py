@@ -208,7 +208,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             ValueError: X fails scikit-learn's checks.
         """
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
-        self._build_training_module(dataset)
+        self._set_up_training_module(dataset)
         if self.audit:
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
@@ -232,7 +232,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         first = not hasattr(self, "training_module_")
         dataset = self._build_dataset(X, y, sample_weight, reset=first, min_items=2)
         if first:
-            self._build_training_module(dataset)
+            self._set_up_training_module(dataset)
         has_bank = self._negatives == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
         return self._train(dataset, num_epochs=1, lr_scheduler="constant")
@@ -371,7 +371,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
         return {name: X[name] for name in self._names if name in X}
 
-    def _build_training_module(self, dataset: Dataset) -> None:
+    def _set_up_training_module(self, dataset: Dataset) -> None:
         """Build the training module and the optimizer, before the first epoch."""
         values, parameters = self.get_params(deep=False), inspect.signature(type(self)).parameters
         options = {

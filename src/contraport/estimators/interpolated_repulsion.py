@@ -76,7 +76,7 @@ class _LogNormalizer(torch.autograd.Function):
         size = 16 * math.ceil((extent / spacing + len(STENCIL_OFFSETS)) / 16)
         positions = (points - low) / spacing - STENCIL_OFFSETS[0]
         before = positions.floor()
-        weights, slopes = _compute_lagrange_weights(positions - before)
+        weights, slopes = _compute_lagrange_weights_and_slopes(positions - before)
         nodes = before.long()[:, :, None] + torch.tensor(STENCIL_OFFSETS, device=points.device)
         node = (size * nodes[:, 0, :, None] + nodes[:, 1, None, :]).flatten(1)
         weight = (weights[:, 0, :, None] * weights[:, 1, None, :]).flatten(1)
@@ -118,7 +118,7 @@ def _compute_kernel_spectrum(size: int, spacing: float, offset: float, device: t
     return spectrum
 
 
-def _compute_lagrange_weights(fractions: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the interpolation weights of the six nodes, ``(..., 6)``, and their derivatives by the fraction.
 
     Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).

@@ -95,7 +95,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     options = InverseOTOptions(**values)
     if options.out is not None:
         check_new_folder("out", Path(options.out))
-    observed, features = _load_coupling(options)
+    observed, features = _load_coupling_and_features(options)
     positions = [np.flatnonzero(observed.sum(axis) > 0) for axis in (1, 0)]
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
@@ -133,7 +133,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     return result
 
 
-def _load_coupling(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
+def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
     """Load the coupling matrix, ``(n, m)``, and the features by side ("rows", "columns"), None for missing ones."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)

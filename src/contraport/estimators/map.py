@@ -91,7 +91,7 @@ def map(values: dict[str, Any]) -> Map:
         check_new_folder("out", Path(options.out))
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     with rename_argument("source", "features", "data"):
-        features, dataset = _load_items(options, LoaderConfig(device=device, bars=bars))
+        features, dataset = _load_features_and_dataset(options, LoaderConfig(device=device, bars=bars))
         rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
         check_finite_features(rows)
     check(len(rows) >= MIN_ITEMS, f"source: must have at least {MIN_ITEMS} items, got {len(rows)}.", "too_few")
@@ -124,14 +124,14 @@ def map(values: dict[str, Any]) -> Map:
     return result
 
 
-def _load_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
+def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
     """Load the features of the items to map (of a run, file or array, or raw inputs), and their dataset if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
-        return _embed_items_of_run(as_run(source), options, loader_config)
+        return _embed_run_features_and_dataset(as_run(source), options, loader_config)
     features = _as_features_or_none(source)
     if features is None:
-        return _load_raw_inputs(options, loader_config)
+        return _load_raw_features_and_dataset(options, loader_config)
     message = "cannot be combined with features, which are of one split and view."
     for name in ("split", "view"):
         check(getattr(options, name) is None, f"{name}: {message}", "conflict")
@@ -152,7 +152,9 @@ def _as_features_or_none(source: Any) -> Features | None:
         raise
 
 
-def _embed_items_of_run(run: RunFolder, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
+def _embed_run_features_and_dataset(
+    run: RunFolder, options: MapOptions, loader_config: LoaderConfig
+) -> tuple[Features, Dataset]:
     """Embed the items of one split of a run's data by its encoder; return features and dataset."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.select_view(options.view)
@@ -165,7 +167,7 @@ def _embed_items_of_run(run: RunFolder, options: MapOptions, loader_config: Load
     return _build_features(dataset, features, str(run.path)), dataset
 
 
-def _load_raw_inputs(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
+def _load_raw_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
     """Load data and use its raw inputs, such as pixels, as features; return features and dataset."""
     split = options.split
     dataset = load_unsplit(options.source) if split is None else load(options.source, split)

@@ -117,7 +117,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             UsageError: an invalid parameter, X that is constant or not finite, or an embedding that diverges.
             ValueError: X fails scikit-learn's checks.
         """
-        data = self._validate_input(X)
+        data = self._validate_parameters_and_input(X)
         exact = self.method == "exact"
         plan = compute_affinities(
             data.flatten(1), self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact
@@ -129,11 +129,13 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             seed_torch_generators(derive_torch_seed("estimators.neighbor", seed))
             if self.encoder is None:
                 embedding = self._build_initial_embedding(data.flatten(1)).requires_grad_()
-                descent = _MomentumWithGains([embedding], *self._resolve_learning_rates(len(data)))
+                descent = _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(data)))
                 self._minimize(build, lambda: embedding, descent)
             else:
                 self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
-                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._resolve_learning_rates(len(data))[1])
+                optimizer = torch.optim.Adam(
+                    self.encoder_.parameters(), self._resolve_early_and_late_learning_rates(len(data))[1]
+                )
                 self._minimize(build, lambda: self._encode_training_data(data), optimizer)
                 embedding = self._encode_in_blocks(data)
         self.embedding_ = embedding.detach().cpu().numpy()
@@ -179,7 +181,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
         return as_finite_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(resolve_device(self.device))
 
-    def _validate_input(self, X: ArrayLike) -> Tensor:
+    def _validate_parameters_and_input(self, X: ArrayLike) -> Tensor:
         """Check the data and all parameters before the optimization, and return the data as a tensor."""
         data = self._validate_as_tensor(X, reset=True)
         for name in ("n_components", "max_iter"):
@@ -193,7 +195,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
         return data
 
-    def _resolve_learning_rates(self, num_items: int) -> tuple[float, float]:
+    def _resolve_early_and_late_learning_rates(self, num_items: int) -> tuple[float, float]:
         """Resolve the learning rates during early exaggeration and after it."""
         if self.learning_rate == "auto":
             if self.encoder is not None:

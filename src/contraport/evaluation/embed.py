@@ -49,7 +49,7 @@ from contraport.training.components import build_unaugmented_views
 
 log = logging.getLogger("contraport.evaluation")
 
-MAX_KEY_LENGTH = 80
+MAX_KEY_CHARS = 80
 """Maximum length of a key made from a text."""
 
 
@@ -183,7 +183,7 @@ def _add_batch_to_buffer(
     if any(map(is_text_shape, dataset.shapes)):
         texts = batch.views[[is_text_shape(shape) for shape in dataset.shapes].index(True)]
         beginnings = [
-            textwrap.shorten(text, MAX_KEY_LENGTH, placeholder=" ...") or text[:MAX_KEY_LENGTH]
+            textwrap.shorten(text, MAX_KEY_CHARS, placeholder=" ...") or text[:MAX_KEY_CHARS]
             for text in tensor_to_texts(texts)
         ]
     buffer.add(

@@ -18,7 +18,7 @@ from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
-from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints, load_epoch_models
+from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iterate_epoch_models
 from contraport.evaluation.notes import (
     build_alignment_uniformity_notes,
     build_caveat_notes,
@@ -76,7 +76,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             # Not the lock of a training, which may go on meanwhile.
             locks.enter_context(lock_folder(run.path, "evaluate", argument="run", name=run.evaluation_lock_path.name))
         if options.checkpoints == "all":
-            has_checkpoints = any(find_epoch_checkpoints(run, before_epoch=None) for run in runs)
+            has_checkpoints = any(find_checkpoints_by_epoch(run, before_epoch=None) for run in runs)
             names = ", ".join(str(run.path) for run in runs)
             hint = f"Train with {format_options(keep_every=...)}."
             check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
@@ -94,7 +94,9 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             # The intervals of a metric hold for all pairs of these runs at once.
             one.result["pairs_of_runs"] = pairs = math.comb(len(others) + 1, 2)
             for other in others:
-                differences = _compute_differences(one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs)
+                differences = _compute_differences_by_metric(
+                    one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs
+                )
                 one.result["differences"][str(other.run_folder.path)] = _differences_to_dicts(differences)
             _save_evaluation(one)
     if is_single:
@@ -139,7 +141,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     """Evaluate the encoder of one run and its baselines; nothing is written."""
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
-    trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines()
+    trained, baselines = loaded.build_context("trained", loaded.model), loaded.load_baselines_by_name()
     if options.classes:
         _check_zero_shot_classes(trained, options.classes, run)
     unmet = {metric.key: metric.first_unmet_requirement(trained) for metric in metrics}
@@ -147,7 +149,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     if any(metric.key == "knn" for metric in possible):
         check_enough_neighbors(options.neighbors, len(loaded.train))
     checkpoints = (
-        find_epoch_checkpoints(run, before_epoch=loaded.trained_epochs) if options.checkpoints == "all" else {}
+        find_checkpoints_by_epoch(run, before_epoch=loaded.trained_epochs) if options.checkpoints == "all" else {}
     )
     dims = tuple(options.dims) or loaded.training_settings.matryoshka_dims[1:]
     truncated = [trained.truncate_features(size) for size in dims]
@@ -158,18 +160,18 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     plan_notes: list[str] = []
     with loaded.loader_config.bars.track_steps(steps) as report_step:
         for name, encoder in baselines.items():
-            results[name] = _compute_metrics(loaded.build_context(name, encoder), possible, run, report_step)
-        results["trained"] = _compute_metrics(trained, possible, run, report_step)
+            results[name] = _compute_metric_results(loaded.build_context(name, encoder), possible, run, report_step)
+        results["trained"] = _compute_metric_results(trained, possible, run, report_step)
         for context in truncated:
-            results[context.name] = _compute_metrics(context, possible, run, report_step)
-        for epoch, model in load_epoch_models(run, loaded.model, checkpoints):
+            results[context.name] = _compute_metric_results(context, possible, run, report_step)
+        for epoch, model in iterate_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
-            results[context.name] = _compute_metrics(context, possible, run, report_step)
+            results[context.name] = _compute_metric_results(context, possible, run, report_step)
             if plan := loaded.compute_epoch_plan(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
             report_step(f"{run.path.name}: samples for the page")
-            samples, plan_notes = _collect_page_arrays(
+            samples, plan_notes = _collect_page_arrays_and_notes(
                 loaded, trained, plans, has_probe="linear_probe" in results["trained"]
             )
     rows = {
@@ -177,7 +179,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         for name, of in results.items()
     }
     draws = _draw_bootstrap_values(results)
-    differences = {name: _compute_differences(draws["trained"], draws[name]) for name in baselines}
+    differences = {name: _compute_differences_by_metric(draws["trained"], draws[name]) for name in baselines}
     skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
         *skipped,
@@ -216,7 +218,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     return EvaluatedRun(run, loaded.test, Evaluation(result), samples, draws["trained"], items)
 
 
-def _collect_page_arrays(
+def _collect_page_arrays_and_notes(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, list[str]]:
     """Collect the arrays that the report page draws; also return notes with the reason if the plan is missing."""
@@ -242,7 +244,7 @@ def _collect_page_arrays(
     return samples, []
 
 
-def _compute_metrics(
+def _compute_metric_results(
     context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""
@@ -310,7 +312,7 @@ def _differences_to_dicts(differences: Mapping[str, Difference]) -> dict[str, di
     return {key: difference._asdict() for key, difference in differences.items()}
 
 
-def _compute_differences(
+def _compute_differences_by_metric(
     draws: ValueAndDrawsByMetric, others: ValueAndDrawsByMetric, *, comparisons: int = 1
 ) -> dict[str, Difference]:
     """Compute the paired difference of each metric between two encoders, by metric key."""

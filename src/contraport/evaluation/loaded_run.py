@@ -32,7 +32,7 @@ _CHECKPOINT_PATTERN = re.compile(r"epoch-(\d+)\.ckpt")  # file name of an interm
 _MODEL_KEY_PREFIX = "model."  # of the weights of the model in the training module's state dict
 
 
-def find_epoch_checkpoints(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
+def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
     """Return the intermediate checkpoints of a run by epoch, ascending; with `before_epoch`, only earlier ones."""
     files = {
         int(match[1]): file
@@ -42,7 +42,7 @@ def find_epoch_checkpoints(run: RunFolder, *, before_epoch: int | None) -> dict[
     return {epoch: files[epoch] for epoch in sorted(files) if before_epoch is None or epoch < before_epoch}
 
 
-def load_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
+def iterate_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
     """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
 
     Each is a copy of the trained model with its own weights.
@@ -167,7 +167,7 @@ class LoadedRun:
             templates=self.evaluate_options.templates,
         )
 
-    def load_baselines(self) -> dict[str, Model | RawInputEncoder]:
+    def load_baselines_by_name(self) -> dict[str, Model | RawInputEncoder]:
         """Load the baseline encoders (raw inputs, encoder before training) by name; empty with the option `alone`."""
         if self.evaluate_options.alone:
             return {}

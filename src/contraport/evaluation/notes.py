@@ -12,7 +12,7 @@ from contraport._utils.formatting import join_names, pluralize
 from contraport._version import __version__
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
-from contraport.evaluation.loaded_run import LoadedRun, find_epoch_checkpoints
+from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch
 from contraport.metrics import Metric, Requirement, collect_metrics_from_rows, titles_by_metric_name
 from contraport.metrics.builtin_metrics import REQUIRES_TWO_CLASSES
 from contraport.metrics.intervals import CONFIDENCE_LEVEL, Difference, MetricResult, bootstrap_mean
@@ -22,7 +22,7 @@ from contraport.training.config import RECORDED_OPTIONS
 MAX_CLASSES_NAMED = 5
 """Maximum number of classes that a note lists by name."""
 
-FEW_TEST_ITEMS = 50
+MIN_TEST_ITEMS_WITHOUT_WARNING = 50
 """Number of test items below which a verdict warns that differences may be noise: one item is more than 2 points."""
 
 ResultsByMetric = Mapping[str, MetricResult | float]
@@ -74,7 +74,7 @@ def build_caveat_notes(
     """Return notes that warn of limits of the model, its configuration, the raw inputs and the classes."""
     run, raw = loaded.run_folder, baselines.get("raw")
     notes = [*loaded.data_notes, *filter(None, [run.earlier_epoch_warning()])]
-    if loaded.evaluate_options.checkpoints == "all" and not find_epoch_checkpoints(run, before_epoch=None):
+    if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS.keys()):
         notes.append(
@@ -161,7 +161,7 @@ def compose_verdict(metric_keys: Iterable[str], differences: DifferencesByBaseli
         test_items: number of test items; a verdict from few of them begins with a warning.
     """
     verdict = _compose_recommendation(metric_keys, differences)
-    if verdict is None or test_items >= FEW_TEST_ITEMS:
+    if verdict is None or test_items >= MIN_TEST_ITEMS_WITHOUT_WARNING:
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 

@@ -39,7 +39,7 @@ MAX_COSINE_ITEMS = 160
 THUMBNAIL_SIDE_PIXELS = 32
 """Width and height of the thumbnail of a point or of a view in a plan."""
 
-MAX_TEXT_LENGTH = 160
+MAX_TEXT_CHARS = 160
 """Maximum number of characters that are saved of a text."""
 
 TSNE_PERPLEXITY = 30.0
@@ -70,7 +70,7 @@ def collect_page_data(context: EvalContext, *, has_probe: bool) -> ArraysByName:
 
 def collect_point_data(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
     """Return 2-D points and item data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
-    method, plane = project_to_2d(features[positions])
+    method, plane = project_to_2d_with_method_name(features[positions])
     arrays: ArraysByName = {"points": plane, "projection": np.array(method), "ids": positions.numpy()}
     arrays["spectrum"] = centered_singular_values(features).numpy()
     return arrays | collect_item_data(dataset, features[positions], positions)
@@ -94,7 +94,7 @@ def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> 
         arrays["thumbnails"] = shrink_images(views[0], THUMBNAIL_SIDE_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
-        arrays["texts"] = np.array([words[:MAX_TEXT_LENGTH] for words in tensor_to_texts(text)], dtype=np.str_)
+        arrays["texts"] = np.array([words[:MAX_TEXT_CHARS] for words in tensor_to_texts(text)], dtype=np.str_)
     return arrays
 
 
@@ -228,7 +228,7 @@ def choose_fixed_subsample(items: int, maximum: int) -> Tensor:
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 
 
-def project_to_2d(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
+def project_to_2d_with_method_name(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     """Project features to 2-D by t-SNE, or by PCA for few items; return the method's name and the points `(m, 2)`."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE

@@ -29,7 +29,7 @@ from contraport.plots.figure_setup import (
     has_dark_background,
     is_run_source,
     labels_to_numpy,
-    load_evaluation_samples,
+    load_evaluation_arrays,
     load_run,
     sources_by_name,
 )
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SPECTRUM_FLOOR = 1e-7
+SPECTRUM_FLOOR_RATIO = 1e-7
 """Singular values below this ratio to the largest are rounding errors and are not drawn."""
 
 MAX_NAMED_CLASSES = 24
@@ -72,7 +72,7 @@ def embedding(
     method = ""
     if is_run_source(features):
         check(labels is None, "labels: cannot be combined with a run, which has its own labels.", "conflict")
-        samples = load_evaluation_samples(features, "points")
+        samples = load_evaluation_arrays(features, "points")
         features, labels, method = samples["points"], samples.get("labels"), str(samples["projection"])
         if labels is not None and class_names is None and "class_names" in samples:
             class_names = [str(samples["class_names"][k]) for k in np.unique(labels)]
@@ -113,7 +113,7 @@ def spectrum(
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
             range(1, len(values) + 1),
-            ratios.where(ratios >= SPECTRUM_FLOOR, torch.nan).numpy(),
+            ratios.where(ratios >= SPECTRUM_FLOOR_RATIO, torch.nan).numpy(),
             color=SERIES_COLORS[position % len(SERIES_COLORS)],
             linestyle=LINE_STYLES[position % len(LINE_STYLES)],
             label=escape_dollars(label),
@@ -154,7 +154,7 @@ def neighbors(
     if is_run_source(features):
         conflict = items is not None or labels is not None
         check(not conflict, "items, labels: cannot be combined with a run, which has its own.", "conflict")
-        samples = load_evaluation_samples(features, "neighbors")
+        samples = load_evaluation_arrays(features, "neighbors")
         message = f"run: {load_run(features).path} has no images; pass features and items instead."
         check("thumbnails" in samples, message, "no_images")
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
@@ -221,7 +221,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
 def _load_or_compute_singular_values(source: Any) -> torch.Tensor:
     """Return the singular values of centered features, computed from an array or loaded from an evaluated run."""
     if is_run_source(source):
-        values = torch.from_numpy(load_evaluation_samples(source, "spectrum")["spectrum"])
+        values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])
     else:
         rows = as_plot_array("features", source, 2)
         check(len(rows) > 1, "features: must have at least two items, got one.", "shape")

@@ -223,7 +223,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
     return {str(run.path) if is_ambiguous else run.name: run for run in runs}
 
 
-def load_evaluation_samples(folder: object, name: str) -> Mapping[str, Array]:
+def load_evaluation_arrays(folder: object, name: str) -> Mapping[str, Array]:
     """Load all arrays that the evaluation of a run stored for figures, by name; the array `name` must exist.
 
     Raises:

@@ -20,7 +20,7 @@ from contraport.plots.figure_setup import (
     create_panels,
     escape_dollars,
     is_run_source,
-    load_evaluation_samples,
+    load_evaluation_arrays,
     mass_colormap,
 )
 
@@ -119,7 +119,7 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
     """
     if is_run_source(plan):
         check(target is None, "target: cannot be combined with a run, which has its own target.", "conflict")
-        samples = load_evaluation_samples(plan, "plan")
+        samples = load_evaluation_arrays(plan, "plan")
         plan, target = samples["plan"], samples["target"]
     mass = _as_mass_matrix("plan", plan)
     matrices = {"plan": mass}

@@ -19,7 +19,7 @@ from contraport.reporting.report_run import ReportRun
 Figure = dict[str, Any]
 """Plotly figure as JSON data: traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
 
-INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
+INK_COLOR, MUTED_COLOR, GRID_COLOR = "var(--ink)", "var(--muted)", "var(--line)"
 """CSS colors of main text, other text and lines."""
 
 NUM_COLOR_STEPS = len(MASS_COLORS_ON_LIGHT)  # of the color scale
@@ -43,7 +43,7 @@ def build_figure(
     **layout: Any,
 ) -> Figure:
     """Build a plotly figure from traces in the style of the report; axis and layout settings override the style."""
-    axis: dict[str, Any] = {"gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True}
+    axis: dict[str, Any] = {"gridcolor": GRID_COLOR, "linecolor": GRID_COLOR, "zeroline": False, "automargin": True}
     return {
         "data": [dict(trace) for trace in traces],
         "layout": {
@@ -52,8 +52,13 @@ def build_figure(
             "margin": dict.fromkeys("lrtb", margin),
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"family": "var(--sans)", "size": 12, "color": MUTED},
-            "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": GRID, "font": {"color": INK}, "namelength": -1},
+            "font": {"family": "var(--sans)", "size": 12, "color": MUTED_COLOR},
+            "hoverlabel": {
+                "bgcolor": "var(--raised)",
+                "bordercolor": GRID_COLOR,
+                "font": {"color": INK_COLOR},
+                "namelength": -1,
+            },
             "hovermode": "closest",
             "xaxis": axis | dict(x or {}),
             "yaxis": axis | dict(y or {}),

@@ -19,7 +19,7 @@ from contraport.training.config import RECORDED_OPTIONS
 MAX_LISTED_IN_SENTENCE = 6
 """Maximum number of runs or settings that a sentence lists by name."""
 
-FEW_TEST_ITEMS = 2_000
+MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
 """Number of test items below which the verdict states how many points one of them is worth."""
 
 
@@ -54,7 +54,7 @@ def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
         group = [run for run in evaluated if run.test_set_key == (data, items)]
         headlines = _choose_headline_metrics(group)
         if len(group) == 1:
-            sentences += [_compare_run_with_baselines(metric, group[0]) for metric in headlines]
+            sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]
         else:
             sentences += [_describe_best_run(metric, group) for metric in headlines]
             sentences += _suggest_joint_evaluation(group, headlines)
@@ -62,8 +62,12 @@ def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
             if (pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
                 sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
             for metric in headlines:
-                sentences += _compare_all_runs_with_baselines(metric, group)
-        if items is not None and items < FEW_TEST_ITEMS and any(metric.is_shown_in_percent for metric in headlines):
+                sentences += _iterate_baseline_sentences(metric, group)
+        if (
+            items is not None
+            and items < MIN_TEST_ITEMS_WITHOUT_NOTE
+            and any(metric.is_shown_in_percent for metric in headlines)
+        ):
             of_data = f" of {data}" if len(test_sets) > 1 else ""
             sentences.append(
                 f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."
@@ -164,7 +168,7 @@ def _describe_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
     return [f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."]
 
 
-def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
+def _describe_baseline_comparison(metric: Metric, run: ReportRun) -> str:
     """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINE_TITLES.items():
@@ -184,7 +188,7 @@ def _compare_run_with_baselines(metric: Metric, run: ReportRun) -> str:
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
-def _compare_all_runs_with_baselines(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
+def _iterate_baseline_sentences(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()

@@ -149,7 +149,7 @@ class Run:
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
         file = self.path / "config.yaml"
-        version = _file_fingerprint(file)
+        version = _get_file_fingerprint(file)
         if self._cached_config is None or version is None or self._cached_config.file_fingerprint != version:
             check_is_run(self.path)
             values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
@@ -331,7 +331,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _file_fingerprint(path: Path) -> tuple[int, int, int] | None:
+def _get_file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     """Return inode, modification time and size of a file, which change with its content; None if it does not exist.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.

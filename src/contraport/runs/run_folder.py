@@ -291,9 +291,9 @@ class RunFolder(Run):
 
     def num_trained_epochs(self) -> int | None:
         """Return the number of epochs that the saved model was trained for; None if it is not recorded."""
-        return self._read_epoch_counts()[0]
+        return self._read_trained_and_planned_epochs()[0]
 
-    def _read_epoch_counts(self) -> tuple[int | None, int | None]:
+    def _read_trained_and_planned_epochs(self) -> tuple[int | None, int | None]:
         """Read the numbers of trained and of planned epochs of the saved model; (None, None) if not recorded."""
         if not self.trained_path.exists():
             return None, None
@@ -306,7 +306,7 @@ class RunFolder(Run):
 
     def earlier_epoch_warning(self) -> str | None:
         """Return a warning if the saved model is not that of the last epoch, else None."""
-        (epochs, planned_before), planned = self._read_epoch_counts(), self.settings().epochs
+        (epochs, planned_before), planned = self._read_trained_and_planned_epochs(), self.settings().epochs
         if epochs is None or planned_before is None:
             return f"The epoch of the model in {self.model_path} is not recorded."
         if planned_before >= planned:

@@ -26,7 +26,7 @@ from contraport.similarity_search.nearest_rows import (
 )
 from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
 
-MAX_INIT_ITEMS = 20_000
+MAX_KMEANS_INIT_ITEMS = 20_000
 """Maximum number of items for finding the initial centers by k-means; Lloyd's iterations then use all items."""
 
 MAX_LLOYD_ITERATIONS = 100  # over all items
@@ -103,7 +103,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     """
     options = ItemClusteringOptions(**arguments)
     features, device = as_features(options.features), resolve_device(options.device)
-    limit = min(len(features), MAX_INIT_ITEMS)
+    limit = min(len(features), MAX_KMEANS_INIT_ITEMS)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
     out = None if options.out is None else Path(options.out)
@@ -140,7 +140,7 @@ def _fit_kmeans(features: np.ndarray, num_clusters: int, device: torch.device) -
     """Fit k-means of normalized features; return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
-    sample = normalize_rows(features[select_evenly_spaced_indices(len(features), MAX_INIT_ITEMS)], device)
+    sample = normalize_rows(features[select_evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
     initial = torch.from_numpy(assign_kmeans_clusters(sample, num_clusters).astype(np.int64))
     centers = torch.zeros(num_clusters, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=num_clusters).clamp(min=1)[:, None].to(device)

@@ -139,11 +139,13 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     check_page(options.page, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)
-        labels, nearest = _label_groups_by_all_pairs(features.features, threshold, resolve_device(options.device))
+        labels, nearest = _label_groups_and_nearest_by_all_pairs(
+            features.features, threshold, resolve_device(options.device)
+        )
     else:
         index = load_or_build_index(features.features, Path(options.index))
-        labels, nearest = _label_groups_by_index(index, threshold, len(features))
-    pairs, cosines = nearest.list_nearest_pairs()
+        labels, nearest = _label_groups_and_nearest_by_index(index, threshold, len(features))
+    pairs, cosines = nearest.list_nearest_pairs_and_cosines()
     below = cosines < threshold - COSINE_ROUNDING
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
@@ -263,7 +265,7 @@ class _NearestTracker:
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
-    def list_nearest_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+    def list_nearest_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)
@@ -273,7 +275,7 @@ class _NearestTracker:
         return pairs[order], cosines[order]
 
 
-def _label_groups_by_all_pairs(
+def _label_groups_and_nearest_by_all_pairs(
     features: np.ndarray, threshold: float, device: torch.device
 ) -> tuple[np.ndarray, _NearestTracker]:
     """Link all pairs of rows above the threshold; return the group label of each row, ``(n,)``, and nearest rows."""
@@ -299,7 +301,9 @@ def _label_groups_by_all_pairs(
     return labels, nearest
 
 
-def _label_groups_by_index(index: FeatureIndex, threshold: float, num_items: int) -> tuple[np.ndarray, _NearestTracker]:
+def _label_groups_and_nearest_by_index(
+    index: FeatureIndex, threshold: float, num_items: int
+) -> tuple[np.ndarray, _NearestTracker]:
     """Link the pairs that an index finds above the threshold; return the group label of each row and nearest rows."""
     links, nearest = [(np.arange(num_items), np.arange(num_items))], _NearestTracker(num_items)
     for rows, others, cosines in index.iterate_near_pairs():

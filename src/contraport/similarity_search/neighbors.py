@@ -272,6 +272,7 @@ def _write_page(
     *sections: CardSection,
     measure: str = "cosine similarity",
 ) -> None:
+    """Write the page of the nearest items below other sections, if the option `page` is set."""
     if options.page is not None:
         cards = [ItemCard(one.position, one.name, f"{one.similarity:.3f}", one.class_name or "") for one in result]
         title = f"Nearest to {_format_query_title(result.query_name)}"

@@ -104,7 +104,7 @@ def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path])
             pictures[item] = picture
     rest = [item for item in items if isinstance(item, int) and item not in pictures]
     if rest and features.run is not None:
-        pictures |= _load_run_pictures(features, rest)
+        pictures |= _load_picture_uris_by_item(features, rest)
     return pictures
 
 
@@ -122,7 +122,7 @@ def _load_file_picture(file: Path) -> str | None:
         return None
 
 
-def _load_run_pictures(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
+def _load_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
     """Load pictures as data URIs from the training data of the run that embedded the features; {} if that fails."""
     pictures: dict[int | Path, str] = {}
     try:

@@ -24,7 +24,7 @@ MAX_CLASSES_WITH_NUMBERS = 12
 MAX_CLASSES_DRAWN = 120
 """Maximum number of classes of a drawn matrix; with more there is only a longer list of confusions."""
 
-NUM_CONFUSIONS, NUM_CONFUSIONS_WITHOUT_MATRIX = 3, 12  # confusions listed as text
+NUM_LISTED_CONFUSIONS, NUM_LISTED_CONFUSIONS_WITHOUT_MATRIX = 3, 12  # confusions listed as text
 
 
 def build_confusion_section(builder: PageBuilder) -> Section | None:
@@ -36,7 +36,9 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
             continue
         names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
         drawn = len(counts) <= MAX_CLASSES_DRAWN
-        worst = describe_frequent_confusions(counts, names, NUM_CONFUSIONS if drawn else NUM_CONFUSIONS_WITHOUT_MATRIX)
+        worst = describe_frequent_confusions(
+            counts, names, NUM_LISTED_CONFUSIONS if drawn else NUM_LISTED_CONFUSIONS_WITHOUT_MATRIX
+        )
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
         figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else builder.add_plot(f"confusion-{run.position}", figure, label, "square")
@@ -89,7 +91,7 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> Figure:
 
 
 def describe_frequent_confusions(
-    counts: np.ndarray, names: list[str], max_confusions: int = NUM_CONFUSIONS
+    counts: np.ndarray, names: list[str], max_confusions: int = NUM_LISTED_CONFUSIONS
 ) -> list[str]:
     """Describe the most frequent confusions, such as "7% of cat predicted as dog (7 of 100)"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

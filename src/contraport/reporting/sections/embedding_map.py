@@ -10,7 +10,7 @@ import numpy as np
 from contraport.plots.feature_plots import place_class_names
 from contraport.plots.figure_setup import class_colors
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
-from contraport.reporting.plotly_figures import INK, MUTED, Figure, build_figure, escape_tags, shorten_label
+from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, build_figure, escape_tags, shorten_label
 from contraport.reporting.report_run import ReportRun
 
 MAX_CLASSES_IN_LEGEND = 24
@@ -74,7 +74,7 @@ def draw_embedding_map(run: ReportRun) -> Figure:
     points = run.figure_arrays["points"].astype(np.float32).round(3)
     positions = np.arange(len(points))
     labels = run.figure_arrays.get("labels", np.zeros(len(points), dtype=int))
-    colors = class_colors(len(run.class_names)) or [MUTED]
+    colors = class_colors(len(run.class_names)) or [MUTED_COLOR]
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
@@ -102,7 +102,7 @@ def _build_class_name_annotations(run: ReportRun, points: np.ndarray, labels: np
     """Build plotly annotations with the class names at their points, to distinguish classes without color."""
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
-    style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
+    style = {"showarrow": False, "font": {"size": 11, "color": INK_COLOR}, "bgcolor": "var(--veil)", "borderpad": 1}
     places = zip(np.unique(labels).tolist(), place_class_names(points, labels).tolist(), strict=True)
     return [
         style | {"name": str(label), "text": escape_tags(shorten_label(run.class_names[label])), "x": x, "y": y}

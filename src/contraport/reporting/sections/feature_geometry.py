@@ -11,12 +11,12 @@ import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
-from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR
+from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT_PIXELS,
-    MUTED,
+    MUTED_COLOR,
     Figure,
     build_axis_from_zero,
     build_figure,
@@ -46,9 +46,13 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
         _draw_and_summarize_cosines(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
     ]
     with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
-    spectrum = builder.add_plot("spectrum", *draw_singular_value_spectra(with_spectrum)) if with_spectrum else None
+    spectrum = (
+        builder.add_plot("spectrum", *draw_singular_value_spectra_with_description(with_spectrum))
+        if with_spectrum
+        else None
+    )
     paths = [run for run in builder.runs if len(_list_alignment_uniformity(run)) > 1]
-    sphere = builder.add_plot("sphere", *draw_alignment_uniformity(paths)) if paths else None
+    sphere = builder.add_plot("sphere", *draw_alignment_uniformity_with_description(paths)) if paths else None
     if not summaries and spectrum is None and sphere is None:
         return None
     values = {"cosines": summaries, "lowest": lowest, "spectrum": spectrum, "sphere": sphere}
@@ -89,7 +93,7 @@ def draw_cosine_heatmap(
         if len(present) <= MAX_NAMED_CLASSES:
             ticks = {"tickvals": ((edges[1:] + edges[:-1]) / 2).tolist(), "showticklabels": True}
             axis |= ticks | {"ticktext": [escape_tags(shorten_label(name)) for name in present]}
-        style = {"type": "line", "line": {"color": MUTED, "width": 0.6}}
+        style = {"type": "line", "line": {"color": MUTED_COLOR, "width": 0.6}}
         for end in ends.tolist():
             shapes.append(style | {"x0": end, "x1": end, "y0": -0.5, "y1": len(labels) - 0.5})
             shapes.append(style | {"y0": end, "y1": end, "x0": -0.5, "x1": len(labels) - 0.5})
@@ -99,13 +103,13 @@ def draw_cosine_heatmap(
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def draw_singular_value_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+def draw_singular_value_spectra_with_description(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw singular values divided by the largest, one line per run; return the figure and its description."""
     lines, ranks = [], []
     for run in runs:
         values = run.figure_arrays["spectrum"].astype(float)
         ratios = values / (values[0] or 1)
-        ratios = ratios[ratios > SPECTRUM_FLOOR]
+        ratios = ratios[ratios > SPECTRUM_FLOOR_RATIO]
         hover = "%{y:.2e}<extra>%{fullData.name}</extra>"
         lines.append(build_line_trace(run, range(1, len(ratios) + 1), ratios.tolist(), hovertemplate=hover))
         ranks.append(
@@ -117,7 +121,7 @@ def draw_singular_value_spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]
     return figure, f"Singular values. {'; '.join(ranks)}."
 
 
-def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+def draw_alignment_uniformity_with_description(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw alignment against uniformity, one path per run from untrained to trained; return figure and description."""
     lines, last = [], []
     for run in runs:

@@ -11,7 +11,7 @@ from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percen
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
-    MUTED,
+    MUTED_COLOR,
     PERCENT_TICK_FORMAT,
     Figure,
     build_axis_from_zero,
@@ -68,7 +68,7 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
         builder.script_data.setdefault("along", {})[plot.element_id] = [
             positions
             for run in builder.runs
-            if (positions := _compute_axis_positions(run, select_evenly_spaced_rows(run.metrics_rows, key)))
+            if (positions := _compute_positions_by_axis(run, select_evenly_spaced_rows(run.metrics_rows, key)))
         ]
         curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_METRIC_NOTE)))
     values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXIS_TITLES}
@@ -83,7 +83,7 @@ def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
     return build_figure(lines, height=CURVE_HEIGHT_PIXELS, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 
-def _compute_axis_positions(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _compute_positions_by_axis(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Compute the positions of logged rows on each horizontal axis: step, share of the run, epoch and seconds."""
     if not rows:
         return {}
@@ -149,10 +149,10 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
     shapes: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     if raw is not None and len({run.data_name for run in runs}) == 1:
-        dotted = {"color": MUTED, "width": 1.2, "dash": "dot"}
+        dotted = {"color": MUTED_COLOR, "width": 1.2, "dash": "dot"}
         shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": raw, "y1": raw, "line": dotted}]
         text = {"text": "raw<br>inputs", "x": 1, "xref": "paper", "xanchor": "left", "xshift": 4, "y": raw}
-        annotations = [text | {"align": "left", "showarrow": False, "font": {"size": 11, "color": MUTED}}]
+        annotations = [text | {"align": "left", "showarrow": False, "font": {"size": 11, "color": MUTED_COLOR}}]
         # Shapes do not extend the axis, so an invisible point does.
         point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
         traces.append(point | {"hoverinfo": "skip"})
@@ -232,9 +232,13 @@ def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], l
     """
     points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in metrics)]
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
-    gray: dict[str, Any] = {"marker": {"color": MUTED, "size": 4}, "meta": -1}
+    gray: dict[str, Any] = {"marker": {"color": MUTED_COLOR, "size": 4}, "meta": -1}
     sources: list[tuple[ReportRun, str, dict[str, Any]]] = [
-        (runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": {"color": MUTED, "width": 1.2, "dash": dash}})
+        (
+            runs[0],
+            row,
+            gray | {"name": BASELINE_TITLES[row], "line": {"color": MUTED_COLOR, "width": 1.2, "dash": dash}},
+        )
         for row, dash in _BASELINE_DASHES.items()
         if row in _list_shared_baseline_names(runs)
     ]

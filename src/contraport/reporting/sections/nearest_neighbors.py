@@ -16,7 +16,7 @@ NUM_SHOWN_NEIGHBORS = 8  # per query item
 def build_nearest_neighbors_section(builder: PageBuilder) -> Section | None:
     """Build the section of nearest neighbors of the same query items in each run; None without neighbors."""
     strips = [
-        _build_neighbor_rows(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
+        _build_neighbors_template_data(run, builder.add_thumbnails(run.figure_arrays.get("thumbnails")))
         for run in builder.runs
         if "neighbors" in run.figure_arrays and run.figure_arrays["neighbors"].shape[1] > 0
     ]
@@ -28,7 +28,7 @@ def build_nearest_neighbors_section(builder: PageBuilder) -> Section | None:
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_neighbor_rows(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
+def _build_neighbors_template_data(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
     """Build the template data of a run: a row of a query item and its neighbors each, and the share of same class."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")

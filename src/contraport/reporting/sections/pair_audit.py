@@ -10,7 +10,7 @@ from contraport.auditing.pairs.noise_rate import estimate_fdr, is_rate_reliable
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
-    MUTED,
+    MUTED_COLOR,
     PERCENT_TICK_FORMAT,
     build_figure,
     build_titled_axis,
@@ -47,7 +47,7 @@ def _draw_and_summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str,
             "name": name,
             "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
         }
-        for name, values, color in (("pairs", scores, run.color), ("known mismatches", mismatched, MUTED))
+        for name, values, color in (("pairs", scores, run.color), ("known mismatches", mismatched, MUTED_COLOR))
     ]
     figure = build_figure(
         traces,

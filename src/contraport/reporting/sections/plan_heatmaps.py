@@ -20,7 +20,7 @@ from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT_PIXELS,
-    MUTED,
+    MUTED_COLOR,
     PERCENT_TICK_FORMAT,
     Figure,
     build_axis_from_zero,
@@ -98,7 +98,9 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
         _draw_last_plan(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
     ]
     several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
-    over_epochs = builder.add_plot("on-target", *draw_mass_on_target_curves(several)) if several else None
+    over_epochs = (
+        builder.add_plot("on-target", *draw_mass_on_target_curves_with_description(several)) if several else None
+    )
     values = {
         "plans": plans,
         "scale": scale,
@@ -197,7 +199,9 @@ def compute_plan_to_target_mass_ratio(snapshot: PlanSnapshot, num_items: int) ->
     return np.asarray(by_item[0] / np.maximum(by_item[1], 1e-12))
 
 
-def draw_mass_on_target_curves(plans: Sequence[tuple[ReportRun, Sequence[PlanSnapshot]]]) -> tuple[Figure, str]:
+def draw_mass_on_target_curves_with_description(
+    plans: Sequence[tuple[ReportRun, Sequence[PlanSnapshot]]],
+) -> tuple[Figure, str]:
     """Draw the share of mass on target over the epochs, one line per run; return the figure and its description."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
@@ -231,7 +235,7 @@ def _draw_heatmap(
         "columns": _build_hover_texts(columns, suffixes, views, view=1),
         "scale": [scale.log10_low, scale.log10_high],
     }
-    style = {"type": "line", "line": {"color": MUTED, "width": 1, "dash": "dot"}}
+    style = {"type": "line", "line": {"color": MUTED_COLOR, "width": 1, "dash": "dot"}}
     shapes = []
     if columns > items:
         shapes.append(style | {"x0": columns / 2 - 0.5, "x1": columns / 2 - 0.5, "y0": -0.5, "y1": rows - 0.5})

@@ -11,7 +11,7 @@ from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
-from contraport.reporting.plotly_figures import GRID, MUTED, build_figure, build_titled_axis, escape_tags
+from contraport.reporting.plotly_figures import GRID_COLOR, MUTED_COLOR, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.report_run import ReportRun
 
 ROBUSTNESS_GROUP = "robustness"
@@ -105,8 +105,8 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
         height = 64 + FOREST_ROW_HEIGHT_PIXELS * len(titles) * max(1, len(others))
         ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
         title = f"difference from {escape_tags(first.name)}, points"
-        x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
-        figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID})
+        x = build_titled_axis(title, zeroline=True, zerolinecolor=MUTED_COLOR, zerolinewidth=1.5)
+        figure = build_figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID_COLOR})
         parts = "; ".join(
             f"{metric.title}, {run.name}: {metric.format_difference(gain)}" for metric, run, gain in gains
         )

@@ -102,7 +102,9 @@ class MLflow(Logger):
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        entries = [Param(name, str(value)[:_MLFLOW_MAX_VALUE_LENGTH]) for name, value in _flatten_settings(settings)]
+        entries = [
+            Param(name, str(value)[:_MLFLOW_MAX_VALUE_LENGTH]) for name, value in _iterate_flat_settings(settings)
+        ]
         for first in range(0, len(entries), _MLFLOW_MAX_PARAMS):
             self._client.log_batch(self.session_id, params=entries[first : first + _MLFLOW_MAX_PARAMS])
 
@@ -205,10 +207,10 @@ def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
         raise UsageError(message, kind="failed") from error
 
 
-def _flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the names and values of nested settings; a nested name is joined by a slash, as in ``columns/labels``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _flatten_settings(value, f"{prefix}{name}/")
+            yield from _iterate_flat_settings(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
