@@ -11,7 +11,7 @@ from contraport.evaluation.result_tables import (
 )
 from contraport.metrics import METRICS
 from contraport.similarity_search.cluster import Cluster, Clusters
-from contraport.similarity_search.duplicates import DuplicateGroup
+from contraport.similarity_search.duplicates import DuplicateGroup, DuplicatesResult
 from contraport.similarity_search.neighbors import NearestItems, Neighbor
 
 
@@ -70,6 +70,19 @@ def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixt
     assert NearestItems([], "x")._repr_html_() == "no other items"
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone
+
+
+def test_shows_the_first_items_of_the_largest_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = [DuplicateGroup(tuple(range(size)), tuple(f"item {place}" for place in range(size))) for size in (317, 2)]
+    print_duplicate_groups(DuplicatesResult([*groups, *[groups[1]] * 40], 400))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[5:8] == ["    item 4 (position 4)", "    ... and 312 more", "group 2: 2 items"]
+    assert lines[-2] == "... and 22 more groups"
+    assert "357 items" in lines[-1]
+    assert "--out" in lines[-1]
+    assert len(lines) == 7 + 19 * 3 + 2
+    print_duplicate_groups(DuplicatesResult([groups[1]], 400))
+    assert "--out" not in capsys.readouterr().out
 
 
 def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,27 @@ def test_groups_are_connected_components_of_linked_pairs(monkeypatch: pytest.Mon
     assert duplicates(np.ones((40, 3)))[0].positions == tuple(range(40))
 
 
+def test_file_of_duplicates_has_all_items_of_all_groups(tmp_path: Path) -> None:
+    out = tmp_path / "same.csv"
+    found = duplicates(np.repeat(np.eye(3), (20, 1, 2), axis=0), out=out)
+    assert [len(group.positions) for group in found] == [20, 2]
+    lines = out.read_text().splitlines()
+    assert lines[0] == "position,name,group"
+    assert lines[1:] == [f"{place},train row {place},{2 if place > 20 else 1}" for place in (*range(20), 21, 22)]
+    with raises_usage_error("out.exists", "same.csv"):
+        duplicates(np.eye(3), out=out)
+    with raises_usage_error("out.suffix", ".csv", "same.txt"):
+        duplicates(np.eye(3), out=tmp_path / "same.txt")
+
+
+def test_page_shows_as_much_of_a_path_as_tells_items_apart(tmp_path: Path) -> None:
+    keys = np.array(["left/cats/1.png", "right/cats/1.png", "right/cats/2.png", "right/cats/2.png"])
+    given = Features(np.ones((4, 3), np.float32), np.arange(4), np.full(4, "train"), keys)
+    duplicates(given, page=tmp_path / "same.html")
+    shown = re.findall(r"<strong title=.*?>(.*?)</strong>", (tmp_path / "same.html").read_text())
+    assert shown == ["left/cats/1.png", "right/cats/1.png", "2.png", "2.png"]
+
+
 def test_clusters_separate_distant_groups(tmp_path: Path) -> None:
     centres = 10 * np.eye(5)[[0, 0, 0, 1, 1, 4]]
     features = np.repeat(centres, 20, axis=0) + np.random.default_rng(0).normal(size=(120, 5))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -121,6 +122,18 @@ def to_file_name(text: str) -> str:
     'right-eye'
     """
     return re.sub(r"(?:[^\w.]|\.{2,})+", "-", text).strip("-.")
+
+
+def shorten_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Map each path to its shortest suffix of whole parts that no other of the paths ends in.
+
+    >>> shorten_paths(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
+    {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': '2.png'}
+    """
+    parts = {path: path.split("/") for path in paths}
+    suffixes = {path: ["/".join(of[-size:]) for size in range(1, len(of) + 1)] for path, of in parts.items()}
+    counts = Counter(suffix for of in suffixes.values() for suffix in of)
+    return {path: next((suffix for suffix in of if counts[suffix] == 1), path) for path, of in suffixes.items()}
 
 
 def join_names(names: Sequence[str]) -> str:

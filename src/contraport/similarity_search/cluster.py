@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.files import write_csv
 from contraport._utils.formatting import pluralize
 from contraport._utils.html_repr import format_html_rows
-from contraport.errors import check, check_new_file, report_write_errors
+from contraport.errors import check
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import assign_kmeans_clusters
@@ -24,7 +23,15 @@ from contraport.similarity_search.nearest_rows import (
     normalize_rows,
     select_evenly_spaced_indices,
 )
-from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
+from contraport.similarity_search.page import (
+    MAX_SECTION_CARDS,
+    CardSection,
+    ItemCard,
+    check_page,
+    check_table,
+    write_cards_page,
+    write_table,
+)
 
 MAX_KMEANS_INIT_ITEMS = 20_000
 """Maximum number of items for finding the initial centers by k-means; Lloyd's iterations then use all items."""
@@ -106,10 +113,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     limit = min(len(features), MAX_KMEANS_INIT_ITEMS)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
-    out = None if options.out is None else Path(options.out)
-    if out is not None:
-        check(out.suffix == ".csv", f"out: must end in .csv, got {out.name!r}.", "suffix")
-        check_new_file("out", out, overwrite=options.overwrite)
+    check_table(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
     labels, centers = _fit_kmeans(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
@@ -127,10 +131,8 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
         _summarize_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)
     ]
     result = Clusters(labels, tuple(clusters))
-    if out is not None:
-        rows = ((position, features.item_name(position), int(label)) for position, label in enumerate(result.labels))
-        with report_write_errors("out", out):
-            write_csv(out, ["position", "name", "cluster"], rows)
+    if options.out is not None:
+        write_table(options.out, features, "cluster", zip(result.labels.tolist(), range(len(features)), strict=True))
     if options.page is not None:
         _write_clusters_page(options.page, features, result, nearest)
     return result

@@ -117,6 +117,9 @@ class DuplicateSearchOptions(FeatureSearchOptions):
     threshold: float = option(
         0.999, "Least cosine similarity of duplicates; equal features have 1.", check=_check_cosine
     )
+    out: str | Path | None = option(
+        None, "Write all items of all groups to this .csv file, with the number of their group; default: no file."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,11 +239,13 @@ DUPLICATES = _command(
     details="""
         Two items are linked if their cosine similarity is at least `threshold`; a group is a set of items connected by
         links. How similar different items are depends on the encoder, so pairs just below the threshold are counted,
-        and if the similarities have a gap, a threshold in it is proposed.
+        and if the similarities have a gap, a threshold in it is proposed. The terminal shows the first items of the
+        largest groups; `--out` writes all. In this file a name that a spreadsheet would take for a formula (it begins
+        with =, +, - or @) has an apostrophe before it.
     """,
     examples=(
         "contraport duplicates photos.parquet",
-        "contraport duplicates photos.npy --threshold 0.98 --page same.html",
+        "contraport duplicates photos.npy --threshold 0.98 --out same.csv --page same.html",
     ),
     printer_path="contraport.cli.console:print_duplicate_groups",
     group=PAIRS_GROUP,

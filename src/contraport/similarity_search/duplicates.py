@@ -24,7 +24,15 @@ from contraport.similarity_search.nearest_rows import (
     log_index_recommendation,
     normalize_rows,
 )
-from contraport.similarity_search.page import MAX_SECTION_CARDS, CardSection, ItemCard, check_page, write_cards_page
+from contraport.similarity_search.page import (
+    MAX_SECTION_CARDS,
+    CardSection,
+    ItemCard,
+    check_page,
+    check_table,
+    write_cards_page,
+    write_table,
+)
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -35,7 +43,10 @@ MAX_GROUPS_SHOWN = 100
 """Maximum number of groups on a page and in a notebook."""
 
 MAX_NAMES_SHOWN = 5
-"""Maximum number of items of a group that a table names."""
+"""Maximum number of items of a group that a table or the terminal names."""
+
+MAX_GROUPS_PRINTED = 20
+"""Maximum number of groups that the terminal shows."""
 
 MAX_PAIRS_SHOWN = 12
 """Maximum number of pairs below the threshold on a page."""
@@ -136,6 +147,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     """
     options = DuplicateSearchOptions(**arguments)
     features, threshold = as_features(options.features), options.threshold
+    check_table(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)
@@ -160,6 +172,9 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     result = DuplicatesResult(_group_by_label(labels, features), len(features), pairs_below_threshold, proposed, notes)
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
+    if options.out is not None:
+        numbered = ((number, item) for number, group in enumerate(result, start=1) for item in group.positions)
+        write_table(options.out, features, "group", numbered)
     if options.page is not None:
         _write_duplicates_page(options.page, features, result, threshold)
     return result

@@ -1,16 +1,17 @@
-"""HTML page of search results, with pictures of the items."""
+"""Output files of a search: the HTML page with pictures of the items, and the `.csv` table of items."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from PIL import Image, ImageOps
 
-from contraport._utils.files import write_text
+from contraport._utils.files import write_csv, write_text
+from contraport._utils.formatting import shorten_paths
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.thumbnails import shrink_images
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
@@ -66,6 +67,21 @@ def check_page(path: str | Path | None, *, overwrite: bool) -> None:
         check_new_file("page", path, overwrite=overwrite)
 
 
+def check_table(path: str | Path | None, *, overwrite: bool) -> None:
+    """Raise `UsageError` if the table of items cannot be written to `path`; None requests no table, always passes."""
+    if path is not None:
+        path = Path(path)
+        check(path.suffix == ".csv", f"out: must end in .csv, got {path.name!r}.", "suffix")
+        check_new_file("out", path, overwrite=overwrite)
+
+
+def write_table(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
+    """Write a table of items atomically; each row is the position and name of an item, and its number in `column`."""
+    rows = ((position, features.item_name(position), number) for number, position in numbered_items)
+    with report_write_errors("out", Path(path)):
+        write_csv(Path(path), ["position", "name", column], rows)
+
+
 def write_cards_page(
     path: str | Path, features: Features, title: str, lead: str, sections: Sequence[CardSection]
 ) -> None:
@@ -79,6 +95,7 @@ def write_cards_page(
         lead=lead if pictures or not items or _are_items_texts(features) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
+        short_names=shorten_paths(card.name for section in sections for card in section.cards),
         side=PICTURE_SIDE_PIXELS,
     )
     with report_write_errors("page", Path(path)):
