@@ -103,7 +103,7 @@ def _write_table(
     columns: dict[str, Any] | None,
 ) -> None:
     """Write the cleaned table in the format of the source; cells of a `.csv` that are not edited stay as they are."""
-    table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
+    table, sources = tables.explode_texts_with_source_rows(tables.read_table(data, columns), columns, str(data))
     # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
     source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
     edits = RowEdits.from_audit(result, export, np.flatnonzero(np.isin(sources, rows)), len(table))

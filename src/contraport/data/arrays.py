@@ -74,7 +74,7 @@ def from_arrays(
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
     by_place = {place: _texts_to_object_array(place, view) for place, view in by_place.items()}
     if present is not None or len(by_place) > 1:
-        by_place, present = _fill_missing_views(by_place, present)
+        by_place, present = _fill_missing_views_and_mark_present(by_place, present)
     allow_empty = present is not None
     stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in by_place.items()]
     rows = [len(store) for store in stores]
@@ -119,7 +119,7 @@ def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool
     return PackedTextStore.from_texts(view, argument)
 
 
-def _fill_missing_views(
+def _fill_missing_views_and_mark_present(
     views: Mapping[str, Any], present: ArrayLikeOrTensor | None
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Fill missing views with zeros; return the views and the mask of present views, None if all are present."""
@@ -168,14 +168,14 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: X: the items of a list must have one shape, got 2: (3, 20), (3, 30); cut or pad ...
     """
-    shapes = list(dict.fromkeys(map(_shape_or_ragged, items)))
+    shapes = list(dict.fromkeys(map(_describe_shape, items)))
     shown = ", ".join(map(str, shapes[:3])) + (", ..." if len(shapes) > 3 else "")
     message = f"{argument}: the items of a list must have one shape, got {len(shapes)}: {shown}; cut or pad them. "
     check(len(shapes) <= 1, message + "Views of the same items are given as a tuple or as a dict by name.", "shape")
 
 
-def _shape_or_ragged(item: Any) -> tuple[int, ...] | str:
-    """Return the shape of an item, or a word for messages if its rows have unequal lengths."""
+def _describe_shape(item: Any) -> tuple[int, ...] | str:
+    """Return the shape of an item; if its rows have unequal lengths, a description for messages."""
     try:
         return tuple(np.shape(item))
     except ValueError:

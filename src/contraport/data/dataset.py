@@ -17,9 +17,9 @@ from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
 
-MAX_STATISTICS_ITEMS = 10_000
+MAX_ITEMS_FOR_STATISTICS = 10_000
 """Maximum number of items from which the statistics of a view are computed."""
-MAX_STATISTICS_FILES = 1_000
+MAX_DECODED_ITEMS_FOR_STATISTICS = 1_000
 """The same if each item is decoded from a file."""
 _MAX_CHUNK_VALUES = 4_000_000
 """Maximum number of values of a view that are fetched at a time for statistics."""
@@ -287,8 +287,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> test.labels.tolist(), test.class_names
         ([2, 3, 0], ('cat', 'cow', 'dog', 'ant'))
         """
-        labels, class_names = _renumber_codes(self.labels, self.class_names, other.class_names)
-        domains, domain_names = _renumber_codes(self.domains, self.domain_names, other.domain_names)
+        labels, class_names = _renumber_codes_and_names(self.labels, self.class_names, other.class_names)
+        domains, domain_names = _renumber_codes_and_names(self.domains, self.domain_names, other.domain_names)
         return self._replace(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Self | Dataset:
@@ -380,11 +380,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         # Decoding one image file shows the type of all.
         if next(self._iterate_sampled_blocks(view, max_items=1)).dtype == torch.uint8:
             return None
-        return _compute_range(self._iterate_sampled_blocks(view))
+        return _compute_channel_range(self._iterate_sampled_blocks(view))
 
-    def _iterate_sampled_blocks(self, view: int, max_items: int = MAX_STATISTICS_ITEMS) -> Iterator[Tensor]:
+    def _iterate_sampled_blocks(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
-        limit = min(max_items, MAX_STATISTICS_ITEMS if self.is_in_memory else MAX_STATISTICS_FILES)
+        limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else MAX_DECODED_ITEMS_FOR_STATISTICS)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
         chunk = max(1, min(_MAX_CHUNK_ITEMS, _MAX_CHUNK_VALUES // math.prod(self.shapes[view])))
@@ -399,7 +399,7 @@ def _select_values_at(values: Tensor | Sequence[str], positions: Tensor) -> Tens
     return [values[position] for position in positions.tolist()]
 
 
-def _renumber_codes(
+def _renumber_codes_and_names(
     codes: Tensor | None, names: tuple[str, ...] | None, leading: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Renumber codes so that the leading names come first; return the new codes and all names in the new order."""
@@ -428,7 +428,7 @@ def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[f
     return mean.tolist(), std.tolist()
 
 
-def _compute_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] | None:
+def _compute_channel_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] | None:
     """Return the minimum and maximum of each channel, or None if all values are within [0, 1]."""
     lows, highs = zip(*((values.amin(1), values.amax(1)) for values in map(_flatten_channels, blocks)), strict=True)
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contraport.data.splits import Codes
     from contraport.data.stores import Store, UndecodedItems
 
-_ITEMS_PER_READ, _ITEMS_PER_FETCH = 1024, 64
+_ITEMS_PER_READ, _ITEMS_PER_FETCH = 1024, 64  # items digested at a time: encoded bytes, and fetched views
 _MAX_SWAP_ROUNDS = 50
 """Maximum number of rounds of swaps; pairs that are still correct then remain."""
 

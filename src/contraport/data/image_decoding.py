@@ -25,7 +25,7 @@ IMAGE_SUFFIXES = frozenset((
     ".pgm", ".ppm", ".pnm",
 ))  # fmt: skip
 """Suffixes of image files. Some need a plugin of Pillow; without it such files are reported as unreadable."""
-MIN_SIZE, MAX_SIZE = 8, 64
+MIN_DEFAULT_IMAGE_SIDE, MAX_DEFAULT_IMAGE_SIDE = 8, 64
 """Bounds of the default image size, so that training fits a small machine."""
 _MAX_MEASURED_IMAGES = 200
 """Maximum number of images whose sides determine the default image size."""
@@ -72,7 +72,7 @@ class ImageStore(DecodingStore):
         return (torch.stack([_decode_image(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 
-def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
+def find_undecodable_items(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
     """Find items with an image that cannot be decoded; return a dict from item position to image name.
 
     Args:
@@ -106,7 +106,7 @@ def find_undecodable(views: Sequence[tuple[UndecodedItems, Positions]], *, what:
 
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
-    """Return the median shorter side of a sample of images in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`."""
+    """Return the median shorter side of a sample of images in pixels, clipped to the bounds of the default size."""
     step = -(-len(positions) // _MAX_MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
@@ -117,12 +117,12 @@ def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
 
 
 def compute_clipped_median_size(sides: Sequence[int]) -> int:
-    """Return the median of side lengths in pixels, clipped to `MIN_SIZE` and `MAX_SIZE`.
+    """Return the median of side lengths in pixels, clipped to `MIN_DEFAULT_IMAGE_SIDE` and `MAX_DEFAULT_IMAGE_SIDE`.
 
     >>> compute_clipped_median_size([6, 20, 30]), compute_clipped_median_size([400, 300])
     (20, 64)
     """
-    return min(max(median_low(sides or [MAX_SIZE]), MIN_SIZE), MAX_SIZE)
+    return min(max(median_low(sides or [MAX_DEFAULT_IMAGE_SIDE]), MIN_DEFAULT_IMAGE_SIDE), MAX_DEFAULT_IMAGE_SIDE)
 
 
 def get_decoding_error(images: UndecodedItems, position: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ def fingerprint_dataset(dataset: Dataset) -> str | None:
     for values in (dataset.labels, dataset.domains, dataset.weights, dataset.present, dataset.digests):
         digest.update(b"none" if values is None else values.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+class RecoveredSplits(NamedTuple):
+    """Training and held-out items of a run, found again in its data, and the number of other items of the data."""
+
+    train: Dataset
+    test: Dataset
+    num_other_items: int
 
 
 @dataclass(frozen=True)
@@ -109,8 +117,8 @@ class SplitRecord:
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
-    def recover_splits(self, parts: Sequence[Dataset]) -> tuple[Dataset, Dataset, int] | None:
-        """Find the run's training and held-out items in the given datasets; also count the remaining items.
+    def recover_splits(self, parts: Sequence[Dataset]) -> RecoveredSplits | None:
+        """Find the run's training and held-out items in the given datasets, and count the remaining items.
 
         Args:
             parts: all items of the source, in one part or two.
@@ -126,7 +134,7 @@ class SplitRecord:
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
         others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
-        return chosen["train"], chosen["test"], others
+        return RecoveredSplits(chosen["train"], chosen["test"], others)
 
 
 def _get_present_mask(dataset: Dataset) -> Tensor:

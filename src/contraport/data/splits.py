@@ -106,7 +106,7 @@ def count_test_items(split: str, length: int, chosen: Positions) -> int:
     return len(chosen) if split == "test" else length - len(chosen)
 
 
-def split_names_to_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
+def convert_split_names_to_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 
     If a source has both a test and a validation split, the validation split is in neither.

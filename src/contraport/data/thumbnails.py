@@ -15,10 +15,10 @@ from contraport.data.dataset import Dataset
 MAX_TEXT_CHARACTERS = 500
 """Maximum number of characters of a text that are shown."""
 
-MAX_FEATURES, MAX_STEPS, MAX_CHANNELS = 96, 160, 6
+MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
-MAX_STANDARD_DEVIATIONS = 3
+MAX_SHOWN_STANDARD_DEVIATIONS = 3
 """Number of standard deviations of the data at which shown values are clipped."""
 
 Array = np.ndarray[Any, Any]
@@ -70,15 +70,19 @@ def _make_view_previews(items: Tensor, dataset: Dataset, view: int, side: int) -
     if len(shape) == 3:
         return shrink_images(items, side)
     if len(shape) == 2:
-        return _to_averaged_hundredths(_standardize_and_clip(items, dataset, view)[:, :MAX_CHANNELS], MAX_STEPS)
-    return _to_averaged_hundredths(_standardize_and_clip(items.flatten(1)[:, None], dataset, view), MAX_FEATURES)[:, 0]
+        return _to_averaged_hundredths(
+            _standardize_and_clip(items, dataset, view)[:, :MAX_SHOWN_CHANNELS], MAX_SHOWN_STEPS
+        )
+    return _to_averaged_hundredths(_standardize_and_clip(items.flatten(1)[:, None], dataset, view), MAX_SHOWN_FEATURES)[
+        :, 0
+    ]
 
 
 def _standardize_and_clip(items: Tensor, dataset: Dataset, view: int) -> Tensor:
     """Standardize values ``(m, C, T)`` and map -3 to 3 standard deviations to [-1, 1]; clip the rest."""
     mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
-    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_STANDARD_DEVIATIONS).clamp(-1, 1)
+    return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_SHOWN_STANDARD_DEVIATIONS).clamp(-1, 1)
 
 
 def _to_averaged_hundredths(values: Tensor, max_steps: int) -> Array:

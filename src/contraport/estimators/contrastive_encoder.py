@@ -352,7 +352,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
         with rename_argument("y", "labels"):
-            dataset = from_arrays(arrays, _encode_classes(y), weights=weights, name="X", argument="X")
+            dataset = from_arrays(arrays, _encode_as_codes_and_names(y), weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
@@ -509,7 +509,7 @@ def _describe_text_columns(frame: Any) -> list[str]:
     return columns
 
 
-def _encode_classes(y: ArrayLike | None) -> NDArray[np.int64] | None:
+def _encode_as_codes_and_names(y: ArrayLike | None) -> NDArray[np.int64] | None:
     """Encode classes as integers from 0, ``(n,)``; None if y does not hold classes."""
     if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
         return None

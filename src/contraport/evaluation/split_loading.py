@@ -103,16 +103,16 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     parts = [loader.load(data, "train", as_one_split=True, ignore_subset_settings=True)]
     if train.num_random_test_items is None:
         parts.append(loader.load(data, "test", ignore_subset_settings=True))
-    divided = record.recover_splits(parts)
+    recovered = record.recover_splits(parts)
     is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
     check(
-        not is_own or (divided is not None and (divided[2] == 0 or is_subset)),
+        not is_own or (recovered is not None and (recovered.num_other_items == 0 or is_subset)),
         f"data: {train.name!r} changed since {run.path} was trained on it, so its test items are not known. Restore "
         "it, or pass unseen items as test_data (--test_data).",
         "changed",
     )
-    if divided is not None:
-        return Splits(*divided[:2])
+    if recovered is not None:
+        return Splits(recovered.train, recovered.test)
     return _drop_trained_test_items(record, train, test, drop_trained_items=drop_trained_items)
 
 

@@ -20,7 +20,7 @@ from contraport.errors import check, check_integer, check_name, describe_value, 
 from contraport.objectives.inputs import check_dense, check_values
 from contraport.seeding import torch_generator
 
-_COSTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_COST_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sqeuclidean": lambda x, y: (x - y).square().sum(1),
     "cosine": lambda x, y: 1 - torch.linalg.vecdot(x, y),
     "negative-cosine": lambda x, y: -torch.linalg.vecdot(x, y),
@@ -29,16 +29,16 @@ _COSTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """Costs of pairs, (k,), of points (k, d) each. For assignments all are -<x, y> up to a factor and a constant."""
 
-_NORMALIZED = ("cosine", "negative-cosine", "chordal")
+_NORMALIZED_COST_NAMES = ("cosine", "negative-cosine", "chordal")
 """Costs of points that are first scaled to unit length."""
 
-_HALF_STEPS = 10
+_NUM_HALF_STEPS = 10
 """Number of half-steps on each set when both are halved; 30 were no better on images and on random points."""
 
-_POTENTIAL_UPDATES = 8
+_MAX_POTENTIAL_UPDATES = 8
 """Largest number of updates of the potentials before a block is solved; 30 took longer than they saved."""
 
-_MIN_GAIN = 1e-12
+_MIN_GAIN_SHARE = 1e-12
 """Smallest gain, as a share of the cost of a block, that is more than rounding."""
 
 
@@ -98,7 +98,7 @@ def approximate_assignment(
     >>> bool((shuffled[result.partners] == torch.arange(3000)).all()), result.cost
     (True, 0.0)
     """
-    check_name("cost", cost, _COSTS)
+    check_name("cost", cost, _COST_FUNCTIONS)
     check_integer("block_size", block_size, 2)
     check_integer("passes", passes, 0)
     generator = torch_generator("assignment.directions", seed)
@@ -114,14 +114,14 @@ def approximate_assignment(
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
     device, (x, y) = x.device, (points.detach().to("cpu", dtype) for points in (x, y))
     with autocast_disabled(x):
-        if cost in _NORMALIZED:
+        if cost in _NORMALIZED_COST_NAMES:
             x, y = normalize(x), normalize(y)
         # Scale and origins do not change which assignment is best. Products of the points themselves could overflow,
         # and far from the origin they lose digits. A power of two divides without rounding.
         largest = max(x.abs().amax().item(), y.abs().amax().item())
         scale = 2.0 ** (math.frexp(largest)[1] - 1)
         u, v = (points / scale - (points / scale).mean(0) for points in (x, y))
-        leaves = list(_partition((u, v), block_size, generator, _sort_both))
+        leaves = list(_iterate_leaf_parts((u, v), block_size, generator, _sort_both))
         blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
         row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
         for rows, columns in leaves:
@@ -130,7 +130,9 @@ def approximate_assignment(
             if number:
                 # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
                 # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
-                blocks = [block for (block,) in _partition((u + v[partners],), block_size, generator, _sort_points)]
+                blocks = [
+                    block for (block,) in _iterate_leaf_parts((u + v[partners],), block_size, generator, _sort_points)
+                ]
             gain = 0.0
             for rows in blocks:
                 columns = partners[rows]
@@ -138,7 +140,7 @@ def approximate_assignment(
                 new_cost = _pair_costs(cost, x[rows], y[columns])
                 # Compared in double precision: the products of the block may be rounded to single precision.
                 gained = float((row_cost[rows] - new_cost).sum())
-                if gained > _MIN_GAIN * float(new_cost.abs().sum()):
+                if gained > _MIN_GAIN_SHARE * float(new_cost.abs().sum()):
                     partners[rows], row_cost[rows], gain = columns, new_cost, gain + gained
             pass_costs.append(float(row_cost.mean()))
             if len(blocks) == 1 or (number and gain == 0):
@@ -148,10 +150,10 @@ def approximate_assignment(
 
 def _pair_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
     """Return the cost of each pair of points, (k, d) each, in double precision, (k,)."""
-    return _COSTS[cost](x.double(), y.double())
+    return _COST_FUNCTIONS[cost](x.double(), y.double())
 
 
-def _partition(
+def _iterate_leaf_parts(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator, sort: Callable[..., list[Tensor]]
 ) -> Iterator[list[Tensor]]:
     """Cut sets of n points in two, together and recursively; yield the indices of each part in each set.
@@ -195,7 +197,7 @@ def _sort_both(sides: Sequence[Tensor], cut: int, generator: torch.Generator) ->
     no plan has to be computed. The two sets take turns, which never raises the cost.
     """
     direction, orders = _random_direction(sides[0], generator), [torch.empty(0)] * 2
-    for step in range(2 * _HALF_STEPS):
+    for step in range(2 * _NUM_HALF_STEPS):
         number = (step + 1) % 2  # the second set begins, on a direction of the first
         points = sides[number]
         orders[number] = (points @ direction).argsort()
@@ -214,7 +216,7 @@ def _solve_block(solve: Any, x: Tensor, y: Tensor) -> Tensor:
     costs = -(x @ y.T).double().numpy()
     costs -= costs.diagonal()[:, None].copy()
     potentials = np.zeros(len(costs))
-    for _ in range(_POTENTIAL_UPDATES):
+    for _ in range(_MAX_POTENTIAL_UPDATES):
         # Length of the shortest path to each column, in which a step from i to j costs C_ij - C_ii.
         shorter = (costs + potentials[:, None]).min(0)
         if (shorter == potentials).all():

@@ -99,7 +99,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     for role in explicit:
         check_name("columns", role, ROLES)
     column_by_role = {
-        role: _check_declared_column(explicit[role], role, names, where)
+        role: _resolve_declared_column(explicit[role], role, names, where)
         if role in explicit
         else _find_column_by_name(role, role_names, names, where)
         for role, role_names in _COLUMN_NAMES_BY_ROLE.items()
@@ -113,7 +113,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     undeclared_text_columns: tuple[str, ...] = ()
     if explicit.get("views") is None:
         unassigned = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
-        views, possible_file_columns, undeclared_text_columns = _infer_views(schema, unassigned, where)
+        views, possible_file_columns, undeclared_text_columns = _infer_view_columns(schema, unassigned, where)
     else:
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
@@ -220,7 +220,7 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
     return name.lower() in _ROW_NUMBER_COLUMN_NAMES or was_index
 
 
-def _check_declared_column(name: Any, role: str, names: list[str], where: str) -> str | None:
+def _resolve_declared_column(name: Any, role: str, names: list[str], where: str) -> str | None:
     """Return a column that the user declared for a role; raise `UsageError` if it does not exist."""
     if name is not None and name not in names:
         raise unknown_name_error(f"columns: {role}", name, names, noun=f"column of {where}")
@@ -238,7 +238,7 @@ def _find_column_by_name(role: str, role_names: Sequence[str], names: list[str],
     return found[0] if found else None
 
 
-def _infer_views(
+def _infer_view_columns(
     schema: pa.Schema, unassigned: list[str], where: str
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
     """Infer the views from the columns without another role.

@@ -173,7 +173,7 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     return files
 
 
-def group_sequences(
+def group_sequences_with_first_frames(
     table: pa.Table, sequence: str, views: Sequence[Sequence[str]], constant: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
     """Group the rows of each sequence; return a table with one row per sequence, and the first frame of each.
@@ -190,7 +190,7 @@ def group_sequences(
         UsageError: sequences of unequal lengths, several values of a constant column, or views that are no numbers.
 
     >>> table = pa.table({"clip": ["a", "b", "a", "b"], "x": [1, 2, 3, 4], "z": [5, 6, 7, 8], "y": [0, 1, 0, 1]})
-    >>> group_sequences(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
+    >>> group_sequences_with_first_frames(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
     values = read_categories(table, sequence, where)
@@ -220,10 +220,10 @@ def group_sequences(
     return pa.table(columns), frames[:, 0]
 
 
-def explode_text_lists(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray]:
+def explode_text_lists_with_rows(table: pa.Table, name: str) -> tuple[pa.Array, np.ndarray]:
     """Concatenate the lists of texts in a column; return all texts with their rows. An empty list becomes "".
 
-    >>> texts, rows = explode_text_lists(pa.table({"captions": [["a bag", "a red bag"], []]}), "captions")
+    >>> texts, rows = explode_text_lists_with_rows(pa.table({"captions": [["a bag", "a red bag"], []]}), "captions")
     >>> texts.to_pylist(), rows.tolist()
     (['a bag', 'a red bag', ''], [0, 0, 1])
     """

@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def load_image_or_text_folder(
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
     texts. Texts are UTF-8 and held in memory.
     """
-    parents, files, texts, is_test = _scan_folder(Path(folder))
+    parents, files, texts, is_test = _list_folder(Path(folder))
     items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes_and_domains(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _get_lower_suffix(files[0]) in TEXT_SUFFIXES:
@@ -148,11 +149,17 @@ def read_text_file(file: str) -> str:
         raise unreadable_error(f"data: {file}", "a text of UTF-8", error) from error
 
 
-def _scan_folder(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Masks | None]:
-    """List a folder: return the parent folders of each image, the images, the texts, and the mask of test images.
+class _FolderListing(NamedTuple):
+    """Folders and path of each image (or of each text, without images), paths of texts, and mask of the test items."""
 
-    Without images, the texts are in their place.
-    """
+    parents: list[tuple[str, ...]]
+    items: list[str]
+    texts: set[str]
+    is_test: Masks | None
+
+
+def _list_folder(folder: Path) -> _FolderListing:
+    """List the images and texts in a folder and its subfolders; raise `UsageError` if a split has none."""
     parts = [part for part in find_train_test_folders(folder) if part is not None]
     listed = [list_files(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
     suffixes = (
@@ -171,7 +178,7 @@ def _scan_folder(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[st
         chosen += [str(part / file) for file in matching]
         texts |= {str(part / file) for file in files if _get_lower_suffix(file) in TEXT_SUFFIXES}
         is_test += [number == 1] * len(matching)
-    return parents, chosen, texts, np.array(is_test) if len(parts) == 2 else None
+    return _FolderListing(parents, chosen, texts, np.array(is_test) if len(parts) == 2 else None)
 
 
 def _get_lower_suffix(file: str) -> str:

@@ -31,6 +31,7 @@ from contraport.data.stores import DecodingStore, Shape, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "npy", "txt", "cls", "json"
+"""Fields of samples: suffixes of archive members, and one name for all suffixes of images."""
 _BRACES_PATTERN = re.compile(r"\{([^{}]*)\}")
 """One pair of braces and its content."""
 _RANGE_PATTERN = re.compile(r"(\d+)\.\.(\d+)")
@@ -79,7 +80,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     samples: list[_Sample] = []
     ignored_counts = Counter[str]()
     for number, archive in enumerate(archives):
-        samples += _read_samples(number, archive, ignored_counts)
+        samples += _iterate_samples(number, archive, ignored_counts)
     check(len(samples) > 0, f"data: {data} has no image (.jpg, .png, ...), array (.npy) or text (.txt).", "empty")
     # The views are the fields of most samples, so that a stray field is no view.
     fields = sorted(Counter(frozenset(sample.offset_and_size_by_field) for sample in samples).most_common(1)[0][0])
@@ -92,8 +93,8 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored_counts.most_common()))
     if len(complete) < len(samples):
         _log.warning("%s: %d samples lack one of %s and are left out", data, len(samples) - len(complete), fields)
-    labels, class_names = _encode_classes(complete, "label", data)
-    domains, domain_names = _encode_classes(complete, "domain", data)
+    labels, class_names = _encode_as_codes_and_names(complete, "label", data)
+    domains, domain_names = _encode_as_codes_and_names(complete, "domain", data)
     is_test = held_out[[sample.archive_index for sample in complete]]
     items = ItemMetadata(
         data,
@@ -261,7 +262,7 @@ def _find_test_split_name(archive: str) -> str | None:
     return by_file or next((name for name in TEST_SPLIT_NAMES if path.parent.name == name), None)
 
 
-def _read_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
+def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
     """Yield the samples of an archive that have at least one view; count the unused fields in `ignored_counts`."""
     check_regular_file("data", archive)
     shown = (
@@ -321,7 +322,9 @@ def _parse_class_metadata(field: str, content: bytes, where: str) -> dict[str, s
     return metadata
 
 
-def _encode_classes(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+def _encode_as_codes_and_names(
+    samples: list[_Sample], role: str, data: str
+) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     """Encode labels or domains as codes, in numerical order if all are integers."""
     values = [getattr(sample, role) for sample in samples]
     if all(value is None for value in values):

@@ -22,8 +22,8 @@ from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
-    explode_text_lists,
-    group_sequences,
+    explode_text_lists_with_rows,
+    group_sequences_with_first_frames,
     holds_lists_of_texts,
     holds_strings,
     holds_texts,
@@ -35,11 +35,11 @@ from contraport.data.formats.columns import (
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
-from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, split_names_to_masks
+from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, convert_split_names_to_masks
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
-MAX_CLASSES = 100
+MAX_TEXT_LABEL_CLASSES = 100
 """Maximum number of distinct values of a text column that is read as labels; each must occur ten times on average."""
 
 _BYTES_PER_BLOCK = 2**22
@@ -126,12 +126,12 @@ class TableRows:
         texts = None if self.texts is None else self.texts.take(pa.array(positions))
         return TableRows(self.table, indices, texts)
 
-    def explode(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
+    def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
         """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
         name = find_text_list_view(self.schema, views)
         if name is None:
             return self, np.arange(len(self))
-        texts, source_rows = explode_text_lists(self.select_columns([name]).read(), name)
+        texts, source_rows = explode_text_lists_with_rows(self.select_columns([name]).read(), name)
         return replace(self.take(source_rows), texts=pa.table({name: texts})), source_rows
 
 
@@ -226,20 +226,20 @@ def dataset_from_rows(
     row_keys = _read_keys(rows, column_by_role["keys"] or column_by_role["sequence"], columns or {}, where)
     view_names = derive_view_names(roles.views)
     views_of_columns = roles.views
-    rows, source_rows = rows.explode(roles.views)
+    rows, source_rows = rows.explode_with_source_rows(roles.views)
     if (sequence := column_by_role["sequence"]) is not None:
         message = f"columns: {where}: sequence: requires a column of splits instead of split files."
         check(is_test is None, message, "conflict")
         constant = [name for role, name in column_by_role.items() if name and role not in ("sequence", "keys")]
-        table, source_rows = group_sequences(rows.read(), sequence, roles.views, constant, where)
+        table, source_rows = group_sequences_with_first_frames(rows.read(), sequence, roles.views, constant, where)
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_categories(rows.select_columns([column]).read(), column, where)
-        is_test, neither = split_names_to_masks(names, f"{where}: column {column!r}")
+        is_test, neither = convert_split_names_to_masks(names, f"{where}: column {column!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
-    labels, label_names = _read_categories_as_codes(rows, column_by_role["labels"], class_names or {}, where)
-    domains, domain_names = _read_categories_as_codes(rows, column_by_role["domains"], class_names or {}, where)
+    labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, where)
+    domains, domain_names = _read_category_codes_and_names(rows, column_by_role["domains"], class_names or {}, where)
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
@@ -313,7 +313,7 @@ def _count_distinct_texts(rows: TableRows, name: str) -> int:
     if not holds_texts(table, name):
         return 0
     distinct = len(set(table.column(name).to_pylist()) - {None, ""})
-    return distinct if distinct <= min(MAX_CLASSES, len(rows) // 10) else 0
+    return distinct if distinct <= min(MAX_TEXT_LABEL_CLASSES, len(rows) // 10) else 0
 
 
 def _make_file_keys(
@@ -352,7 +352,7 @@ def _fill_missing_rows(rows: TableRows, present: np.ndarray, where: str) -> Tabl
     return rows.take(np.where(present, np.arange(len(present)), existing[0]))
 
 
-def _read_categories_as_codes(
+def _read_category_codes_and_names(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     """Return the codes and names of a column of categories; ``(None, None)`` without a column."""

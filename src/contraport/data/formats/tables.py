@@ -31,7 +31,7 @@ from contraport.data.formats.column_roles import (
     ViewSuggestion,
     suggest_views,
 )
-from contraport.data.formats.columns import explode_text_lists, holds_strings, holds_texts, is_number_text
+from contraport.data.formats.columns import explode_text_lists_with_rows, holds_strings, holds_texts, is_number_text
 from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_view, resolve_roles
 from contraport.errors import UsageError, check, unreadable_error
 
@@ -170,7 +170,9 @@ def write_table(table: pa.Table, path: Path) -> None:
             temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str) -> tuple[pa.Table, np.ndarray]:
+def explode_texts_with_source_rows(
+    table: pa.Table, columns: Mapping[str, Any] | None, where: str
+) -> tuple[pa.Table, np.ndarray]:
     """Repeat the rows of a table with lists of texts so that each has one text; return the table and the source rows.
 
     Args:
@@ -181,7 +183,7 @@ def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str
     name = find_text_list_view(table.schema, resolve_roles(TableRows(table), columns, where).views)
     if name is None:
         return table, np.arange(len(table))
-    texts, rows = explode_text_lists(table, name)
+    texts, rows = explode_text_lists_with_rows(table, name)
     return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, texts), rows
 
 

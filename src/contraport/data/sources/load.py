@@ -33,7 +33,7 @@ from contraport.data.splits import check_split_name, check_test_fraction
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
 from contraport.errors import UsageError, check, hint_on_error, unknown_name_error, unreadable_error
 
-_MAX_IMAGE_SIZE = 2**14
+_MAX_IMAGE_SIDE_PIXELS = 2**14
 """Maximum side of images in pixels that can be requested."""
 
 
@@ -76,8 +76,8 @@ def load(
     """
     check_split_name(split)
     check_test_fraction(test_fraction)
-    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIZE)
-    check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIZE} (pixels), got {image_size!r}.")
+    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _MAX_IMAGE_SIDE_PIXELS)
+    check(good, f"image_size: must be an integer from 1 to {_MAX_IMAGE_SIDE_PIXELS} (pixels), got {image_size!r}.")
     options: dict[str, Any] = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
     if isinstance(data, str | Path):
         folder = None if root is None else Path(root)

@@ -40,7 +40,7 @@ class _RemoteFile(NamedTuple):
     local_path: Path
     url: str
 
-    def remote_state(self) -> dict[str, str]:
+    def content_fingerprint(self) -> dict[str, str]:
         """Return the path and a checksum or date of the remote file, which changes with its content."""
         return {"file": self.path, "key": str(self.file_system.ukey(self.path))}
 
@@ -49,7 +49,7 @@ class _RemoteFile(NamedTuple):
         record = _get_download_record_path(self.local_path)
         if not (self.local_path.exists() and record.exists()):
             return False
-        if read_json_or_none(record) == self.remote_state():
+        if read_json_or_none(record) == self.content_fingerprint():
             return True
         log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
         return False
@@ -78,7 +78,7 @@ def download(url: str, cache: Path) -> str:
         local = folder / one.rpartition("/")[2]
         try:
             system, path = fsspec.core.url_to_fs(one)
-            found = dict(_list_files(system, path))
+            found = dict(_iterate_files_with_relative_paths(system, path))
         except Exception as error:  # each protocol raises its own errors
             if not local.exists():
                 raise UsageError(f"data: {one} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
@@ -96,7 +96,7 @@ def download(url: str, cache: Path) -> str:
     return str(folder / last)
 
 
-def _list_files(system: Any, path: str) -> Iterator[tuple[str, str]]:
+def _iterate_files_with_relative_paths(system: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield the files at a path, each with its relative path in a folder, or "" if the path is a file."""
     if not system.isdir(path):
         if system.exists(path):
@@ -121,7 +121,7 @@ def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> No
 
 def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
     """Download one file into the cache, and record its remote state."""
-    state, local = file.remote_state(), file.local_path
+    state, local = file.content_fingerprint(), file.local_path
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.file_system.size(file.path)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from contraport.data.views.random_draws import RandomDraws
 
 _SPACE_BYTE = 32  # ASCII space
-_FIRST_CJK, _LAST_CJK = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF
+_FIRST_CJK_BYTE, _LAST_CJK_BYTE = 0xE3, 0xE9  # lead bytes of Chinese and Japanese characters, U+3000 to U+9FFF
 _HASH_MULTIPLIERS = (0x2545F491, 0x5851F42D, 0x14057B7F)  # odd constants of a multiplicative hash
 _HASH_MASK = 2**31 - 1  # the lowest 31 bits
 
@@ -63,7 +63,7 @@ def assign_bytes_to_words(texts: Tensor) -> Tensor:
     """
     inside = texts > _SPACE_BYTE
     before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], dim=1)
-    starts = inside & ~before | ((texts >= _FIRST_CJK) & (texts <= _LAST_CJK))
+    starts = inside & ~before | ((texts >= _FIRST_CJK_BYTE) & (texts <= _LAST_CJK_BYTE))
     return (starts.cumsum(1) - 1).clamp(min=0)
 
 

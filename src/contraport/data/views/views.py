@@ -208,7 +208,7 @@ class Views(nn.Module):
             floats = self._windows(floats[0], draws)
         pairs = zip(self._sources, self._transforms, strict=True)
         made = tuple(transform(floats[source], draws) for source, transform in pairs)
-        return _split_lab(made[0]) if self._splits_color else made
+        return _convert_rgb_to_lightness_and_color(made[0]) if self._splits_color else made
 
     @torch.no_grad()
     def make_unaugmented(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -217,7 +217,7 @@ class Views(nn.Module):
         They are the stored views, or lightness and colors for "color".
         """
         floats = _views_to_floats(views)
-        return _split_lab(floats[0]) if self._splits_color else floats
+        return _convert_rgb_to_lightness_and_color(floats[0]) if self._splits_color else floats
 
 
 class _PlannedView(NamedTuple):
@@ -250,7 +250,7 @@ class _LabStore(StoreWrapper):
         return None if digests is None else digests.expand(-1, 2)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return _split_lab(*_views_to_floats(self.store.fetch(positions)))
+        return _convert_rgb_to_lightness_and_color(*_views_to_floats(self.store.fetch(positions)))
 
 
 def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -258,7 +258,7 @@ def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
-def _split_lab(images: Tensor) -> tuple[Tensor, Tensor]:
+def _convert_rgb_to_lightness_and_color(images: Tensor) -> tuple[Tensor, Tensor]:
     """Convert RGB images to lightness ``(b, 1, H, W)`` and colors ``(b, 2, H, W)``."""
     lab = to_scaled_lab(images)
     return lab[:, :1], lab[:, 1:]

@@ -27,7 +27,7 @@ from contraport.training.components.data_builder import (
     build_dataset,
     count_cached_draws,
     count_steps_per_epoch,
-    mismatch_pairs,
+    mismatch_pairs_with_partners,
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -88,7 +88,7 @@ def build_components(
         check(not requires_ids, f"objective: not supported for streams, such as {dataset.name}.", "stream")
         message = f"num_workers: must be 0 for the stream {dataset.name}, got {settings.num_workers}."
         check(not settings.num_workers, message, "stream")
-    dataset, partners = mismatch_pairs(settings, dataset, run)
+    dataset, partners = mismatch_pairs_with_partners(settings, dataset, run)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
     if settings.cache_chunk is not None:

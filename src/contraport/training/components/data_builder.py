@@ -191,7 +191,9 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def mismatch_pairs(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> tuple[Dataset, Tensor | None]:
+def mismatch_pairs_with_partners(
+    settings: Settings, dataset: Dataset, run: RunFolder | None = None
+) -> tuple[Dataset, Tensor | None]:
     """Mismatch a share of the training pairs (option `mismatch`); return the dataset and the partners of its items.
 
     Item i gets the second view of item `partners[i]`. None without the option. A resumed run keeps its partners.
