@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import pickle
 import re
 from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 import contraport
 from contraport.data.streams import StreamReadError
@@ -20,6 +23,9 @@ from contraport.errors import (
     UsageError,
     add_hint,
     check_integer,
+    check_positive,
+    describe_value,
+    format_value,
     hint_on_error,
     rename_argument,
     unknown_name_error,
@@ -49,6 +55,17 @@ def test_code_and_notes_survive_pickling(error_class: type[UsageError]) -> None:
     assert type(copy) is error_class
     assert (copy.code, copy.argument, str(copy)) == ("out.in_use", "out", "out: is in use.")
     assert copy.__notes__ == ["More: contraport docs training"]
+
+
+@pytest.mark.parametrize("value", [True, Fraction(1, 2), "1", None, math.nan, 1e39, 1e-300, 0, np.float32])
+def test_positive_numbers_are_those_of_single_precision(value: object) -> None:
+    with raises_usage_error("lr.invalid"):
+        check_positive("lr", value)
+
+
+def test_a_class_of_arrays_is_described_as_no_array() -> None:
+    assert describe_value(Tensor) == "the class Tensor"
+    assert format_value(np.ndarray) == "<class 'numpy.ndarray'>"
 
 
 def test_code_survives_a_worker_process() -> None:

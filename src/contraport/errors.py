@@ -230,12 +230,14 @@ def check(condition: bool, message: str, kind: str = "invalid") -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a real number, of Python or NumPy; a bool is not.
+    """Return whether a value is a real number, of Python or NumPy; a bool or a fraction is not.
 
     >>> is_number(0.5), is_number(True), is_number("0.5")
     (True, False, False)
     """
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    is_fraction = isinstance(value, numbers.Rational) and not isinstance(value, numbers.Integral)  # torch has none
+    is_real = isinstance(value, numbers.Real)
+    return is_real and not isinstance(value, bool) and not is_fraction
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -247,10 +249,16 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+MAX_SINGLE_PRECISION = 3.4e38
+"""Largest size of a number that counts as finite; its reciprocal is the least positive number."""
+
+
 def is_finite_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a real number in the range of single precision; an integer must have 64 bits."""
-    limit: Any = 2**63 if isinstance(value, numbers.Integral) else 3.4e38
-    return not isinstance(value, bool) and isinstance(value, numbers.Real) and bool(-limit < value < limit)
+    is_whole = isinstance(value, numbers.Integral)
+    limit: Any = 2**63 if is_whole else MAX_SINGLE_PRECISION
+    is_real = is_whole or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational))
+    return is_real and not isinstance(value, bool) and bool(-limit < value < limit)
 
 
 def check_integer(argument: str, value: object, least: int = 1, most: int | None = None) -> None:
@@ -261,8 +269,10 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
 
 
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
-    """Raise `UsageError` unless a value is a positive finite number (or infinity, if allowed)."""
-    valid = (is_finite_number(value) and value > 0) or (allow_infinity and is_number(value) and value == math.inf)
+    """Raise `UsageError` unless a value is positive and finite (or infinite, if allowed), and so is its reciprocal."""
+    valid = (is_finite_number(value) and value > 1 / MAX_SINGLE_PRECISION) or (
+        allow_infinity and is_number(value) and value == math.inf
+    )
     if not valid:
         raise _value_error(argument, "a positive number" if allow_infinity else "a positive finite number", value)
 
@@ -317,19 +327,26 @@ def format_value(value: object) -> str:
     >>> format_value(0.5), format_value(torch.ones(2, 3)), format_value([0] * 1000)[-9:]
     ('0.5', 'torch.float32 of shape (2, 3)', '0, 0, ...')
     """
-    is_array = hasattr(value, "dtype") and hasattr(value, "shape") and not is_number(value)
-    return describe_value(value) if is_array else textwrap.shorten(repr(value), 200, placeholder=" ...")
+    if _is_array(value) and not is_number(value):
+        return describe_value(value)
+    return textwrap.shorten(repr(value), 200, placeholder=" ...")
 
 
 def describe_value(value: Any) -> str:
-    """Describe a value for a message: dtype and shape of a tensor or array, type of any other value.
+    """Describe a value for a message: dtype and shape of a tensor or array, name of a class, type of any other value.
 
     >>> import torch
     >>> describe_value(torch.ones(2, 3)), describe_value([1])
     ('torch.float32 of shape (2, 3)', 'list')
     """
-    is_array = hasattr(value, "dtype") and hasattr(value, "shape")
-    return f"{value.dtype} of shape {tuple(value.shape)}" if is_array else type(value).__name__
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"{value.dtype} of shape {tuple(value.shape)}" if _is_array(value) else type(value).__name__
+
+
+def _is_array(value: object) -> bool:
+    """Return whether a value is a tensor or an array, rather than such a class."""
+    return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
 
 
 def check_all_values(argument: str, values: Any, valid_mask: Any, expected: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, check_nonempty_sequence, check_type
 from contraport.metrics import metric_by_key
 from contraport.plots.figure_setup import (
     LINE_STYLES,
@@ -98,8 +98,10 @@ def curves(
     >>> [line.get_label() for line in figure.axes[0].get_lines()]
     ['a', 'b']
     """
-    columns = [keys] if isinstance(keys, str) else list(keys)
-    check(len(columns) > 0, "keys: must name at least one column, got none.", "missing")
+    columns = [keys] if isinstance(keys, str) else keys
+    check_nonempty_sequence("keys", columns, "a name or a list of names of metrics")
+    for key in columns:
+        check_type("keys", key, str, "'loss'")
     lines = {name: _load_metrics_rows(name, source, columns) for name, source in sources_by_name(runs).items()}
     logged = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
     for key in columns:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from contraport.errors import check, import_optional
+from contraport.errors import check, check_integer, check_nonempty_sequence, format_value, import_optional, is_integer
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank_from_spectrum
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.figure_setup import (
@@ -22,6 +22,7 @@ from contraport.plots.figure_setup import (
     Values,
     add_legend_above,
     as_plot_array,
+    check_width,
     class_colors,
     create_figure,
     create_panels,
@@ -32,6 +33,7 @@ from contraport.plots.figure_setup import (
     load_evaluation_arrays,
     load_run,
     sources_by_name,
+    to_numpy,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ def embedding(
         features, labels, method = samples["points"], samples.get("labels"), str(samples["projection"])
         if labels is not None and class_names is None and "class_names" in samples:
             class_names = [str(samples["class_names"][k]) for k in np.unique(labels)]
+    if class_names is not None:
+        check_nonempty_sequence("class_names", class_names, "a list of the names of all classes")
     points = as_plot_array("features", features, 2)
     check(points.shape[1] >= 2, f"features: must have at least two columns, got {points.shape[1]}.", "shape")
     if points.shape[1] > 2:
@@ -162,12 +166,15 @@ def neighbors(
     else:
         rows = as_plot_array("features", features, 2)
         check(items is not None, "items: is required to draw the neighbors of features.", "missing")
-        shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
+        shown = to_numpy("items", items)
+        good = shown.dtype.kind in "buif" and bool(np.isfinite(shown).all())
+        check(good, f"items: must be finite numbers, got {format_value(items)}.", "not_numbers")
         _check_neighbor_count(count, len(rows) - 1)
         nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
-    has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest)
+    has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest) and shown.size > 0
     check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
     positions = _resolve_query_positions(queries, len(nearest))
+    check_width(width)
     figure_width = 0.55 * (count + 1.3) if width is None else width
     figure = create_figure(figure_width, figure_width / (count + 1.3) * len(positions) + 0.3)
     ax = figure.add_subplot()
@@ -184,8 +191,8 @@ def neighbors(
 
 
 def _check_neighbor_count(count: int, max_count: int) -> None:
-    """Raise `UsageError` unless the number of neighbors is from 1 to `max_count`."""
-    check(0 < count <= max_count, f"count: must be from 1 to {max_count}, got {count!r}.")
+    """Raise `UsageError` unless the number of neighbors is an integer from 1 to `max_count`."""
+    check_integer("count", count, most=max_count)
 
 
 def _project_on_principal_components(features: Array) -> Array:
@@ -205,7 +212,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
         ax.scatter(points[:, 0], points[:, 1], s=size, color=BLUE, alpha=0.8, linewidth=0)
         return
     present = np.unique(classes)
-    names = [str(label) for label in present] if class_names is None else list(class_names)
+    names = [str(label) for label in present] if class_names is None else [str(name) for name in class_names]
     check(len(names) == len(present), f"class_names: must be {len(present)}, one per class, got {len(names)}.", "shape")
     for label, color in zip(present, class_colors(len(present)), strict=True):
         of_class = points[classes == label]
@@ -232,13 +239,15 @@ def _load_or_compute_singular_values(source: Any) -> torch.Tensor:
 
 def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:
     """Return the indices of the query items: `queries` itself, or as many evenly spaced items if it is a number."""
-    if isinstance(queries, int):
-        check(0 < queries <= num_items, f"queries: must be from 1 to {num_items}, got {queries}.")
+    if is_integer(queries):
+        check_integer("queries", queries, most=num_items)
         return [round(place) for place in np.linspace(0, num_items - 1, queries)]
-    positions = [int(query) for query in queries]
-    good = len(positions) > 0 and all(0 <= position < num_items for position in positions)
-    check(good, f"queries: must be positions from 0 to {num_items - 1}, got {queries!r}.")
-    return positions
+    check_nonempty_sequence("queries", queries, "a number of items or a list of positions")
+    positions = to_numpy("queries", queries)
+    good = positions.ndim == 1 and positions.dtype.kind in "iu"
+    good = good and bool(((positions >= 0) & (positions < num_items)).all())
+    check(good, f"queries: must be positions from 0 to {num_items - 1}, got {format_value(queries)}.")
+    return [int(position) for position in positions]
 
 
 def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None) -> None:

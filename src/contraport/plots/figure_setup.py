@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from contraport.errors import UsageError, check, import_optional, report_missing_extra
+from contraport.errors import (
+    MAX_SINGLE_PRECISION,
+    UsageError,
+    check,
+    format_value,
+    import_optional,
+    is_number,
+    report_missing_extra,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,6 +57,9 @@ MASS_COLORS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#
 
 MIN_PANEL_WIDTH_INCHES = 2.9
 """Minimum width of a panel; panels that would be narrower wrap to the next row."""
+
+MIN_WIDTH_INCHES, MAX_WIDTH_INCHES = 0.5, 200.0
+"""Range of the width of a figure: matplotlib draws no image with a side of no pixel or more than 65,535 pixels."""
 
 LINE_STYLES = ("-", "--", ":", "-.")
 """Line styles of matplotlib, by number of the line, like the colors."""
@@ -100,8 +111,9 @@ def create_panels(
         ratio: width of a panel over its height.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: the width is out of range, or matplotlib is not installed.
     """
+    check_width(width)
     columns = count if width is None else max(1, min(count, int(width / MIN_PANEL_WIDTH_INCHES)))
     rows = -(-count // columns)
     high = height if width is None else width / columns / ratio
@@ -110,6 +122,13 @@ def create_panels(
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def check_width(width: float | None) -> None:
+    """Raise `UsageError` unless the width of a figure is None or in the range that can be drawn."""
+    good = width is None or (is_number(width) and MIN_WIDTH_INCHES <= width <= MAX_WIDTH_INCHES)
+    expected = f"inches, from {MIN_WIDTH_INCHES:g} to {MAX_WIDTH_INCHES:g}"
+    check(good, f"width: must be a number of {expected}, got {format_value(width)}.")
 
 
 def draw_heatmap(
@@ -169,26 +188,45 @@ def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = 
     """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
 
     Raises:
-        UsageError: the number of dimensions differs, it is empty, or an entry is not finite (if `finite`).
+        UsageError: the values are not real numbers, the number of dimensions differs, it is empty, or an entry is not
+            finite (if `finite`).
 
     >>> as_plot_array("plan", [[1, 2]], 2)
     array([[1., 2.]])
     """
     try:
-        result = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, float)
-    except (TypeError, ValueError) as error:
+        raw = values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)
+        is_complex = raw.is_complex() if isinstance(raw, Tensor) else np.iscomplexobj(raw)
+        check(not is_complex, f"{name}: must be real numbers, got {format_value(values)}.")
+        result = raw.double().numpy() if isinstance(raw, Tensor) else raw.astype(float, copy=False)
+    except UsageError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{name}: must be numbers, got {type(values).__name__} ({error}).") from error
     has_shape = result.ndim == dimensions and result.size > 0
     check(has_shape, f"{name}: must have {dimensions} dimensions and not be empty, got shape {result.shape}.", "shape")
-    check(not finite or np.isfinite(result).all(), f"{name}: must be finite, got NaN or infinity.", "not_finite")
+    is_finite = not finite or bool((np.abs(result) <= MAX_SINGLE_PRECISION).all())
+    check(is_finite, f"{name}: must be finite numbers of single precision, got NaN, infinity or larger.", "not_finite")
     return result
+
+
+def to_numpy(name: str, values: object) -> Array:
+    """Convert a tensor, an array or a list to a NumPy array of its own type of numbers.
+
+    Raises:
+        UsageError: NumPy cannot hold the values, such as bfloat16, or they have no common shape.
+    """
+    try:
+        return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{name}: must be an array, got {format_value(values)} ({error}).") from error
 
 
 def labels_to_numpy(values: object, items: int) -> Array | None:
     """Convert labels, numbers or strings, to a NumPy array (items,); None stays None."""
     if values is None:
         return None
-    labels = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    labels = to_numpy("labels", values)
     check(labels.shape == (items,), f"labels: must have shape ({items},), got {labels.shape}.", "shape")
     return labels
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from contraport.errors import check
+from contraport.errors import check, check_boolean
 from contraport.plots.figure_setup import (
     BLUE,
     GREY,
@@ -177,7 +177,10 @@ def couplings(
     """
     several = plans if isinstance(plans, Mapping) else {"": plans}
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
+    check_boolean("common_scale", common_scale)
     marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
+    for side, masses in marginals.items():
+        check(bool((masses >= 0).all()), f"{side}: must be nonnegative, got {masses.min():.3g}.", "negative")
     figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
     masses_by_name = {name: _as_mass_matrix("plans", matrix) for name, matrix in several.items()}
     largest = max(mass.max() for mass in masses_by_name.values()) if common_scale else None

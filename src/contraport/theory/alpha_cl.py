@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, pairwise
-from contraport.engine import Gibbs
+from contraport.engine import Gibbs, normalize
 from contraport.errors import (
     check,
     check_all_values,
@@ -25,7 +24,7 @@ from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
-from contraport.theory.toy_problems import check_points, iterate_lbfgs
+from contraport.theory.toy_problems import check_points, is_real_tensor, iterate_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,9 +53,9 @@ class ContrastiveCovariance:
     def figure(self) -> Figure:
         """Draw the covariance and its eigenvalues; negative eigenvalues mark directions of augmentation."""
         figure, (left, right) = create_panels(2)
-        draw_heatmap(left, self.matrix, signed=True)
+        draw_heatmap(left, self.matrix.detach(), signed=True)
         left.set_title("contrastive covariance")
-        right.bar(range(1, len(self.eigenvalues) + 1), self.eigenvalues, color=BLUE)
+        right.bar(range(1, len(self.eigenvalues) + 1), self.eigenvalues.detach(), color=BLUE)
         right.axhline(0, color=GREY, linewidth=0.8)
         right.set(title="eigenvalues", xlabel="rank", ylabel="eigenvalue")
         return figure
@@ -115,6 +114,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     >>> round(energy(torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [-1.0]])), 6)
     2.0
     """
+    _check_views_and_count_items(z0, z1, "z")
     with torch.no_grad():
         return -float(_build_fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
 
@@ -145,7 +145,8 @@ def pair_weights(
         gamma: exponent of the inverse weights, above 1.
 
     Raises:
-        UsageError: as in `alpha_cl`, or a loss that is not one of `pairwise` with the negatives of both views.
+        UsageError: as in `alpha_cl` and `contrastive_covariance`, or a loss that is not one of `pairwise` with the
+            negatives of both views.
 
     Source: Tian (2022), theorem 1, table 1.
 
@@ -155,6 +156,7 @@ def pair_weights(
     >>> pair_weights(torch.eye(2), torch.eye(2), loss=pairwise("linear_pairs"))[0]
     tensor([0., 1., 0., 1.])
     """
+    _check_views_and_count_items(z0, z1, "z")
     if loss is not None:
         return _compute_weights_by_gradient(z0, z1, loss)
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
@@ -182,10 +184,7 @@ def _compute_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Ten
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
     cost, n = _SquaredDistanceWithPairShift(2 * len(z0)), len(z0)
     indicators = torch.eye(2 * n, dtype=torch.float64)
-    views = [
-        torch.cat([F.normalize(z.double(), dim=1), rows], 1)
-        for z, rows in zip((z0, z1), indicators.split(n), strict=True)
-    ]
+    views = [torch.cat([normalize(z.double()), rows], 1) for z, rows in zip((z0, z1), indicators.split(n), strict=True)]
     kernel = Gibbs(cost, loss.kernel.temperature)
     value = Objective(loss.layout, kernel, loss.constraint, loss.target, loss.divergence)(*views)
     (gradient,) = torch.autograd.grad(value, [cost.shift])
@@ -209,11 +208,15 @@ def _build_fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Ca
     return compute_loss
 
 
-def _check_views_and_count_items(x0: Tensor, x1: Tensor) -> int:
-    """Return the number of items of two views; raise `UsageError` unless both are data, (n, d), n at least 2."""
-    check_points("x0", x0)
-    check_points("x1", x1)
-    check(x0.shape == x1.shape, f"x1: must have shape {tuple(x0.shape)}, as x0, got {tuple(x1.shape)}.", "shape")
+def _check_views_and_count_items(x0: Tensor, x1: Tensor, letter: str = "x") -> int:
+    """Return the number of items of two views; raise `UsageError` unless both are data, (n, d), n at least 2.
+
+    Arguments of the caller are called `letter` and the number of the view.
+    """
+    check_points(f"{letter}0", x0)
+    check_points(f"{letter}1", x1)
+    expected = f"must have shape {tuple(x0.shape)}, as {letter}0"
+    check(x0.shape == x1.shape, f"{letter}1: {expected}, got {tuple(x1.shape)}.", "shape")
     return len(x0)
 
 
@@ -223,7 +226,7 @@ def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tenso
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
     size = (2 * n, 2 * n)
-    good = isinstance(alpha, Tensor) and alpha.shape == size and not alpha.is_complex()
+    good = is_real_tensor(alpha) and alpha.shape == size
     check(good, f"alpha: must be a tensor of shape {size}, got {describe_value(alpha)}.", "shape")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
@@ -291,7 +294,7 @@ def train_linear_encoder(
     _check_views_and_count_items(x0, x1)
     d = x0.shape[1]
     check_integer("dimensions", dimensions, most=d)
-    x0, x1 = x0.double(), x1.double()
+    x0, x1 = x0.detach().double(), x1.detach().double()
     covariance, loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
     max_energy = float(covariance.eigenvalues[:dimensions].sum())
     generator = torch_generator("theory.pca", seed)
@@ -361,7 +364,8 @@ class DeepLinearResult:
         right.set(title="alignment of neighboring layers")
         for ax in (middle, right):
             ax.set(xlabel="iteration", ylim=(0, 1.05))
-            ax.legend(frameon=False, loc="lower right")
+            if ax.lines:  # one layer has no neighbors
+                ax.legend(frameon=False, loc="lower right")
         return figure
 
 
@@ -402,7 +406,7 @@ def train_deep_linear_encoder(
     for width in widths:
         check_integer("widths", width)
     check_boolean("per_filter", per_filter)
-    x0, x1 = x0.double(), x1.double()
+    x0, x1 = x0.detach().double(), x1.detach().double()
     covariance, fixed_loss = contrastive_covariance(x0, x1, alpha), _build_fixed_weight_loss(x0, x1, alpha)
     unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)
     sizes = zip((x0.shape[1], *widths), widths, strict=False)
@@ -430,7 +434,8 @@ def train_deep_linear_encoder(
         weights = [layer.detach() for layer in layers()]
         lefts, rights, squares = zip(*map(_leading_singular_vectors, weights), strict=True)
         shares.append(torch.stack(squares))
-        alignments.append(torch.stack([(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]))
+        cosines = [(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]
+        alignments.append(torch.stack(cosines) if cosines else squares[0].new_empty(0))
     uneven = [float((left.abs() - 1 / math.sqrt(len(left))).abs().max()) for left in lefts[:-1]]
     return DeepLinearResult(
         tuple(weights),

@@ -97,7 +97,7 @@ def compute_augmentation_targets(
     check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
     mixtures = [sample_gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
     # Mean squared displacement by mixup along each coordinate.
-    moved = [2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2) for data in mixtures]
+    moved = [2 * mix**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
     noise = [
         _compute_target_plan(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)
     ]

@@ -18,6 +18,7 @@ from contraport.errors import (
     check_nonempty_sequence,
     check_positive,
     describe_value,
+    format_value,
 )
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
@@ -25,7 +26,7 @@ from contraport.options import keep_deprecated_attributes
 from contraport.plots import arrow_maps, couplings
 from contraport.plots.figure_setup import GREY, ORANGE, create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
-from contraport.theory.toy_problems import check_points
+from contraport.theory.toy_problems import check_points, is_real_tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +136,8 @@ def compute_couplings_1d(
     [0.5, 0.5003, 0.5426]
     """
     _check_temperatures(temperatures)
-    check(isinstance(iterations, Sequence), f"iterations: must be a list of numbers, got {iterations!r}.", "type")
+    is_list = isinstance(iterations, Sequence) and not isinstance(iterations, str | bytes)
+    check(is_list, f"iterations: must be a list of numbers, got {format_value(iterations)}.", "type")
     a, b = _normalize_masses("a", a), _normalize_masses("b", b)
     x, y = _resolve_positions("x", x, a), _resolve_positions("y", y, b)
     cost = (x - y.T).square()
@@ -173,10 +175,10 @@ def _check_temperatures(temperatures: Sequence[float]) -> None:
 
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
     """Check positive masses, (n,), and scale them to a sum of 1, in double precision."""
-    good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0 and not masses.is_complex()
+    good = is_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
     check(good, f"{name}: must be a tensor (n,) of masses, got {describe_value(masses)}.", "shape")
     check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
-    masses = masses.double()
+    masses = masses.detach().double()
     return masses / masses.sum()
 
 
@@ -184,10 +186,10 @@ def _resolve_positions(name: str, positions: Tensor | None, masses: Tensor) -> T
     """Return positions on a line as (n, 1), evenly spaced if None; raise `UsageError` if the shape is wrong."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
-    good = isinstance(positions, Tensor) and positions.shape == masses.shape and not positions.is_complex()
+    good = is_real_tensor(positions) and positions.shape == masses.shape
     check(good, f"{name}: must be a tensor of positions, ({len(masses)},), got {describe_value(positions)}.", "shape")
     check_all_values(name, positions, torch.isfinite(positions), "finite positions")
-    return positions.double()[:, None]
+    return positions.detach().double()[:, None]
 
 
 @keep_deprecated_attributes(
@@ -273,7 +275,7 @@ def compare_constraints(
     if partners is None:
         check(shape[0] == shape[1], f"partners: is required for {shape[0]} rows and {shape[1]} columns.", "missing")
         partners = torch.eye(len(z0), dtype=torch.bool)
-    good = isinstance(partners, Tensor) and partners.shape == shape and partners.dtype == torch.bool
+    good = is_real_tensor(partners) and partners.shape == shape and partners.dtype == torch.bool
     check(good, f"partners: must be Booleans of shape {shape}, got {describe_value(partners)}.", "shape")
     constraints: dict[str, SinkhornConstraint] = {
         "rows": Rows(),
@@ -365,11 +367,11 @@ def solve_entropic_program(
     ([1.0, 0.0, 0.0], tensor([[0.9530, 0.0470, 0.0000],
                               [0.4740, 0.3510, 0.1740]], dtype=torch.float64))
     """
-    costs = costs.tolist() if isinstance(costs, Tensor) else costs
+    costs = costs.tolist() if is_real_tensor(costs) else costs
     check_nonempty_sequence("costs", costs, "three finite numbers")
     for cost in costs:
         check_finite("costs", cost)
-    c = torch.as_tensor(costs, dtype=torch.float64)
+    c = torch.tensor([float(cost) for cost in costs], dtype=torch.float64)
     check(c.shape == (3,), f"costs: must be three numbers, got {len(c)}.")
     if temperatures is None:
         unit = float(c.max() - c.min()) or 1.0

@@ -12,14 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
-from contraport.errors import check, check_integer, check_type, describe_value, format_value, is_number
+from contraport.engine import normalize
+from contraport.errors import (
+    check,
+    check_integer,
+    check_nonempty_sequence,
+    check_type,
+    describe_value,
+    format_value,
+    is_number,
+)
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
 from contraport.objectives.inputs import is_integer_tensor
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import GREY, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.theory.toy_problems import check_points
+from contraport.theory.toy_problems import check_points, is_real_tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +41,7 @@ class CollapseComparison:
 
     Attributes:
         relative_singular_values: singular values of the centered representation divided by the largest, (F,),
-            descending, by objective.
+            descending, by objective; zeros if it is constant.
         effective_ranks: effective rank of the representation, 1 to F, by objective: exponential of the entropy of the
             singular values, normalized to a sum of 1.
     """
@@ -43,7 +52,8 @@ class CollapseComparison:
     def figure(self) -> Figure:
         """Draw the singular values and the effective ranks of all objectives."""
         figure, (left, right) = create_panels(2)
-        for color, (name, values) in zip(SERIES_COLORS, self.relative_singular_values.items(), strict=False):
+        for number, (name, values) in enumerate(self.relative_singular_values.items()):
+            color = SERIES_COLORS[number % len(SERIES_COLORS)]
             left.semilogy(range(1, len(values) + 1), values.clamp_min(1e-8), color=color, label=name)
         left.set(title="singular values", xlabel="rank", ylabel="ratio to the largest")
         left.legend(frameon=False, fontsize="small")
@@ -77,7 +87,7 @@ def compare_collapse(
         seed: of the initial weights, which are the same for all, and of the views.
 
     Raises:
-        UsageError: a number is out of range.
+        UsageError: a number is out of range, or all items are equal in single precision.
 
     Source: Jing, Vincent, LeCun and Tian (2022), Understanding dimensional collapse in contrastive self-supervised
     learning; the direct weights, Tian (2022).
@@ -90,7 +100,7 @@ def compare_collapse(
     check_integer("features", features, 4)
     check(is_number(masked) and 0 <= masked < 1, f"masked: must be in [0, 1), got {masked!r}.")
     check_integer("iterations", iterations, 0)
-    x = x.float()
+    x = x.detach().float()
     good = objectives is None or (isinstance(objectives, Mapping) and len(objectives) > 0)
     check(good, f"objectives: must map names to losses, got {format_value(objectives)}.", "type")
     objectives = objectives or {
@@ -104,8 +114,10 @@ def compare_collapse(
         check_type("objectives", objective, Loss, "nt_xent()")
         representations[name] = _train_and_encode(x, objective, features, masked, iterations, seed)
     singular_values = {name: centered_singular_values(h) for name, h in representations.items()}
+    largest = {name: float(values[0]) for name, values in singular_values.items()}
+    check(largest["untrained"] > 0, "x: all items are equal, or their differences are too small.", "constant")
     return CollapseComparison(
-        {name: values / values[0] for name, values in singular_values.items()},
+        {name: values / (largest[name] or 1.0) for name, values in singular_values.items()},
         {name: effective_rank(h) for name, h in representations.items()},
     )
 
@@ -212,13 +224,15 @@ def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str]
     """
     check_points("features", features)
     n = len(features)
-    good = isinstance(labels, Tensor) and labels.shape == (n,) and is_integer_tensor(labels)
+    good = is_real_tensor(labels) and labels.shape == (n,) and is_integer_tensor(labels)
     check(good, f"labels: must be integers, ({n},), got {describe_value(labels)}.", "shape")
     order = labels.argsort(stable=True)
-    labels, z = labels[order], F.normalize(features.detach().double()[order], dim=1)
+    labels, z = labels[order], normalize(features.detach().double()[order])
     classes, codes, sizes = labels.unique(return_inverse=True, return_counts=True)
     check(len(classes) > 1, "labels: must have two classes or more, got one.", "one_class")
     check(bool((sizes > 1).any()), f"labels: must have a class of two items, got {n} of as many classes.", "no_pairs")
+    if names is not None:
+        check_nonempty_sequence("names", names, "a list of the names of all classes")
     class_names = tuple(map(str, classes.tolist() if names is None else names))
     count = len(class_names)
     check(count == len(classes), f"names: must be {len(classes)}, one per class, got {count}.", "shape")

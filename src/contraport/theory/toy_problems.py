@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -61,10 +61,14 @@ def sample_gaussian_mixture(
 
 def check_points(argument: str, points: Tensor, least: int = 2) -> None:
     """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
-    good = isinstance(points, Tensor) and points.ndim == 2 and len(points) >= least and points.shape[1] > 0
-    good = good and not (points.is_complex() or points.is_meta or points.layout != torch.strided)
+    good = is_real_tensor(points) and points.ndim == 2 and len(points) >= least and points.shape[1] > 0
     check(good, f"{argument}: must be a tensor (n, d) with n >= {least}, got {describe_value(points)}.", "shape")
-    check_all_values(argument, points, torch.isfinite(points), "finite numbers")
+    check_all_values(argument, points, torch.isfinite(points.float()), "finite numbers")
+
+
+def is_real_tensor(value: object) -> TypeGuard[Tensor]:
+    """Return whether a value is a dense tensor of real numbers; a sparse one or one of the device meta is not."""
+    return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
 
 
 def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:

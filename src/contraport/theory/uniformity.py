@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import align_uniform, iot, iot_uniform, nt_xent
@@ -79,7 +78,7 @@ def _train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: in
         optimizer.step()
     with torch.no_grad():
         final = views()
-        return _CircleEncoding(F.normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
+        return _CircleEncoding(normalize(encoder(x)), final, before, measure_alignment_uniformity(*final))
 
 
 def _plot_unit_circle(ax: Axes) -> None:
