@@ -25,6 +25,7 @@ from contraport.errors import (
     check_integer,
     check_positive,
     describe_value,
+    find_similar_names,
     format_value,
     hint_on_error,
     rename_argument,
@@ -118,6 +119,22 @@ def test_innermost_hint_is_kept() -> None:
 def test_suggests_only_similar_names() -> None:
     assert "did you mean" not in str(unknown_name_error("objective", "foo", ["moco", "gca-uot"]))
     assert "did you mean 'gca-uot'" in str(unknown_name_error("objective", "gca", ["moco", "gca-uot"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "nearest"),
+    [
+        ("temp", ["steps", "temperature"], "temperature"),
+        ("tau", ["target", "temperature"], "temperature"),
+        ("learning-rate", ["learn", "lr"], "lr"),
+        ("temperatrue", ["temperature", "temperature_schedule"], "temperature"),
+        ("tau", ["teacher"], None),
+    ],
+)
+def test_suggests_a_synonym_or_a_longer_name_before_similar_letters(
+    name: str, valid: list[str], nearest: str | None
+) -> None:
+    assert find_similar_names(name, valid) == ([] if nearest is None else [nearest])
 
 
 def test_lists_the_nearest_of_many_names() -> None:

@@ -178,6 +178,7 @@ def test_folder_names_are_short_and_independent_of_option_order() -> None:
         ({"suite": "gca", "objectives": ["GCA-INC"]}, "objectives.unknown", ["'GCA-INC'", "'GCA-INCE'"]),
         ({"suite": "needs", "settings": ["small batch"]}, "settings.unknown", ["'small batch'", "did you mean 'sma"]),
         ({**ASKED, "over": ["q=0.1"]}, "over.unknown", ["info-nce", "'q'"]),
+        ({**ASKED, "over": ["temp=0.1"]}, "over.unknown", ["'temp'", "did you mean 'temperature'", "symmetric"]),
         ({"suite": "gcaa"}, "suite.unknown", ["'gcaa'", "'gca'"]),
         ({**ASKED, "quick": True}, "quick.missing_suite", ["--suite"]),
         ({"suite": "pacs", "quick": True}, "quick.unavailable", ["pacs"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import itertools
 import json
@@ -20,7 +19,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport._utils.spec_parser import parse_number_or_text
 from contraport.cli.docs import wrap_markdown
-from contraport.errors import UsageError, unknown_name_error, unreadable_error
+from contraport.errors import UsageError, find_similar_names, unknown_name_error, unreadable_error
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
 _YAML_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
@@ -199,7 +198,7 @@ class _Parser(ArgumentParser):
         phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
         flag_options = [one for one in self.options_by_name.values() if not one.is_cli_positional]
         described = [one.name for one in flag_options if phrase.search(one.help)]
-        if described and not difflib.get_close_matches(name, flags):
+        if described and not find_similar_names(name, flags):
             nearest = min(described, key=len)  # such as --k, "Number of clusters.", for --clusters
             return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
         return unknown_name_error("option", flag, [f"--{one}" for one in flags])

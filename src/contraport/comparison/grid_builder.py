@@ -251,7 +251,10 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     parameters = get_objective_parameters(top)
     for key in own:
         if key not in parameters:
-            raise unknown_name_error(f"{argument}: setting", key, [*OPTIONS, *parameters])
+            names = [name for name in OPTIONS if name not in _RESERVED_TRAIN_OPTIONS]
+            error = unknown_name_error(f"{argument}: option or setting", key, {*names, *parameters})
+            own_settings = f"Settings of the objective: {', '.join(parameters) or 'none'}."
+            raise UsageError(f"{error} {own_settings}", kind="unknown")
     check_train_options(argument, top)
     return merge_options(top, {"objective_settings": own}) if own else top
 
