@@ -479,6 +479,7 @@ def test_names_are_escaped_for_spreadsheets_and_the_console(
     print_audit(found)
     shown = capsys.readouterr().out
     assert all(found.keys[pair] in shown for pair in found.flagged(count=10))
+    assert shown.startswith(found.headline)
 
 
 def test_advice_follows_from_the_share_of_wrong_pairs(views: tuple[np.ndarray, np.ndarray]) -> None:

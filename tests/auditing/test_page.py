@@ -21,7 +21,6 @@ from contraport.auditing.page import (
     METHOD_DESCRIPTIONS,
     build_worst_pair_rows,
     compute_score_histograms,
-    format_headline,
     write_audit_page,
 )
 from contraport.auditing.pairs.pair_scoring import STATISTICS
@@ -103,7 +102,7 @@ def test_draws_each_kind_of_view(view: str, told: dict[str, Any]) -> None:
     [(0.996, "100%", "100%"), (0.004, "0.4%", "0.4%"), (0.001, "None", "0.1%")],
 )
 def test_the_headline_has_shares_without_powers_of_ten(rate: float, share: str, end: str) -> None:
-    text = format_headline(replace(found(), noise_rate=rate, noise_interval=(rate, rate)))
+    text = replace(found(), noise_rate=rate, noise_interval=(rate, rate)).headline
     assert text.startswith(f"{share} of the 250 pairs of toy ")
     assert text.count(end) >= 2
 

@@ -106,6 +106,15 @@ def format_significant(number: float, digits: int = 2) -> str:
     return f"{float(f'{number:.{digits}g}'):,.15g}"
 
 
+def format_percent(share: float) -> str:
+    """Format a share as a percentage with two significant digits.
+
+    >>> format_percent(0.1234), format_percent(0.0009)
+    ('12%', '0.09%')
+    """
+    return f"{format_significant(100 * share)}%"
+
+
 def lower_first_letter(title: str) -> str:
     """Convert the first letter of a title to lower case unless it begins an acronym.
 

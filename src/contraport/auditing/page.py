@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from contraport._utils.files import write_text
-from contraport._utils.formatting import format_significant
+from contraport._utils.formatting import format_percent
 from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
@@ -40,31 +40,16 @@ def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
         "audit.html.j2",
         "contraport.auditing",
         audit=audit,
-        headline=format_headline(audit),
+        headline=audit.headline,
         rows=rows,
         kinds=sorted({row["kind"] for row in rows if row["kind"]}),
         views=dataset.view_names,
-        percent=_format_percent,
+        percent=format_percent,
         method=METHOD_DESCRIPTIONS[audit.method],
         statistic=STATISTICS[audit.statistic_name].description,
         bins=compute_score_histograms(audit),
     )
     write_text(path, html)
-
-
-def format_headline(audit: Audit) -> str:
-    """Format the estimated share of wrong pairs as a sentence, with the interval.
-
-    >>> scores, none = np.ones(100), np.full(100, -1)
-    >>> format_headline(Audit("toy", "frozen", "cosine", scores, scores - 1, 0.12, (0.1, 0.15), none, scores))
-    '12% of the 100 pairs of toy look wrong (95% interval 10% to 15%).'
-    """
-    low, high = (_format_percent(end) for end in audit.noise_interval)
-    pairs = len(audit.scores)
-    if not audit.is_rate_reliable:
-        return f"The share of wrong pairs in {Path(audit.data_name).name} ({pairs:,} pairs) could not be estimated."
-    share = _format_percent(audit.noise_rate) if round(audit.noise_rate * pairs) > 0 else "None"
-    return f"{share} of the {pairs:,} pairs of {Path(audit.data_name).name} look wrong (95% interval {low} to {high})."
 
 
 def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]]:
@@ -121,8 +106,3 @@ def _get_class_name(dataset: Dataset, item: int) -> str:
         return ""
     label = int(dataset.labels[item])
     return str(label) if dataset.class_names is None else dataset.class_names[label]
-
-
-def _format_percent(share: float) -> str:
-    """Format a share as a percentage with few significant digits."""
-    return f"{format_significant(100 * share)}%"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_csv, write_json
-from contraport._utils.formatting import format_options, pluralize
+from contraport._utils.formatting import format_options, format_percent, pluralize
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION_AUC,
@@ -191,9 +191,24 @@ class Audit:
         return compose_training_advice(len(self.flagged()), "pair", self.clean_files)
 
     @property
+    def headline(self) -> str:
+        """Sentence with the estimated share of wrong pairs and its interval.
+
+        >>> scores, none = np.ones(100), np.full(100, -1)
+        >>> Audit("toy", "frozen", "cosine", scores, scores - 1, 0.12, (0.1, 0.15), none, scores).headline
+        '12% of the 100 pairs of toy look wrong (95% interval 10% to 15%).'
+        """
+        name, pairs = Path(self.data_name).name, len(self.scores)
+        if not self.is_rate_reliable:
+            return f"The share of wrong pairs in {name} ({pairs:,} pairs) could not be estimated."
+        low, high = map(format_percent, self.noise_interval)
+        share = format_percent(self.noise_rate) if round(self.noise_rate * pairs) > 0 else "None"
+        return f"{share} of the {pairs:,} pairs of {name} look wrong (95% interval {low} to {high})."
+
+    @property
     def worst_table_title(self) -> str:
         """Title of the table of the worst pairs."""
-        return f"{self}; worst pairs"
+        return f"{self.headline} Worst pairs:"
 
     def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""

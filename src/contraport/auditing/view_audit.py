@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import write_json, write_npz
-from contraport._utils.formatting import join_names
+from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.view_scores import (
     compute_mismatch_log_ratio,
@@ -145,7 +145,10 @@ class ViewAudit:
     @property
     def worst_table_title(self) -> str:
         """Title of the table of the worst views."""
-        return f"{self}; worst views"
+        rates = zip(self.view_names, map(format_percent, self.noise_rates.tolist()), strict=True)
+        shares = ", ".join(f"{name} {rate}" for name, rate in rates)
+        name = Path(self.data_name).name
+        return f"Estimated share of wrong views in the {len(self.scores):,} items of {name}: {shares}. Worst views:"
 
     def format_worst_rows(self) -> list[dict[str, str]]:
         """Format the ten lowest-scoring views of single items as rows of a table."""
