@@ -27,7 +27,7 @@ from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.runs import Run, as_run
-from contraport.training.components.step_builder import resolve_target_option
+from contraport.training.components.step_builder import resolve_target_text
 
 ROWS, FEATURES = 120, 4
 
@@ -272,7 +272,7 @@ def test_copies_are_positives_and_retrieved_as_one(tmp_path: Path, make: Callabl
     run = train(make(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
     loaded = judged(run)
     assert shared(loaded.test, loaded.train) == 0
-    batch_target = resolve_target_option(run.settings(), loaded.train, contraport.info_nce(), 2)
+    batch_target = resolve_target_text(run.settings(), loaded.train, contraport.info_nce(), 2)
     assert batch_target == "shown"
 
 

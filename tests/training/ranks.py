@@ -25,7 +25,7 @@ from contraport.distributed import (
 )
 from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.parallelism import convert_sync_batch_norm
+from contraport.training.parallelism import install_sync_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
 from tests.processes import Report
@@ -59,7 +59,7 @@ def compare_batch_norm(rank: int, report: Report) -> None:
         generator = torch.Generator().manual_seed(0)
         inputs, weights = (torch.randn(sum(SIZES), *shape, dtype=torch.float64, generator=generator) for _ in range(2))
         one, shared = network(layer), network(layer)
-        convert_sync_batch_norm(shared, torch.device("cpu"))
+        install_sync_batch_norm(shared, torch.device("cpu"))
         expected = [value[own] for value in outcome(one, inputs + 100, weights)]
         got = outcome(shared, inputs[own] + 100, weights[own])
         for parameter in shared.parameters():
@@ -84,7 +84,7 @@ def compare_chunks(rank: int, report: Report) -> None:
         for share_or_none, part in ((None, slice(None)), (share, own)):
             norm = network(nn.BatchNorm1d(3))
             if share_or_none is not None:
-                convert_sync_batch_norm(norm, torch.device("cpu"))
+                install_sync_batch_norm(norm, torch.device("cpu"))
             leaf = inputs[part].clone().requires_grad_()
             (embedded,) = embed_in_chunks(
                 lambda views, norm=norm: (norm(*views).square(),), norm, [leaf], size, share_or_none

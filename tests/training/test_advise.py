@@ -13,7 +13,7 @@ from contraport.cli.commands import find_command
 from contraport.cli.parsing import parse_command_line
 from contraport.data import Dataset, from_arrays
 from contraport.training.advise import Advice
-from contraport.training.preflight import suggest_objective
+from contraport.training.preflight import find_objective_warning
 from tests.errors import raises_usage_error
 
 rng = np.random.default_rng(0)
@@ -107,5 +107,5 @@ def test_result_is_text() -> None:
 def test_training_suggests_an_objective_if_none_was_chosen(
     case: str, options: dict[str, object], expected: bool
 ) -> None:
-    suggestion = suggest_objective(CASES[case][0], options)
+    suggestion = find_objective_warning(CASES[case][0], options)
     assert (suggestion is not None and "--recipe cmc" in suggestion) == expected

@@ -20,7 +20,7 @@ from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTIONS
 from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
-from contraport.training.step.step_losses import RECONSTRUCTION_ERRORS
+from contraport.training.step.step_losses import RECONSTRUCTION_LOSS_BY_NAME
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
 
@@ -55,7 +55,7 @@ def test_names_are_those_that_the_parts_know() -> None:
     for name, known in (
         ("augment", AUGMENTS),
         ("lr_scheduler", RAMP_FUNCTIONS),
-        ("predict", RECONSTRUCTION_ERRORS),
+        ("predict", RECONSTRUCTION_LOSS_BY_NAME),
         ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):
         for value in known:

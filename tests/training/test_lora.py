@@ -17,7 +17,7 @@ from contraport.encoders.lora import merge_lora
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
 from contraport.runs import Run, as_run
 from contraport.training.callbacks.checkpoints import read_checkpoint
-from contraport.training.components import build_components, fill_encoder_settings_from_weights, load_initial_weights
+from contraport.training.components import build_components, load_initial_weights, with_defaults_from_weights
 from tests.errors import raises_usage_error
 
 State = dict[str, torch.Tensor]
@@ -102,7 +102,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     run = train(pairs, begun, lora=2)
     settings = run.settings(data=pairs)
     first = load_initial_weights(settings, as_run(run))
-    module = build_components(fill_encoder_settings_from_weights(settings, first), first).module
+    module = build_components(with_defaults_from_weights(settings, first), first).module
     weights = read_checkpoint(as_run(run).last_checkpoint)["pipeline"]
     module.load_state_dict(weights)
     batch = pairs.__getitems__(range(10)).views

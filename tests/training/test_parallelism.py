@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.training.parallelism import CrossProcessBatchNorm, convert_sync_batch_norm
+from contraport.training.parallelism import CrossProcessBatchNorm, install_sync_batch_norm
 from tests.processes import reports_of
 from tests.training.ranks import SIZES, compare_batch_norm
 
@@ -22,7 +22,7 @@ def test_alone_it_is_batch_norm_too(dtype: torch.dtype) -> None:
     inputs = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
     norm = nn.BatchNorm1d(3)
     container = nn.Sequential(copy.deepcopy(norm))
-    convert_sync_batch_norm(container, torch.device("cpu"))
+    install_sync_batch_norm(container, torch.device("cpu"))
     assert isinstance(container[0], CrossProcessBatchNorm)
     assert container(inputs).dtype == dtype
     assert torch.allclose(

@@ -10,7 +10,7 @@ import pytest
 
 from contraport.runs import as_run
 from contraport.training import train
-from contraport.training.loop import SECTIONS
+from contraport.training.loop import PROFILED_SECTION_NAMES
 
 from .test_train import same, weights_of
 
@@ -22,11 +22,11 @@ def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.Log
         run = train(**settings, profile=True)
     events = json.loads((as_run(run).profile_path / "trace.json").read_text())["traceEvents"]
     names = [event.get("name") for event in events]
-    assert all(names.count(section) == 10 for section in SECTIONS[1:])
+    assert all(names.count(section) == 10 for section in PROFILED_SECTION_NAMES[1:])
     table = (as_run(run).profile_path / "steps.txt").read_text()
     assert "Self CPU time total" in table
     shares = next(record.getMessage() for record in caplog.records if "CPU time of 10 steps" in record.getMessage())
-    assert all(section in shares for section in SECTIONS)
+    assert all(section in shares for section in PROFILED_SECTION_NAMES)
     assert same(weights_of(run), weights_of(plain))
     assert "profile" not in run.config()
     train(**settings, overwrite=True)

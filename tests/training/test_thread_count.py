@@ -15,7 +15,7 @@ from contraport.data import Dataset
 from contraport.training import step_timing, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
-from contraport.training.step_timing import choose_thread_count, find_fastest_thread_count, limit_threads
+from contraport.training.step_timing import choose_thread_count, find_fastest_thread_count, temporary_thread_count
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -25,7 +25,7 @@ from .test_train import same, weights_of
 def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Torch has four threads, and nobody chose them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with limit_threads(4):
+    with temporary_thread_count(4):
         yield
 
 

@@ -56,6 +56,9 @@ class Suggestion(NamedTuple):
     text: str
     use_case: str = ""
 
+    def __str__(self) -> str:
+        return f"- {self.options}: {self.text}"
+
 
 class MultiViewAdvice(NamedTuple):
     """Command that trains on the columns of a table of numbers as several views, and when to use it."""
@@ -82,9 +85,9 @@ class Advice:
 
     def __str__(self) -> str:
         lines = [self.command, ""]
-        lines += [_format_suggestion(one) for one in self.reasons]
+        lines += map(str, self.reasons)
         if self.alternatives:
-            lines += ["", "Worth comparing:", *(_format_suggestion(one) for one in self.alternatives)]
+            lines += ["", "Worth comparing:", *map(str, self.alternatives)]
         if self.multi_view is not None:
             lines += ["", self.multi_view.text, self.multi_view.command]
         return "\n".join(lines)
@@ -108,17 +111,17 @@ def advise(values: dict[str, Any]) -> Advice:
     options = AdviseOptions(**values)
     data_options = {name: getattr(options, name) for name in ("data", "columns", "image_size")}
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
-    reasons = recommend_options(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
+    reasons = list_suggestions(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
-        (reasons if len(dataset.shapes) >= 2 else alternatives).append(_recommend_for_wrong_pairs(dataset))
-    alternatives += _list_alternatives(dataset, use_labels=options.use_labels)
+        (reasons if len(dataset.shapes) >= 2 else alternatives).append(_make_wrong_pairs_suggestion(dataset))
+    alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     own = {} if options.dimensions is None else {"projection": options.dimensions}
     command = compose_train_command(dataset, data_options, reasons, **own)
-    return Advice(command, tuple(reasons), tuple(alternatives), _advise_multiple_views(values, options))
+    return Advice(command, tuple(reasons), tuple(alternatives), _find_multi_view_advice(values, options))
 
 
-def _advise_multiple_views(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
+def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
     """Return the command for a table whose columns of numbers are several views; None if nothing points to it."""
     suggested = suggest_table_views(options.data, options.columns)
     if suggested is None:
@@ -132,10 +135,10 @@ def _advise_multiple_views(values: dict[str, Any], options: AdviseOptions) -> Mu
     return MultiViewAdvice(text, advise(**values | {"columns": columns}).command)
 
 
-def recommend_options(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> list[Suggestion]:
-    """Recommend an objective or a recipe for a dataset and, for few images, an encoder; see `recommend_objective`."""
-    encoder = _recommend_encoder(dataset)
-    objective = recommend_objective(dataset, use_labels=use_labels, dimensions=dimensions)
+def list_suggestions(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> list[Suggestion]:
+    """Return a suggested objective or recipe for a dataset and, for few images, a suggested encoder."""
+    encoder = _make_encoder_suggestion(dataset)
+    objective = make_objective_suggestion(dataset, use_labels=use_labels, dimensions=dimensions)
     return [objective] if encoder is None else [objective, encoder]
 
 
@@ -157,7 +160,9 @@ def compose_train_command(
     return " ".join(filter(None, [*words, format_flags(options | {"out": f"runs/{name}"})]))
 
 
-def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None) -> Suggestion:
+def make_objective_suggestion(
+    dataset: Dataset, *, use_labels: bool = False, dimensions: int | None = None
+) -> Suggestion:
     """Recommend an objective or a recipe for a dataset, by the number and the kind of its views.
 
     Args:
@@ -197,7 +202,7 @@ def recommend_objective(dataset: Dataset, *, use_labels: bool = False, dimension
     return Suggestion("--objective nt-xent", text, "pairs that belong together")
 
 
-def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
+def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     """Recommend frozen pretrained weights for few photos, and gradients for few gray images; None for other data."""
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
         return None
@@ -214,7 +219,7 @@ def _recommend_encoder(dataset: Dataset) -> Suggestion | None:
     return Suggestion(PRETRAINED_RESNET18_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")
 
 
-def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
+def _make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
     """Recommend `--audit` if items have several stored views, else the robust loss rince."""
     use_case = "pairs, some of them wrong"
     if len(dataset.shapes) >= 2:
@@ -223,7 +228,7 @@ def _recommend_for_wrong_pairs(dataset: Dataset) -> Suggestion:
     return Suggestion("--objective rince", text, use_case)
 
 
-def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
+def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
     """Return further options worth comparing, suggested by the texts, labels, pairs and domains of the data."""
     alternatives: list[Suggestion] = []
     if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
@@ -247,11 +252,6 @@ def _list_alternatives(dataset: Dataset, *, use_labels: bool) -> list[Suggestion
         text = "moves mass within or between domains; its gain depends on the data."
         alternatives.append(Suggestion("--target domains:alpha=0.1,beta=0", text, "several domains"))
     return alternatives
-
-
-def _format_suggestion(suggestion: Suggestion) -> str:
-    """Format a suggestion as a list entry: options, then the reason."""
-    return f"- {suggestion.options}: {suggestion.text}"
 
 
 def print_advice(advice: Advice) -> None:

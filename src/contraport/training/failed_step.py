@@ -21,7 +21,7 @@ from contraport.options import (
 )
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
-from contraport.training.components import build_components, fill_encoder_settings_from_weights, load_initial_weights
+from contraport.training.components import build_components, load_initial_weights, with_defaults_from_weights
 from contraport.training.step.training_module import TrainingModule
 
 
@@ -73,7 +73,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     )
     step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch_indices)
     weights = load_initial_weights(settings, run)
-    module = build_components(fill_encoder_settings_from_weights(settings, weights), weights, run=run).module
+    module = build_components(with_defaults_from_weights(settings, weights), weights, run=run).module
 
     def restore(file: Path) -> None:
         module.load_state_dict(read_checkpoint(file)["pipeline"])

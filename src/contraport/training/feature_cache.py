@@ -31,7 +31,7 @@ _MEMORY_ADDRESS_PATTERN = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 """Memory addresses in the text of objects, which the cache key leaves out since they differ between processes."""
 
 
-def use_cached_features(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
+def with_cached_features(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
     """Replace the items of the training by their cached features, and return the new components.
 
     The features are loaded from the cache folder, or computed and written to it.

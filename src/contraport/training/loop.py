@@ -21,8 +21,10 @@ from contraport.data import Batch, BatchOrder, BatchShare
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.training.parallelism import clip_gradients
 
-DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
-"""Sections of a step in the traces of `torch.profiler`."""
+PROFILED_SECTION_NAMES = ("wait for data", "views and loss", "backward", "optimizer")
+"""Names of the sections of a step in the traces of `torch.profiler`."""
+
+_DATA_SECTION, _FORWARD_SECTION, _BACKWARD_SECTION, _OPTIMIZER_SECTION = PROFILED_SECTION_NAMES
 
 
 class Position(NamedTuple):
@@ -149,9 +151,11 @@ class Loop:
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         with self._gradient_sync_context(completes_step):
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
-            with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
+            with record_function(_FORWARD_SECTION), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.share)
-            with record_function(BACKWARD):  # scaled before the sum, so that the step is the mean over its batches
+            with record_function(
+                _BACKWARD_SECTION
+            ):  # scaled before the sum, so that the step is the mean over its batches
                 (loss / self.grad_accum_steps).backward()
         # Detached: a callback that keeps the loss must not keep the graph and its activations.
         for callback in self.callbacks:
@@ -171,7 +175,7 @@ class Loop:
         # The finite guard raises here, while the weights are still those that gave the loss.
         for callback in self.callbacks:
             callback.before_step(self)
-        with record_function(STEP):
+        with record_function(_OPTIMIZER_SECTION):
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.schedule.step()
@@ -191,7 +195,7 @@ class Loop:
         batches = iter(self.batches)
         while True:
             start = time.perf_counter()
-            with record_function(DATA):
+            with record_function(_DATA_SECTION):
                 batch = next(batches, None)
             self.data_wait_seconds += time.perf_counter() - start
             if batch is None:

@@ -42,7 +42,7 @@ def check_strategy(settings: Settings) -> None:
     others = {
         "audit": settings.audit,
         "negatives": settings.mined_negatives_spec is not None,
-        settings.freezing_option_name: settings.freezes_some_encoder,
+        settings.freezing_option_label: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }
@@ -71,7 +71,7 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
     """
     if current_processes().size == 1:
         return module
-    convert_sync_batch_norm(module, device)
+    install_sync_batch_norm(module, device)
     if strategy == "fsdp":
         shard_networks([encoder for model in module.list_encoding_models() for encoder in model.encoders], device)
     ignored = [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
@@ -228,7 +228,7 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
         return activated
 
 
-def convert_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
+def install_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
     """Replace all batch norm layers of a module by synchronized batch norm in place; state dict keys do not change."""
     for name, child in module.named_children():
         if device.type == "cuda":
@@ -238,7 +238,7 @@ def convert_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
         elif isinstance(child, _BatchNorm):
             setattr(module, name, _to_cross_process_batch_norm(child))
         else:
-            convert_sync_batch_norm(child, device)
+            install_sync_batch_norm(child, device)
 
 
 def _to_cross_process_batch_norm(norm: _BatchNorm) -> CrossProcessBatchNorm:

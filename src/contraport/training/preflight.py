@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -26,7 +26,7 @@ from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
     MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
     RGB_CHANNELS,
-    recommend_objective,
+    make_objective_suggestion,
 )
 from contraport.training.components import TrainingComponents, feature_cache_blocker
 from contraport.training.config import Settings
@@ -63,7 +63,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
     if settings.mismatch is not None:
         log.info("mismatch %s: the partners of the items are in %s", settings.mismatch, run.mismatched_path)
-    if others := list_overridden_recipe_options(settings):
+    if others := list_overridden_option_names(settings):
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
@@ -96,7 +96,7 @@ def _describe_transform_input(own: CustomTransform, components: TrainingComponen
     return "items" + (f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else "")
 
 
-def list_overridden_recipe_options(settings: Settings) -> list[str]:
+def list_overridden_option_names(settings: Settings) -> list[str]:
     """Return the names of the recipe's options that the user overrode."""
     return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
@@ -136,10 +136,10 @@ def log_preflight_warnings(
         return
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
-        changes, enough = suggest_options_for_more_steps(len(dataset), size, epochs, hint_options)
-        warnings.append(f"few steps: {steps}. Use {format_flags(changes)} for {enough:,} steps")
+        longer = suggest_longer_training(len(dataset), size, epochs, hint_options)
+        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)} for {longer.steps:,} steps")
     if not settings.resume:
-        warnings += [suggest_encoder(settings, dataset), suggest_objective(dataset, hint_options)]
+        warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))
     if are_views_identical(module, dataset):
         warnings.append(
@@ -167,23 +167,28 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
     return all(torch.equal(first, other) for other in others)
 
 
-def suggest_options_for_more_steps(
-    items: int, batch_size: int, epochs: int, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
-    """Suggest options for at least `MIN_SUGGESTED_STEPS` steps; return the changed options and the number of steps.
+class LongerTraining(NamedTuple):
+    """Options to change for more steps, by name, and the number of steps with them."""
+
+    options: dict[str, Any]
+    steps: int
+
+
+def suggest_longer_training(items: int, batch_size: int, epochs: int, options: Mapping[str, Any]) -> LongerTraining:
+    """Suggest options for at least `MIN_SUGGESTED_STEPS` steps.
 
     Batches become smaller and epochs more. A resumed run keeps its batch size. If `steps` is among the options of the
     call, it takes the place of `epochs`.
 
-    >>> suggest_options_for_more_steps(320, 256, 10, {})
-    ({'batch_size': 64, 'epochs': 200}, 1000)
+    >>> suggest_longer_training(320, 256, 10, {})
+    LongerTraining(options={'batch_size': 64, 'epochs': 200}, steps=1000)
     """
     size = batch_size if options.get("resume") else suggest_small_batch_size(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(MIN_SUGGESTED_STEPS / batches))
     smaller = {"batch_size": size} if size != batch_size else {}
     longer = {"steps": enough * batches} if options.get("steps") is not None else {"epochs": enough}
-    return smaller | longer, enough * batches
+    return LongerTraining(smaller | longer, enough * batches)
 
 
 def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
@@ -200,12 +205,12 @@ def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
     return min(max_batch_size, max(MIN_SUGGESTED_BATCH_SIZE, quarter))
 
 
-def suggest_objective(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
-    """Suggest an objective if the user chose none; None if the default is recommended for the data."""
+def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str | None:
+    """Return a warning that recommends an objective other than the default; None if one is chosen or it fits."""
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
     if chosen or isinstance(dataset, Stream):
         return None
-    reason = recommend_objective(dataset)
+    reason = make_objective_suggestion(dataset)
     if reason.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
     return f"objective: nt-xent, the default. Recommended is {reason.options}: {reason.text} See contraport advise."
@@ -219,8 +224,8 @@ def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 
-def suggest_encoder(settings: Settings, dataset: Dataset) -> str | None:
-    """Suggest an encoder for few images; None for many images, a suitable encoder, or named (benchmark) data."""
+def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
+    """Return a warning of few images with an encoder for them; None for a suitable one, or named (benchmark) data."""
     items = len(dataset)
     is_named = isinstance(settings.data, str) and settings.data in DATASETS
     if items >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH or not dataset.is_image or is_named:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -18,7 +19,7 @@ from contraport.training.callbacks.checkpoints import (
     Checkpoints,
     StopRequest,
     TrainingStopped,
-    read_position,
+    read_resume_position,
     restore_last_checkpoint,
     restored_signal_handlers,
 )
@@ -38,7 +39,14 @@ from contraport.training.run_setup import drop_metrics_after
 from contraport.training.step_timing import ProfilerCallback
 
 
-def build_and_run_loop(
+class FinishedTraining(NamedTuple):
+    """Training loop after its last epoch, and its callback that counted steps, items and seconds."""
+
+    loop: Loop
+    meter: Meter
+
+
+def finish_training(
     components: TrainingComponents,
     run: RunFolder,
     settings: Settings,
@@ -47,8 +55,8 @@ def build_and_run_loop(
     loggers: Sequence[Logger],
     console: Console,
     online_eval: EvalContextFactory | None = None,
-) -> tuple[Loop, Meter]:
-    """Train from the last checkpoint to the end of training; return the training loop and its `Meter` callback.
+) -> FinishedTraining:
+    """Train from the last checkpoint to the end of the training.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -100,7 +108,7 @@ def build_and_run_loop(
                         loop.run()
                     succeeded = True
                 except NonFiniteEarlierStep:  # restart from the last checkpoint, and check each step before it is taken
-                    check_every, start = 1, read_position(run)
+                    check_every, start = 1, read_resume_position(run)
                     with propagate_errors():
                         if is_main_process():
                             with run.translate_write_errors():
@@ -114,7 +122,7 @@ def build_and_run_loop(
     if unsharded is not None:
         unsharded.load_state_dict(gather_sharded_state(module.model.state_dict()))
         module.model = unsharded
-    return loop, meter
+    return FinishedTraining(loop, meter)
 
 
 def choose_finite_check_interval(device: torch.device, settings: Settings) -> int:

@@ -46,25 +46,22 @@ def first_process_logging() -> Iterator[None]:
 
 
 @contextmanager
-def run_logging(run: RunFolder, *, progress: bool) -> Iterator[Console]:
-    """Context manager that logs to `train.log` and to the console; yields the console.
-
-    The console receives INFO and above, and nothing if `progress` is false. Only the first process logs.
+def run_logging(run: RunFolder, console: Console) -> Iterator[None]:
+    """Context manager that logs to `train.log`, and INFO and above to the console. Only the first process logs.
 
     Raises:
         UsageError: `train.log` cannot be written.
     """
     if not is_main_process():
-        yield make_console(quiet=True)
+        yield
         return
-    console = make_console(stderr=True, quiet=not progress)
     with run.translate_write_errors():
         to_file = _LogFileHandler(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     try:
         with _temporary_log_handlers(to_file, _ConsoleHandler(console), level=logging.DEBUG):
             try:
-                yield console
+                yield
             except (KeyboardInterrupt, FloatingPointError) as reason:
                 log.debug("stopped: %s", reason)
                 raise

@@ -19,7 +19,7 @@ from contraport.errors import check, hint_on_error
 from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
 from contraport.runs.run import check_is_run
-from contraport.training.callbacks.checkpoints import read_position
+from contraport.training.callbacks.checkpoints import read_resume_position
 from contraport.training.config import RECORDED_OPTIONS, Settings
 from contraport.training.loop import Position
 
@@ -35,11 +35,11 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
-    return Settings(**apply_recipe(_merge_with_resumed_run(options) if options.get("resume") else options))
+    return Settings(**apply_recipe(_merge_options_with_resumed_run(options) if options.get("resume") else options))
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def _merge_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_options_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the resumed run in `out`, overridden by the explicit options."""
     out = options.get("out")
     check(out is not None, "out: required with resume, got none.", "missing")
@@ -70,7 +70,7 @@ def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord
         return Position()
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
-    position, before = read_position(run), run.split_record()
+    position, before = read_resume_position(run), run.split_record()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_arrays(run.split_path, record.to_arrays())

@@ -27,7 +27,7 @@ from contraport.runs import RunFolder
 from contraport.training.components import TrainingComponents, count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.loop import SECTIONS, Callback, Loop
+from contraport.training.loop import PROFILED_SECTION_NAMES, Callback, Loop
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.training_module import TrainingModule
@@ -159,7 +159,10 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     batches: Any = components.batches
     if draws > 0:
         feature_cache_seconds = (
-            draws * len(components.dataset) / settings.batch_size * _measure_encoding_seconds(components, device, bars)
+            draws
+            * len(components.dataset)
+            / settings.batch_size
+            * _measure_encoding_seconds_per_batch(components, device, bars)
         )
         module.uses_cached_features = True
         batches = _RandomFeatureBatches(components, draws)
@@ -167,17 +170,19 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
     loop.epochs = len(_ALL_DRY_RUN_STEPS)  # of at least one step each, so that the timer ends the loop
     try:
-        with limit_threads(choose_thread_count(settings, components)):
+        with temporary_thread_count(choose_thread_count(settings, components)):
             loop.run()
     except _AllStepsTimed:
         pass
     finally:
         components.batches.close()
     step_seconds = statistics.median(timer.seconds[DRY_RUN_SKIPPED_STEPS:])
-    return DryRunResult(step_seconds, feature_cache_seconds, _read_peak_memory(device), device)
+    return DryRunResult(step_seconds, feature_cache_seconds, _read_peak_memory_bytes(device), device)
 
 
-def _measure_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
+def _measure_encoding_seconds_per_batch(
+    components: TrainingComponents, device: torch.device, bars: ProgressBars
+) -> float:
     """Return the median seconds to load and encode a batch by the frozen encoders."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
@@ -197,7 +202,7 @@ def _synchronize_device(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _read_peak_memory(device: torch.device) -> int:
+def _read_peak_memory_bytes(device: torch.device) -> int:
     """Return the peak memory in bytes: of the CUDA device, or of the whole process on other devices."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -219,7 +224,7 @@ def _format_duration(seconds: float) -> str:
 
 
 @contextmanager
-def limit_threads(number: int | None) -> Iterator[None]:
+def temporary_thread_count(number: int | None) -> Iterator[None]:
     """Context manager that sets the number of torch CPU threads; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
@@ -270,7 +275,7 @@ def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Se
 def measure_step_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
     """Return the median seconds of a forward and backward pass of a batch; if the first pass is slow, its seconds."""
     seconds: list[float] = []
-    with limit_threads(threads):
+    with temporary_thread_count(threads):
         while len(seconds) <= MAX_TIMED_STEPS_PER_THREAD_COUNT and (
             len(seconds) < 2 or sum(seconds) < TIMING_SECONDS_PER_THREAD_COUNT
         ):
@@ -336,7 +341,7 @@ class ProfilerCallback(Callback):
                 self._run.profile_path / "steps.txt",
                 events.table(sort_by=f"self_{where}_time_total", row_limit=PROFILE_ROWS),
             )
-        seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in SECTIONS}
+        seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in PROFILED_SECTION_NAMES}
         total = sum(seconds.values())
-        shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in SECTIONS)
+        shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in PROFILED_SECTION_NAMES)
         log.info("CPU time of %d steps: %s; see %s", PROFILE_STEPS, shares, self._run.profile_path)

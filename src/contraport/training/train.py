@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.locks import lock_folder
+from contraport._utils.progress import make_console
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
@@ -35,21 +36,21 @@ from contraport.training.components import (
     build_dataset,
     build_held_out_dataset,
     build_objective_and_check_settings,
-    convert_steps_to_epochs,
     count_cached_draws,
-    fill_encoder_settings_from_weights,
     load_initial_weights,
-    simplify_freeze_mapping,
+    with_defaults_from_weights,
+    with_epochs_from_steps,
+    with_simplified_freeze,
 )
 from contraport.training.config import TRAIN, Settings
-from contraport.training.feature_cache import use_cached_features
+from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
 from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
-from contraport.training.resumable_fit import build_and_run_loop
+from contraport.training.resumable_fit import finish_training
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.run_setup import create_or_resume_run, resolve_settings, restore_replaced_run_on_failure
-from contraport.training.step_timing import choose_thread_count, limit_threads, measure_training_steps
+from contraport.training.step_timing import choose_thread_count, measure_training_steps, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
 
@@ -90,20 +91,20 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             objective = build_objective_and_check_settings(settings)
             resumed = RunFolder(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
-            settings = fill_encoder_settings_from_weights(settings, initial_weights)
+            settings = with_defaults_from_weights(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
-            settings = simplify_freeze_mapping(settings, dataset)
-            settings, notes = _reduce_default_batch_size(
+            settings = with_simplified_freeze(settings, dataset)
+            settings, notes = _reduce_batch_size_with_notes(
                 settings, dataset, has_explicit_batch_size="batch_size" in options
             )
-            settings = convert_steps_to_epochs(settings, dataset, has_explicit_epochs="epochs" in options)
+            settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_path(components.dataset.name, settings.method)
-            run = RunFolder(path, settings.unstorable_encoder_option, parent_command=parent_command)
+            run = RunFolder(path, settings.unstorable_encoder, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, options)
                 return run
@@ -149,13 +150,20 @@ def _check_data_equal_across_processes(dataset: Dataset, record: SplitRecord | N
     check(first == own, message, "differs_between_processes")
 
 
-def _reduce_default_batch_size(
+class _SettingsWithNotes(NamedTuple):
+    """Settings, and notes on what was adjusted, for the log."""
+
+    settings: Settings
+    notes: tuple[str, ...] = ()
+
+
+def _reduce_batch_size_with_notes(
     settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
-) -> tuple[Settings, tuple[str, ...]]:
-    """Reduce the default batch size for few items; return the settings and notes for the log."""
+) -> _SettingsWithNotes:
+    """Reduce the default batch size for few items."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
-        return settings, ()
+        return _SettingsWithNotes(settings)
     check(
         has_explicit_batch_size or items >= 2,
         f"data: must have at least 2 items to train on, got {items}.",
@@ -165,15 +173,14 @@ def _reduce_default_batch_size(
         if has_explicit_batch_size or settings.resume:
             dropped = max(0, items - size)
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
-            return settings, (note,)
+            return _SettingsWithNotes(settings, (note,))
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
-        return settings.replace_unchecked(batch_size=most), (note,)
+        return _SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
     smaller = suggest_small_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:
-        return settings, ()
-    return settings.replace_unchecked(batch_size=smaller), (
-        f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s",
-    )
+        return _SettingsWithNotes(settings)
+    note = f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s"
+    return _SettingsWithNotes(settings.replace_unchecked(batch_size=smaller), (note,))
 
 
 def _log_dry_run_estimate(
@@ -198,16 +205,17 @@ def _fit_and_save_model(
 ) -> None:
     """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
     steps = settings.epochs * components.steps_per_epoch
-    with run_logging(run, progress=settings.progress) as console:
+    console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
+    with run_logging(run, console):
         log_training_description(run, settings, components)
         log_preflight_warnings(settings, components.dataset, components.module, steps=steps, hint_options=hint_options)
         if count_cached_draws(settings) > 0:
-            components = use_cached_features(components, settings, Path(settings.features or run.features_path))
+            components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
-            components = _cache_decoded_images(components, settings, Path(settings.decoded or run.decoded_path))
+            components = _with_decoded_image_cache(components, settings, Path(settings.decoded or run.decoded_path))
         loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
-        with limit_threads(settings.threads):
-            loop, meter = build_and_run_loop(
+        with temporary_thread_count(settings.threads):
+            loop, meter = finish_training(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
         epochs = loop.completed_epochs
@@ -225,7 +233,7 @@ def _fit_and_save_model(
             log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
-def _cache_decoded_images(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
+def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
     """Return components that read decoded images from a cache in a folder; unchanged if no image is encoded."""
     dataset = components.dataset
     if settings.audit or not has_encoded_images(dataset):

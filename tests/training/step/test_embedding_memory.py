@@ -17,13 +17,13 @@ def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> N
     for count in batches:
         fresh = torch.arange(len(seen), len(seen) + count)
         queue.stage([fresh[:, None].float(), -fresh[:, None].float()], fresh)
-        assert sorted(queue.get_stored_negatives(0).ids.tolist()) == sorted(seen[-size:]), (
+        assert sorted(queue.get_extra_negatives(0).ids.tolist()) == sorted(seen[-size:]), (
             "nothing is written before the step"
         )
         queue.after_step()
         seen += fresh.tolist()
         for view, sign in ((0, 1), (1, -1)):
-            entries = queue.get_stored_negatives(view)
+            entries = queue.get_extra_negatives(view)
             assert sorted(entries.ids.tolist()) == seen[-size:]
             assert (sign * entries.embeddings.flatten()).tolist() == entries.ids.tolist()
 
@@ -44,7 +44,7 @@ def test_a_queue_goes_on_from_its_state() -> None:
     first.write(*more)
     second.write(*more)
     assert torch.equal(first.embeddings, second.embeddings)
-    assert second.get_stored_negatives(0).ids.tolist() == [8, 5, 6, 7]
+    assert second.get_extra_negatives(0).ids.tolist() == [8, 5, 6, 7]
 
 
 def test_all_batches_of_a_step_are_written() -> None:
@@ -53,7 +53,7 @@ def test_all_batches_of_a_step_are_written() -> None:
         queue.stage([torch.full((2, 1), float(part))], torch.tensor([0, 1]))
     queue.after_step()
     queue.after_step()
-    assert queue.get_stored_negatives(0).embeddings.flatten().tolist() == [0, 0, 1, 1]
+    assert queue.get_extra_negatives(0).embeddings.flatten().tolist() == [0, 0, 1, 1]
 
 
 def test_the_bank_averages_and_normalises() -> None:
@@ -86,7 +86,7 @@ def test_half_precision_keys_are_kept_in_single() -> None:
     queue = Queue(4, views=1, dimensions=2)
     queue.stage([torch.ones(2, 2, dtype=torch.bfloat16)], torch.arange(2))
     queue.after_step()
-    assert queue.get_stored_negatives(0).embeddings.dtype == torch.float32
+    assert queue.get_extra_negatives(0).embeddings.dtype == torch.float32
 
 
 @pytest.mark.parametrize("memory", [Queue(4, 1, 2), ItemBank(4, 1, 2, 3)])

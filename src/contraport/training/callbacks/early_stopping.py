@@ -125,7 +125,9 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        loop.should_stop = self._stops and self._epochs_without_improvement(loop) >= self._resolve_patience_epochs(loop)
+        loop.should_stop = self._stops and self._count_epochs_without_improvement(
+            loop
+        ) >= self._resolve_patience_epochs(loop)
         if self._stops and 1 + self._resolve_patience_epochs(loop) >= loop.epochs:
             log.warning(
                 "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
@@ -143,7 +145,7 @@ class EarlyStopping(Callback):
         value = broadcast_object(self._pop_watched_value())
         if value is not None and self._is_better(value):
             self._best, self._best_epoch = value, loop.completed_epochs
-        if self._best is None or self._epochs_without_improvement(loop) != self._resolve_patience_epochs(loop):
+        if self._best is None or self._count_epochs_without_improvement(loop) != self._resolve_patience_epochs(loop):
             return
         if self._stops:
             loop.should_stop = True
@@ -173,7 +175,7 @@ class EarlyStopping(Callback):
         margin = self._rule.min_delta if self._stops else FLAT_LOSS_RELATIVE_CHANGE * abs(self._best)
         return self._rule.sign * (value - self._best) > margin
 
-    def _epochs_without_improvement(self, loop: Loop) -> int:
+    def _count_epochs_without_improvement(self, loop: Loop) -> int:
         """Return the number of epochs since the best one."""
         return loop.completed_epochs - self._best_epoch
 

@@ -136,7 +136,7 @@ class FailedStepRecorder(FiniteGuard):
         """Write checkpoint, batch and `nonfinite.json` of the failed step, then raise."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
-        batch = _gather_batch_across_processes(self._batches[part])
+        batch = _gather_batch_tensors_by_name(self._batches[part])
         # All processes take part in the write, as it gathers sharded weights.
         write_checkpoint(self._run, loop, self._run.nonfinite_checkpoint)
         if is_main_process():
@@ -163,7 +163,7 @@ class FailedStepRecorder(FiniteGuard):
             raise_once_across_ranks(FloatingPointError(message), status=1)
 
 
-def _gather_batch_across_processes(batch: Batch) -> dict[str, Tensor]:
+def _gather_batch_tensors_by_name(batch: Batch) -> dict[str, Tensor]:
     """Return the tensors of a batch by name, with the items of all processes."""
     named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
     named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}

@@ -14,15 +14,15 @@ from contraport.training.components.data_builder import (
     build_held_out_dataset,
     build_unaugmented_views,
     build_views,
-    convert_steps_to_epochs,
     count_cached_draws,
     feature_cache_blocker,
-    simplify_freeze_mapping,
+    with_epochs_from_steps,
+    with_simplified_freeze,
 )
 from contraport.training.components.model_builder import (
     build_untrained_copy,
-    fill_encoder_settings_from_weights,
     load_initial_weights,
+    with_defaults_from_weights,
 )
 from contraport.training.components.step_builder import build_loss_schedules, build_objective, build_training_module
 
@@ -39,10 +39,10 @@ __all__ = [
     "build_unaugmented_views",
     "build_untrained_copy",
     "build_views",
-    "convert_steps_to_epochs",
     "count_cached_draws",
     "feature_cache_blocker",
-    "fill_encoder_settings_from_weights",
     "load_initial_weights",
-    "simplify_freeze_mapping",
+    "with_defaults_from_weights",
+    "with_epochs_from_steps",
+    "with_simplified_freeze",
 ]

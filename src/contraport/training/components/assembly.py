@@ -12,6 +12,7 @@ from contraport.auditing.pairs.online_view_audit import ViewAuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.perturbations import with_partner_views
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights
@@ -25,9 +26,9 @@ from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
-    count_cached_draws,
+    check_feature_cache_supported,
     count_steps_per_epoch,
-    mismatch_pairs_with_partners,
+    find_mismatched_partners,
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -88,7 +89,9 @@ def build_components(
         check(not requires_ids, f"objective: not supported for streams, such as {dataset.name}.", "stream")
         message = f"num_workers: must be 0 for the stream {dataset.name}, got {settings.num_workers}."
         check(not settings.num_workers, message, "stream")
-    dataset, partners = mismatch_pairs_with_partners(settings, dataset, run)
+    partners = find_mismatched_partners(settings, dataset, run)
+    if partners is not None:
+        dataset = with_partner_views(dataset, partners)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
     if settings.cache_chunk is not None:
@@ -96,7 +99,7 @@ def build_components(
     limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
     message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")
-    count_cached_draws(settings)  # raises if the feature cache is requested and not supported
+    check_feature_cache_supported(settings)
     epoch = count_steps_per_epoch(settings, dataset)
     loader_config, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives_spec
     miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=loader_config)
@@ -117,7 +120,7 @@ def build_components(
         kind: type[OnlineAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
-        miner.add_negatives_to(batches)
+        miner.update_loader_negatives(batches)
     return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
@@ -152,5 +155,5 @@ def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
     check_optimizer(settings.optimizer, settings.lr)
     check_strategy(settings)
     check_loggers(settings.logger)
-    count_cached_draws(settings)
+    check_feature_cache_supported(settings)
     return objective

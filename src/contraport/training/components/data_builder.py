@@ -23,7 +23,6 @@ from contraport.data.perturbations import (
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
-    with_partner_views,
 )
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import Positions, draw_stratified_split
@@ -43,7 +42,7 @@ DEFAULT_CACHED_DRAWS = 4
 """Default number of cached random views per item and view."""
 
 
-def convert_steps_to_epochs(settings: Settings, dataset: Dataset, *, has_explicit_epochs: bool) -> Settings:
+def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit_epochs: bool) -> Settings:
     """Return settings with `steps` converted to the number of epochs that has at least as many steps.
 
     For a stream, `steps` stays and is the length of an epoch. With `has_explicit_epochs` the user gave `epochs`.
@@ -66,7 +65,7 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
-def simplify_freeze_mapping(settings: Settings, dataset: Dataset) -> Settings:
+def with_simplified_freeze(settings: Settings, dataset: Dataset) -> Settings:
     """Replace `freeze` by True if it is a mapping that freezes all views, so that features can be cached."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
@@ -79,12 +78,16 @@ def count_cached_draws(settings: Settings) -> int:
     """Return the number of random views to cache per item and view; 0 without a feature cache."""
     if not settings.freezes_all_encoders:
         return 0
-    blocker = feature_cache_blocker(settings)
+    if settings.frozen_draws is None:
+        return DEFAULT_CACHED_DRAWS if feature_cache_blocker(settings) is None else 0
+    return settings.frozen_draws
+
+
+def check_feature_cache_supported(settings: Settings) -> None:
+    """Raise `UsageError` if the options request a feature cache that is not supported."""
+    blocker = feature_cache_blocker(settings) if settings.freezes_all_encoders else None
     for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
         check(blocker is None or value is None, f"{argument}: {blocker}; got {value}.", "no_cache")
-    if settings.frozen_draws is None:
-        return DEFAULT_CACHED_DRAWS if blocker is None else 0
-    return settings.frozen_draws
 
 
 def feature_cache_blocker(settings: Settings) -> str | None:
@@ -191,24 +194,20 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def mismatch_pairs_with_partners(
-    settings: Settings, dataset: Dataset, run: RunFolder | None = None
-) -> tuple[Dataset, Tensor | None]:
-    """Mismatch a share of the training pairs (option `mismatch`); return the dataset and the partners of its items.
+def find_mismatched_partners(settings: Settings, dataset: Dataset, run: RunFolder | None = None) -> Tensor | None:
+    """Return the partner of each item by the option `mismatch`, ``(n,)``; None without mismatched pairs.
 
-    Item i gets the second view of item `partners[i]`. None without the option. A resumed run keeps its partners.
+    Item i is to get the second view of item `partners[i]`. A resumed run keeps its partners.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
-        return dataset, None
+        return None
     frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
-    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_option_name} for random views.", "frozen")
+    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_option_label} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
-        partners = torch.from_numpy(run.mismatched_partners())
-    else:
-        partners = draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
-    return with_partner_views(dataset, partners), partners
+        return torch.from_numpy(run.mismatched_partners())
+    return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:

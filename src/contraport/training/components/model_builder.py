@@ -69,13 +69,13 @@ def _select_encoder_option(encoder: Encoders, view: str) -> str | nn.Module | No
     return numbered[view]
 
 
-def fill_encoder_settings_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
+def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
     """Complete the settings: `encoder` and `image_size` default to the values of the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
-    >>> settings = fill_encoder_settings_from_weights(Settings(image_size=32), weights)
-    >>> settings.encoder, settings.image_size, fill_encoder_settings_from_weights(Settings(), weights).image_size
+    >>> settings = with_defaults_from_weights(Settings(image_size=32), weights)
+    >>> settings.encoder, settings.image_size, with_defaults_from_weights(Settings(), weights).image_size
     (['resnet18'], 32, 64)
     """
     if initial_weights is None:
@@ -248,6 +248,6 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
             model.train(was_training)
 
 
-def list_projection_sizes(model: Model) -> list[int]:
+def list_tower_projection_sizes(model: Model) -> list[int]:
     """Return the output size of the projection head of each tower."""
     return [model.tower(view).projection_width for view in range(len(model.towers))]

@@ -29,7 +29,7 @@ from contraport.training.components.data_builder import build_views, count_cache
 from contraport.training.components.model_builder import (
     build_model,
     check_encoder_accepts_views,
-    list_projection_sizes,
+    list_tower_projection_sizes,
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
@@ -46,7 +46,7 @@ from contraport.training.step.step_losses import (
     PrototypeLoss,
     QueryKeyLoss,
     StepLoss,
-    list_accepted_keywords,
+    get_forward_parameter_names,
 )
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 from contraport.training.step.target_spec import build_target_function
@@ -127,7 +127,7 @@ def build_loss_schedules(
     return tuple(schedules)
 
 
-def resolve_target_option(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
+def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
     """Return `target`; default: "shown" (items of equal content are positives) if there are such items, else None."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
@@ -155,7 +155,7 @@ def check_sample_weights(
             "constraint: marginals=weights requires sample weights; add --sample_weight with a column or an .npy file."
         )
         check(not (isinstance(objective, Loss) and objective.requires_weights), message, "no_weights")
-    if dataset.weights is not None and (objective is None or "weights" not in list_accepted_keywords(objective)):
+    if dataset.weights is not None and (objective is None or "weights" not in get_forward_parameter_names(objective)):
         loss = "predict" if objective is None else f"{type(objective).__name__}, whose call has no keyword `weights`"
         raise UsageError(f"sample_weight: not supported by {loss}.", kind="unsupported")
 
@@ -256,7 +256,7 @@ def build_training_module(
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
         loss = _build_step_loss(settings, dataset, model, views, objective, plan_weights)
         momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
-        predictor = Predictor(list_projection_sizes(model)) if settings.predictor else None
+        predictor = Predictor(list_tower_projection_sizes(model)) if settings.predictor else None
     return TrainingModule(
         model,
         views,
@@ -328,7 +328,7 @@ def _build_objective_loss(
     plan_weights: Callable[[int], PlanWeights] | None,
 ) -> ObjectiveStepLoss:
     """Build the loss that calls the objective on all views, queries and keys, prototypes or teacher features."""
-    sizes, number = list_projection_sizes(model), len(views.shapes)
+    sizes, number = list_tower_projection_sizes(model), len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
     if isinstance(objective, Loss) and objective.compares_sets:
@@ -337,11 +337,11 @@ def _build_objective_loss(
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
     memory = _build_embedding_memory(settings, dataset, count_views_used_as_keys(model, views.shapes), sizes[0])
-    target = resolve_target_option(settings, dataset, objective, number)
+    target = resolve_target_text(settings, dataset, objective, number)
     loss: ObjectiveStepLoss
     if settings.prototypes is not None:
         if settings.prototypes == PROTOTYPES_FROM_TEACHER:
-            teacher = reduce_by_truncated_svd(_build_teacher_features(settings, dataset, number), sizes[0])
+            teacher = reduce_by_truncated_svd(_get_teacher_features(settings, dataset, number), sizes[0])
             queue_size = settings.queue_size or max(1, min(MAX_DEFAULT_TEACHER_QUEUE_SIZE, len(dataset) // 2))
             loss = DistillationLoss(objective, teacher, queue_size, views=number)
         else:
@@ -350,10 +350,11 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         teacher = None
         if settings.teacher is not None:
-            teacher = _build_teacher_features(settings, dataset, number)
+            teacher = _get_teacher_features(settings, dataset, number)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _compute_inverse_column_counts(dataset, objective)
+            columns = _get_columns_for_log_q(dataset, objective)
+            kwargs["column_weights"] = 1 / columns.bincount()[columns].float()
         mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
@@ -389,7 +390,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
+def _get_teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
     """Return the features of the option `teacher`, ``(items, k)`` or ``(items, views, k)``."""
     assert settings.teacher is not None
     loader_config = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
@@ -398,16 +399,15 @@ def _build_teacher_features(settings: Settings, dataset: Dataset, views: int) ->
     )
 
 
-def _compute_inverse_column_counts(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the log-q weight of each training pair, ``(n,)``: 1 / number of training pairs that contain its column."""
+def _get_columns_for_log_q(dataset: Dataset, objective: nn.Module) -> Tensor:
+    """Return the column of each training pair, ``(n,)``; raise `UsageError` if `log_q` is not supported."""
     if dataset.entity_ids is None:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
         raise UsageError(message, kind="no_coupling")
     one_direction = isinstance(objective, Objective) and objective.layout == Cross(symmetric=False)
     flags = format_options(objective="info-nce", objective_settings={"symmetric": False})
     check(one_direction, f"log_q: requires an objective in one direction; use {flags}.", "two_directions")
-    columns = dataset.entity_ids[:, 1]
-    return 1 / columns.bincount()[columns].float()
+    return dataset.entity_ids[:, 1]
 
 
 def _build_embedding_memory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +21,20 @@ from contraport.training.step.target_spec import read_teacher_features
 log = logging.getLogger("contraport.training")
 
 
-def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> tuple[Model, int | None]:
-    """Load a teacher from a run or model folder; return it with the size of its images, or None.
+class _Teacher(NamedTuple):
+    """Frozen model of a teacher, and the side in pixels to which images are resized; None: they keep their size."""
 
-    Images are resized to squares of that side, in pixels, before they are encoded; None: they stay as they are. An
-    encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
+    model: Model
+    image_size: int | None
+
+
+def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bool) -> _Teacher:
+    """Load a teacher from a run or model folder.
+
+    An encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
-        return as_run(folder).model(trust_remote_code=trust_remote_code), None
+        return _Teacher(as_run(folder).model(trust_remote_code=trust_remote_code), None)
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
     names = weights.encoder_names
     size = None if not dataset.is_image else weights.image_size
@@ -49,7 +56,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
         )  # fmt: skip
     weights.load_into(model)
     own = [shape for shape in dataset.shapes if len(shape) == 3]
-    return model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None
+    return _Teacher(model.eval(), size if any(shape[1:] != (size, size) for shape in own) else None)
 
 
 def load_or_compute_teacher_features(

@@ -34,14 +34,13 @@ def _serialize_encoder(encoder: Any) -> Any:
     return serialize_encoder(encoder)
 
 
-def _collect_view_keys(*values: Any) -> list[str | None]:
-    """Return the keys of all option values that are mappings by view; [None] if no value is a mapping."""
-    named = [view for value in values if isinstance(value, Mapping) for view in value]
-    return list(dict.fromkeys(named)) or [None]
+def _list_view_keys(*values: Any) -> list[str]:
+    """Return the keys of all option values that are mappings by view, each once."""
+    return list(dict.fromkeys(view for value in values if isinstance(value, Mapping) for view in value))
 
 
-def _get_value_for_view(value: Any, view: str | None) -> Any:
-    """Return the value for a view from a mapping by view, else the value itself."""
+def _find_value_for_view(value: Any, view: str | None) -> Any:
+    """Return the value for a view from a mapping by view, None if it lacks the view; else the value itself."""
     return value.get(view) if isinstance(value, Mapping) else value
 
 
@@ -196,18 +195,18 @@ class NetworkSettings(BaseOptions):
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
-    def freezing_option_name(self) -> str:
+    def freezing_option_label(self) -> str:
         """Name of the option that freezes the encoder, or of an encoder without trainable weights, for messages."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
         """True if no encoder has trainable weights; False if encoders are set by view."""
-        return not isinstance(self.encoder, Mapping) and all(self._untrainable_per_encoder)
+        return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 
     @property
-    def _untrainable_per_encoder(self) -> list[bool]:
-        """One flag per encoder: whether it has no trainable weights."""
+    def _untrainable_encoder_mask(self) -> list[bool]:
+        """Mask of the encoders that have no trainable weights."""
         named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
         names = named if isinstance(named, list | tuple | ValuesView) else [named]
         return [
@@ -238,30 +237,29 @@ class NetworkSettings(BaseOptions):
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
     @property
-    def unstorable_encoder_option(self) -> Any | None:
+    def unstorable_encoder(self) -> Any | None:
         """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
         return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
 
     def _check_freezing(self) -> None:
         """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""
-        for view in _collect_view_keys(self.pretrained, self.init):
-            init = _get_value_for_view(self.init, view)
+        for view in _list_view_keys(self.pretrained, self.init) or (None,):
+            init = _find_value_for_view(self.init, view)
             message = f"init: cannot be combined with pretrained, got {str(init)!r}."
-            check(not (_get_value_for_view(self.pretrained, view) and init), message, "conflict")
+            check(not (_find_value_for_view(self.pretrained, view) and init), message, "conflict")
         self._check_lora()
         if not self.freezes_some_encoder:
             # With `freeze` by view it is checked again once the views are known, with the data.
             self.check_feature_cache_options()
             return
-        message = f"freeze_epochs: cannot be combined with {self.freezing_option_name}, got {self.freeze_epochs}."
+        message = f"freeze_epochs: cannot be combined with {self.freezing_option_label}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
-        message = (
-            f"{self.freezing_option_name}: requires a projection, since nothing else is trained; got a projection of 0."
-        )
+        label = self.freezing_option_label
+        message = f"{label}: requires a projection, since nothing else is trained; got a projection of 0."
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
         check(
-            self.has_initial_weights or any(self._untrainable_per_encoder),
+            self.has_initial_weights or any(self._untrainable_encoder_mask),
             f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}",
             "untrained",
         )
@@ -277,8 +275,8 @@ class NetworkSettings(BaseOptions):
         if self.lora is None:
             return
         is_frozen = any(
-            _get_value_for_view(self.freeze, view) and _get_value_for_view(self.lora, view)
-            for view in _collect_view_keys(self.freeze, self.lora)
+            _find_value_for_view(self.freeze, view) and _find_value_for_view(self.lora, view)
+            for view in _list_view_keys(self.freeze, self.lora) or (None,)
         )
         message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
         check(not is_frozen and self.freeze_epochs == 0, message, "conflict")

@@ -70,7 +70,7 @@ class Settings(
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
             reason = "it scores pairs by what the encoder learns"
-            message = f"audit: cannot be combined with {self.freezing_option_name}: {reason}."
+            message = f"audit: cannot be combined with {self.freezing_option_label}: {reason}."
             check(not self.freezes_some_encoder, message, "frozen")
         if self.matryoshka is not None and self.projection_size > 0:
             # Only the compared embeddings are nested: the features before them are not.
@@ -81,7 +81,7 @@ class Settings(
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
             check(
                 not self.freezes_some_encoder,
-                f"{self.freezing_option_name}: cannot be combined with predict.",
+                f"{self.freezing_option_label}: cannot be combined with predict.",
                 "predict",
             )
 

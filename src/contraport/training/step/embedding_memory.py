@@ -58,10 +58,10 @@ class Queue(EmbeddingMemory):
 
     >>> queue = Queue(3, views=1, dimensions=1)
     >>> queue.write(torch.tensor([[[1.0]], [[2.0]]]), torch.arange(2))
-    >>> queue.get_stored_negatives(0).embeddings.flatten().tolist()
+    >>> queue.get_extra_negatives(0).embeddings.flatten().tolist()
     [1.0, 2.0]
     >>> queue.write(torch.tensor([[[3.0]], [[4.0]]]), torch.arange(2))
-    >>> queue.get_stored_negatives(0).embeddings.flatten().tolist()
+    >>> queue.get_extra_negatives(0).embeddings.flatten().tolist()
     [4.0, 2.0, 3.0]
     """
 
@@ -75,12 +75,12 @@ class Queue(EmbeddingMemory):
         self.register_buffer("ids", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("written", torch.tensor(0))
 
-    def get_stored_negatives(self, view: int) -> ExtraNegatives:
+    def get_extra_negatives(self, view: int) -> ExtraNegatives:
         """Return the stored embeddings of a view with their item ids; fewer than `size` until the queue is full."""
         return ExtraNegatives(self.embeddings[: int(self.written), view], self.ids[: int(self.written)])
 
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
-        return keys, self.get_stored_negatives(view) if self.written > 0 else None
+        return keys, self.get_extra_negatives(view) if self.written > 0 else None
 
     def write(self, keys: Tensor, ids: Tensor) -> None:
         size = len(self.embeddings)

@@ -74,7 +74,7 @@ class EmbeddedBatch(NamedTuple):
             kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
         return kwargs
 
-    def view_pairs(self) -> Iterator[tuple[int, int]]:
+    def iter_view_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield all ordered pairs (query view, key view)."""
         return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections))
 
@@ -130,7 +130,7 @@ class ObjectiveStepLoss(StepLoss):
         column_weights: Tensor | None = None,
     ) -> None:
         super().__init__(objective)
-        self._accepted = list_accepted_keywords(objective)
+        self._accepted = get_forward_parameter_names(objective)
         self.views = views
         self.target = target
         self.teacher = teacher
@@ -173,10 +173,10 @@ class ObjectiveStepLoss(StepLoss):
         loss: Tensor = functional_call(self.objective, buffers, embeddings, accepted)
         return loss
 
-    def view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
+    def list_view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
         """Return the ordered pairs of views to compare; with a core view, only the pairs with the first view."""
         core = self._contraport_objective is not None and self._contraport_objective.has_core_view
-        return [pair for pair in embedded.view_pairs() if not core or 0 in pair]
+        return [pair for pair in embedded.iter_view_pairs() if not core or 0 in pair]
 
     def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
         """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
@@ -231,7 +231,7 @@ class AllViewsLoss(ObjectiveStepLoss):
             return self.call_objective(batch, *queries, **embedded.objective_kwargs())
         losses = [
             self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.objective_kwargs(v, w))
-            for w, v in self.view_pairs(embedded)
+            for w, v in self.list_view_pairs(embedded)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
         return torch.stack(losses).mean()
@@ -267,7 +267,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
         losses = []
-        for v, w in self.view_pairs(embedded):
+        for v, w in self.list_view_pairs(embedded):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
@@ -334,7 +334,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         targets = [soft_assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
-            for v, w in embedded.view_pairs()
+            for v, w in embedded.iter_view_pairs()
         ]
         return torch.stack(losses).mean()
 
@@ -428,7 +428,7 @@ def with_prototype_layout(objective: nn.Module) -> Objective:
     return objective.with_layout(layout)
 
 
-RECONSTRUCTION_ERRORS = {"l1": F.l1_loss, "l2": F.mse_loss}
+RECONSTRUCTION_LOSS_BY_NAME = {"l1": F.l1_loss, "l2": F.mse_loss}
 """Loss functions of reconstructed views, by the value of the option `predict`."""
 
 
@@ -443,7 +443,7 @@ class CrossViewReconstructionLoss(StepLoss):
 
     def __init__(self, model: Model, shapes: Sequence[tuple[int, ...]], error: str) -> None:
         super().__init__(None)
-        self._error = RECONSTRUCTION_ERRORS[error]
+        self._error = RECONSTRUCTION_LOSS_BY_NAME[error]
         self._normalizers = tuple(model.tower(view).standardize for view in range(len(shapes)))
         self.decoders = nn.ModuleDict(
             {
@@ -455,10 +455,12 @@ class CrossViewReconstructionLoss(StepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
         features = embedded.features
-        losses = [self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.view_pairs()]
+        losses = [
+            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.iter_view_pairs()
+        ]
         return torch.stack(losses).mean()
 
 
-def list_accepted_keywords(objective: nn.Module) -> frozenset[str]:
+def get_forward_parameter_names(objective: nn.Module) -> frozenset[str]:
     """Return the parameter names of the `forward` method of an objective."""
     return frozenset(inspect.signature(objective.forward).parameters)

@@ -112,6 +112,6 @@ class EncoderFreezer:
         for follower in self.followers:
             follower.train(not frozen)
         for encoder in self.adapted:
-            for part in encoder.modules():  # not cached: convert_sync_batch_norm replaces modules
+            for part in encoder.modules():  # not cached: install_sync_batch_norm replaces modules
                 if isinstance(part, _BatchNorm):
                     part.eval()

@@ -21,6 +21,20 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
 
 
+class MinedBatchParts(NamedTuple):
+    """Parts of a batch with mined negatives.
+
+    Attributes:
+        items: the items without their negatives.
+        embedded: the rows to embed: each item, then its k negatives; each view of the negatives from its own set.
+        negative_ids: ids of each set of negatives, ``(b, k)`` each.
+    """
+
+    items: Batch
+    embedded: Batch
+    negative_ids: tuple[Tensor, ...]
+
+
 class MinedBatchLayout(NamedTuple):
     """Layout of a batch with mined negatives: each item is followed by its negatives, one set after the other.
 
@@ -32,15 +46,15 @@ class MinedBatchLayout(NamedTuple):
     num_negatives_per_set: int
     num_sets: int
 
-    def split_batch(self, batch: Batch) -> tuple[Batch, Batch, tuple[Tensor, ...]]:
-        """Split a batch into its items, the rows to embed, and the ids ``(b, k)`` of each set of negatives.
-
-        The rows to embed are each item, then its k negatives; each view of the negatives comes from its own set.
+    def split_into_parts(self, batch: Batch) -> MinedBatchParts:
+        """Split a batch into its items, the rows to embed, and the ids of the negatives.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
-        >>> items, embedded, ids = MinedBatchLayout(1, num_sets=2).split_batch(Batch((rows, rows), None, None, rows))
-        >>> items.ids.tolist(), [view.tolist() for view in embedded.views], [each.flatten().tolist() for each in ids]
-        ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]], [[5, 7], [6, 8]])
+        >>> parts = MinedBatchLayout(1, num_sets=2).split_into_parts(Batch((rows, rows), None, None, rows))
+        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.embedded.views]
+        ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]])
+        >>> [ids.flatten().tolist() for ids in parts.negative_ids]
+        [[5, 7], [6, 8]]
         """
         period = 1 + self.num_sets * self.num_negatives_per_set
         first: dict[str, Any] = {
@@ -56,9 +70,10 @@ class MinedBatchLayout(NamedTuple):
             for view, values in enumerate(batch.views)
         )
         by_item = batch.ids.unflatten(0, (-1, period))
-        return items, batch._replace(views=views), tuple(by_item[:, columns[1:]] for columns in columns_by_set)
+        ids = tuple(by_item[:, columns[1:]] for columns in columns_by_set)
+        return MinedBatchParts(items, batch._replace(views=views), ids)
 
-    def extract_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
+    def with_extracted_negatives(self, embedded: EmbeddedBatch, items: Batch, ids: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the embedded items, with the embeddings of their mined negatives in the field `negatives`."""
         period = 1 + self.num_negatives_per_set
         parts: dict[str, Any] = {
@@ -150,7 +165,7 @@ class TrainingModule(nn.Module):
             self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
-            items, batch, negative_ids = self.mined.split_batch(batch)
+            items, batch, negative_ids = self.mined.split_into_parts(batch)
             rows = 1 + self.mined.num_negatives_per_set
             share = None if share is None else BatchShare(share.start * rows, share.total * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
@@ -161,7 +176,7 @@ class TrainingModule(nn.Module):
         self._seed_step_generators(step, micro_batch, 1, 0 if share is None else share.start)
         embedded = self._embed_batch(batch, views, share)
         if self.mined is not None:
-            embedded = self.mined.extract_negatives(embedded, items, negative_ids)
+            embedded = self.mined.with_extracted_negatives(embedded, items, negative_ids)
         embedded = embedded._replace(weights_from_plan=plan_weights)
         self._seed_step_generators(step, micro_batch, 2)
         try:
@@ -186,26 +201,30 @@ class TrainingModule(nn.Module):
 
     def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
-        outputs, present = self._apply_in_chunks(
-            self.model, self._compute_features_and_projections, views, batch.present, share
+        outputs, present = self._compute_outputs_and_present_mask(
+            self.model, self._compute_features_then_projections, views, batch.present, share
         )
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._key_views]
         if self.predictor is not None:
-            queries, _ = self._apply_in_chunks(self.predictor, self.predictor, projections, present, share, whole=True)
+            queries, _ = self._compute_outputs_and_present_mask(
+                self.predictor, self.predictor, projections, present, share, whole=True
+            )
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
             mask = None if batch.present is None else batch.present[:, : self._key_views]
             embed = partial(self.momentum_encoder, are_features=self.uses_cached_features)
-            keys, _ = self._apply_in_chunks(self.momentum_encoder, embed, views[: self._key_views], mask, share)
+            keys, _ = self._compute_outputs_and_present_mask(
+                self.momentum_encoder, embed, views[: self._key_views], mask, share
+            )
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
-    def _compute_features_and_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _compute_features_then_projections(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the encoder features of all views, followed by their projections."""
         features = tuple(views) if self.uses_cached_features else self.model.encode(views, pooled=self._pooled)
         return *features, *self.model.project(features)
 
-    def _apply_in_chunks(
+    def _compute_outputs_and_present_mask(
         self,
         network: nn.Module,
         embed: EmbedFunction,
