@@ -193,11 +193,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         most, part = min(self.representation_sizes), self.representation_part
         good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
-        check(
-            part != FEATURES_AND_PROJECTION,
-            "dims: cannot be combined with a representation of features and projection.",
-            "both",
-        )
+        message = "dims: cannot be combined with a representation of features and projection."
+        check(part != FEATURES_AND_PROJECTION, message, "both")
         self.dims, self.num_features = dims, dims * len(self.representation_views)
         self._hub_mixin_config = self.config = self.config | {"dims": dims}
 

@@ -333,11 +333,8 @@ class NgramHasher(nn.Module):
         positions = torch.arange(codes.shape[1], device=codes.device)
         blank = (present & (codes <= _SPACE_BYTE)) | (positions == 0) | (positions == length + 1)
         codes = torch.where(blank, _SPACE_BYTE, codes)
-        base_powers, inverse_base_powers = (
-            self.base_powers[: codes.shape[1]],
-            self.inverse_base_powers[: codes.shape[1]],
-        )
-        terms = codes * base_powers
+        inverse_base_powers = self.inverse_base_powers[: codes.shape[1]]
+        terms = codes * self.base_powers[: codes.shape[1]]
         words, word_mask = self._hash_words(terms, present & ~blank, inverse_base_powers)
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))

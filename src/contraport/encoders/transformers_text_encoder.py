@@ -270,11 +270,8 @@ def _check_tokenizer_files(tokenizer: Any, where: str, transformers: Any) -> Non
     """
     files = sorted(set(tokenizer.vocab_files_names.values()))
     exists = not files or any(_find_model_file(where, file, transformers) is not None for file in files)
-    check(
-        exists,
-        f"{_describe_load_failure('tokenizer', where)}: it has none of the files {', '.join(files)}.",
-        "not_loaded",
-    )
+    message = f"{_describe_load_failure('tokenizer', where)}: it has none of the files {', '.join(files)}."
+    check(exists, message, "not_loaded")
     good = any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token))
     message = f"encoder: the tokenizer of {where!r} has no padding token; set pad_token in its tokenizer_config.json."
     check(good, message, "no_padding")

@@ -210,11 +210,9 @@ class RunFolder(Run):
     @property
     def resume_command(self) -> str:
         """Command line that resumes the training, or the command that it is a part of; see `Run.resume_command`."""
-        return (
-            f"repeat the {self.parent_command} with {format_options(resume=True)}"
-            if self.parent_command
-            else super().resume_command
-        )
+        if self.parent_command:
+            return f"repeat the {self.parent_command} with {format_options(resume=True)}"
+        return super().resume_command
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:

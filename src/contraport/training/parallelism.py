@@ -42,7 +42,7 @@ def check_strategy(settings: Settings) -> None:
     others = {
         "audit": settings.audit,
         "negatives": settings.mined_negatives_spec is not None,
-        settings.freezing_option_label: settings.freezes_some_encoder,
+        settings.freezing_label: settings.freezes_some_encoder,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }
@@ -236,14 +236,9 @@ def install_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
 
             setattr(module, name, convert_sync_batchnorm(child))
         elif isinstance(child, _BatchNorm):
-            setattr(module, name, _to_cross_process_batch_norm(child))
+            kind = _CrossProcessBatchNormAct if hasattr(child, "act") else CrossProcessBatchNorm
+            shared = kind.__new__(kind)
+            shared.__dict__ = child.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs
+            setattr(module, name, shared)
         else:
             install_sync_batch_norm(child, device)
-
-
-def _to_cross_process_batch_norm(norm: _BatchNorm) -> CrossProcessBatchNorm:
-    """Return a batch norm layer over all processes that shares parameters and buffers with the given one."""
-    kind = _CrossProcessBatchNormAct if hasattr(norm, "act") else CrossProcessBatchNorm
-    shared = kind.__new__(kind)
-    shared.__dict__ = norm.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs
-    return shared

@@ -82,12 +82,9 @@ class DryRunResult(NamedTuple):
         >>> DryRunResult(0.5, 60.0, 3 * 2**30, torch.device("cpu")).format_estimate(600)
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
-        encoding = (
-            f"{_format_duration(self.feature_cache_seconds)} to encode the items once, "
-            if self.feature_cache_seconds
-            else ""
-        )
-        total = _format_duration(self.feature_cache_seconds + steps * self.median_step_seconds)
+        cache_seconds = self.feature_cache_seconds
+        encoding = f"{_format_duration(cache_seconds)} to encode the items once, " if cache_seconds else ""
+        total = _format_duration(cache_seconds + steps * self.median_step_seconds)
         each = format_significant(self.median_step_seconds)
         return (
             f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {each} s); "
@@ -144,11 +141,8 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     Loading, augmentation and optimizer steps are those of the training. Checkpoints and online metrics are not
     included.
     """
-    device, module, bars = (
-        select_training_device(settings.device),
-        components.module,
-        ProgressBars(shown=settings.progress),
-    )
+    device, module = select_training_device(settings.device), components.module
+    bars = ProgressBars(shown=settings.progress)
     module.to(device).train()
     if settings.compile:
         for model in module.list_encoding_models():
@@ -158,12 +152,8 @@ def measure_training_steps(settings: Settings, components: TrainingComponents) -
     draws, feature_cache_seconds = count_cached_draws(settings), 0.0
     batches: Any = components.batches
     if draws > 0:
-        feature_cache_seconds = (
-            draws
-            * len(components.dataset)
-            / settings.batch_size
-            * _measure_encoding_seconds_per_batch(components, device, bars)
-        )
+        encoded_batches = draws * len(components.dataset) / settings.batch_size
+        feature_cache_seconds = encoded_batches * _measure_encoding_seconds_per_batch(components, device, bars)
         module.uses_cached_features = True
         batches = _RandomFeatureBatches(components, draws)
     timer = _StepTimer(bars)

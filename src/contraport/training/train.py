@@ -164,11 +164,8 @@ def _reduce_batch_size_with_notes(
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return _SettingsWithNotes(settings)
-    check(
-        has_explicit_batch_size or items >= 2,
-        f"data: must have at least 2 items to train on, got {items}.",
-        "few_items",
-    )
+    message = f"data: must have at least 2 items to train on, got {items}."
+    check(has_explicit_batch_size or items >= 2, message, "few_items")
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if has_explicit_batch_size or settings.resume:
             dropped = max(0, items - size)
@@ -222,11 +219,8 @@ def _fit_and_save_model(
         with propagate_errors():
             if is_main_process():
                 run.save_model(merge_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
-        remedy = (
-            "early_stopping with a larger patience continues it"
-            if loop.should_stop
-            else "increase --epochs to continue it"
-        )
+        larger_patience = "early_stopping with a larger patience continues it"
+        remedy = larger_patience if loop.should_stop else "increase --epochs to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
         if hint_options is not None:

@@ -111,10 +111,9 @@ class Meter(Callback):
 
     def format_summary(self) -> str:
         """Return a one-line summary of the session: steps, time, throughput and last loss."""
-        bound = self.last_row["mi_bound"]
+        bound, seconds = self.last_row["mi_bound"], self.session_seconds
         is_informative = bound is not None and bound > 0  # mutual information is nonnegative
         shared = f"; mutual information of the views >= {bound:.2f} nats" if is_informative else ""
-        seconds = self.session_seconds
         return (
             f"{pluralize(self.session_steps, 'step')} in {seconds:.1f} s: {self.session_items / seconds:,.0f} items/s, "
             f"{self.data_wait_seconds / seconds:.1%} waiting for data; last loss {self.last_row['loss']:.4f}{shared}"

@@ -25,7 +25,7 @@ from contraport.data.perturbations import (
     make_imbalanced,
 )
 from contraport.data.sources.external_datasets import is_stream
-from contraport.data.splits import Positions, draw_stratified_split
+from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
 from contraport.data.views.views import COLOR_SPLIT_OPTION
@@ -128,17 +128,12 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         check(values.shape == (len(dataset),), message, "shape")
         dataset = dataset.with_weights(values)
     if settings.validation is not None:
-        dataset = dataset.subset(
-            torch.from_numpy(
-                _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
-            ),
-            split,
-        )
+        positions = _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
+        dataset = dataset.subset(positions, split)
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
-        dataset = dataset.subset(
-            torch.from_numpy(_draw_stratified_positions(dataset, most / len(dataset), "test", purpose="data.items"))
-        )
+        positions = _draw_stratified_positions(dataset, most / len(dataset), "test", purpose="data.items")
+        dataset = dataset.subset(positions)
     return _apply_perturbations(settings, dataset)
 
 
@@ -154,10 +149,10 @@ def build_held_out_dataset(settings: Settings) -> Dataset | None:
         return None
 
 
-def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
+def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
     """Draw the positions of a share of the items, in proportion to the classes if there are labels."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
-    return draw_stratified_split(classes, split, fraction=share, purpose=purpose)
+    return torch.from_numpy(draw_stratified_split(classes, split, fraction=share, purpose=purpose))
 
 
 def _check_stream_settings(settings: Settings, stream: Stream) -> None:
@@ -204,7 +199,7 @@ def find_mismatched_partners(settings: Settings, dataset: Dataset, run: RunFolde
         return None
     frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
-    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_option_label} for random views.", "frozen")
+    check(not frozen, f"mismatch: cannot be combined with {settings.freezing_label} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
         return torch.from_numpy(run.mismatched_partners())
     return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)

@@ -101,9 +101,8 @@ def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = N
 def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
     """Context manager in which random weights are drawn from the seed of the training, on the CPU."""
     with torch.random.fork_rng(devices=[]):
-        seed_torch_generators(
-            settings.seed
-        )  # without a purpose in the key: the untrained weights of existing runs must not change
+        # Without a purpose in the key: the untrained weights of existing runs must not change.
+        seed_torch_generators(settings.seed)
         yield
 
 
@@ -240,9 +239,8 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
             with torch.no_grad():
                 model.eval().encode([create_blank_items(1, shape)])
         except Exception as error:  # networks raise arbitrary exceptions
-            message = (
-                f"encoder: must support views of shape {shape} besides items of shape {plain}: {one_line_reason(error)}"
-            )
+            reason = one_line_reason(error)
+            message = f"encoder: must support views of shape {shape} besides items of shape {plain}: {reason}"
             raise UsageError(message, kind="fixed_size") from error
         finally:
             model.train(was_training)

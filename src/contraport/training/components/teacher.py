@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +102,10 @@ def load_or_compute_teacher_features(
 
     def prepare(stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         standard = plain.make_unaugmented(stored)
-        return tuple(_resize_images(view, size) if size is not None and view.ndim == 4 else view for view in standard)
+        if size is None:
+            return standard
+        resize = partial(F.interpolate, size=(size, size), mode="bilinear", antialias=True)
+        return tuple(resize(view) if view.ndim == 4 else view for view in standard)
 
     values = extract_features(encoder, dataset, plain, loader_config, "teacher", prepare=prepare)
     message = f"{argument}: {source} must embed all views in one space, got features of sizes {list(encoder.widths)}."
@@ -128,11 +132,6 @@ def reduce_by_truncated_svd(features: Tensor, width: int) -> Tensor:
     log.info("The teacher's %d features are reduced to %d, with %.1f%% of the square.", len(values), width, 100 * share)
     reduced: Tensor = unit @ vectors[:, -width:].float()
     return reduced
-
-
-def _resize_images(images: Tensor, size: int) -> Tensor:
-    """Resize images ``(b, C, H, W)`` to squares of `size` pixels."""
-    return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
 
 
 class _ConcatenatingEncoder(nn.Module):

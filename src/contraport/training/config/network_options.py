@@ -195,7 +195,7 @@ class NetworkSettings(BaseOptions):
         return self.freeze is True or self._has_no_trainable_encoder
 
     @property
-    def freezing_option_label(self) -> str:
+    def freezing_label(self) -> str:
         """Name of the option that freezes the encoder, or of an encoder without trainable weights, for messages."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
@@ -252,17 +252,13 @@ class NetworkSettings(BaseOptions):
             # With `freeze` by view it is checked again once the views are known, with the data.
             self.check_feature_cache_options()
             return
-        message = f"freeze_epochs: cannot be combined with {self.freezing_option_label}, got {self.freeze_epochs}."
+        message = f"freeze_epochs: cannot be combined with {self.freezing_label}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
-        label = self.freezing_option_label
-        message = f"{label}: requires a projection, since nothing else is trained; got a projection of 0."
+        message = f"{self.freezing_label}: requires a projection, since nothing else is trained; got a projection of 0."
         check(self.projection_size > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
-        check(
-            self.has_initial_weights or any(self._untrainable_encoder_mask),
-            f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}",
-            "untrained",
-        )
+        is_frozen_with_weights = self.has_initial_weights or any(self._untrainable_encoder_mask)
+        check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE}", "untrained")
 
     def check_feature_cache_options(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""

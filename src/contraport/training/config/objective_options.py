@@ -65,10 +65,8 @@ def _check_negatives(name: str, value: Any) -> None:
 def _check_prototypes(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is an integer >= 2 or "teacher"."""
     if value != PROTOTYPES_FROM_TEACHER:
-        check(
-            not isinstance(value, str),
-            f"{name}: must be an integer >= 2, or {PROTOTYPES_FROM_TEACHER!r}, got {value!r}.",
-        )
+        message = f"{name}: must be an integer >= 2, or {PROTOTYPES_FROM_TEACHER!r}, got {value!r}."
+        check(not isinstance(value, str), message)
         int_in_range(2)(name, value)
 
 

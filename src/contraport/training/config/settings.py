@@ -70,7 +70,7 @@ class Settings(
             message = "audit: cannot be combined with mined negatives; audit first, and use `contraport mine --audit`."
             check(self.mined_negatives_spec is None, message, "mined")
             reason = "it scores pairs by what the encoder learns"
-            message = f"audit: cannot be combined with {self.freezing_option_label}: {reason}."
+            message = f"audit: cannot be combined with {self.freezing_label}: {reason}."
             check(not self.freezes_some_encoder, message, "frozen")
         if self.matryoshka is not None and self.projection_size > 0:
             # Only the compared embeddings are nested: the features before them are not.
@@ -79,11 +79,8 @@ class Settings(
             check(good, message, "matryoshka")
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            check(
-                not self.freezes_some_encoder,
-                f"{self.freezing_option_label}: cannot be combined with predict.",
-                "predict",
-            )
+            message = f"{self.freezing_label}: cannot be combined with predict."
+            check(not self.freezes_some_encoder, message, "predict")
 
     def resolve_representation(self, views: int) -> str:
         """Return the value of `representation`, or its default for items with this number of views."""

@@ -445,12 +445,9 @@ class CrossViewReconstructionLoss(StepLoss):
         super().__init__(None)
         self._error = RECONSTRUCTION_LOSS_BY_NAME[error]
         self._normalizers = tuple(model.tower(view).standardize for view in range(len(shapes)))
-        self.decoders = nn.ModuleDict(
-            {
-                f"{v}-{w}": Decoder(model.tower(v).num_features, shapes[w])
-                for v, w in permutations(range(len(shapes)), 2)
-            }
-        )
+        pairs = permutations(range(len(shapes)), 2)
+        decoders = {f"{v}-{w}": Decoder(model.tower(v).num_features, shapes[w]) for v, w in pairs}
+        self.decoders = nn.ModuleDict(decoders)
 
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]

@@ -22,12 +22,9 @@ from contraport.training.step.step_networks import EncoderFreezer, MomentumEncod
 
 
 class MinedBatchParts(NamedTuple):
-    """Parts of a batch with mined negatives.
+    """Parts of a batch: its items, the rows to embed, and the ids of each set of negatives, ``(b, k)`` each.
 
-    Attributes:
-        items: the items without their negatives.
-        embedded: the rows to embed: each item, then its k negatives; each view of the negatives from its own set.
-        negative_ids: ids of each set of negatives, ``(b, k)`` each.
+    The rows to embed are each item, then its k negatives; each view of the negatives comes from its own set.
     """
 
     items: Batch
@@ -47,7 +44,7 @@ class MinedBatchLayout(NamedTuple):
     num_sets: int
 
     def split_into_parts(self, batch: Batch) -> MinedBatchParts:
-        """Split a batch into its items, the rows to embed, and the ids of the negatives.
+        """Split a batch into items, rows to embed and ids of negatives.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets=2).split_into_parts(Batch((rows, rows), None, None, rows))
@@ -184,9 +181,8 @@ class TrainingModule(nn.Module):
         except Exception:
             if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.key_projections)):
                 raise
-            return (
-                self._compute_nan_loss()
-            )  # reported by the finite guard, rather than by a consequent error of the loss
+            # Reported by the finite guard, rather than by a consequent error of the loss.
+            return self._compute_nan_loss()
         return loss
 
     def after_step(self, step: int) -> None:
