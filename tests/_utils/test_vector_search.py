@@ -7,11 +7,33 @@ import torch
 import torch.nn.functional as F
 
 from contraport._utils import vector_search
-from contraport._utils.vector_search import MAX_CELL_ROWS, MIN_CANDIDATE_ROWS, CellSearch, find_largest_products
+from contraport._utils.vector_search import (
+    MAX_CELL_ROWS,
+    MIN_CANDIDATE_ROWS,
+    CellSearch,
+    average_largest_products,
+    find_largest_entries,
+    find_largest_products,
+)
 
 
 def make_search(values: torch.Tensor, rows: torch.Tensor) -> CellSearch:
     return CellSearch(values, rows, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+@pytest.mark.parametrize("max_keys", [300, 299])
+def test_average_and_positions_of_the_largest_products(
+    count: int, max_keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", max_keys)
+    monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 3 * 300)
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(40, 5, generator=generator), torch.randn(300, 5, generator=generator)
+    products = queries @ keys.T
+    values, positions = products.topk(count, dim=1)
+    torch.testing.assert_close(average_largest_products(queries, keys, count), values.mean(dim=1))
+    assert torch.equal(find_largest_entries(products, count), positions)
 
 
 def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,6 +61,37 @@ def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Te
             best[improved], order = torch.cat([best[improved], values], dim=1).topk(count, dim=1)
             places[improved] = torch.cat([places[improved], columns + start], dim=1).gather(1, order)
     return largest, positions
+
+
+def average_largest_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
+    """Return the mean of the `count` largest inner products of queries ``(q, d)`` with keys ``(n, d)``, ``(q,)``.
+
+    >>> average_largest_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
+    tensor([1.5000])
+    """
+    if queries.device.type != "cpu" or len(keys) > MAX_TILE_KEYS:
+        return find_largest_products(queries, keys, count)[0].mean(dim=1)
+    means = []
+    for block in queries.split(max(1, MAX_TILE_PRODUCTS // len(keys))):
+        products = (block @ keys.T).numpy()
+        # On the CPU, NumPy partitions in a third of the time of topk, which finds the positions too.
+        products.partition(len(keys) - count, axis=1)
+        means.append(torch.from_numpy(products[:, len(keys) - count :].mean(axis=1)))
+    return torch.cat(means)
+
+
+def find_largest_entries(products: Tensor, count: int) -> Tensor:
+    """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, the largest first.
+
+    >>> find_largest_entries(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2)
+    tensor([[1, 3]])
+    """
+    if products.device.type != "cpu":
+        return products.topk(count, dim=1).indices
+    width = products.shape[1]
+    # As above: NumPy partitions faster, and only the entries that were found are sorted.
+    found = torch.from_numpy(np.argpartition(products.numpy(), width - count, axis=1)[:, width - count :].copy())
+    return found.gather(1, products.gather(1, found).argsort(dim=1, descending=True))
 
 
 class CellSearch:

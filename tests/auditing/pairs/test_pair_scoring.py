@@ -155,6 +155,23 @@ def test_scores_by_cells_separate_mismatches_as_exact_ones_do(monkeypatch: pytes
     assert exact > 0.9
 
 
+@pytest.mark.parametrize("with_pool", [False, True])
+def test_kept_similarities_give_the_scores_of_computed_ones(
+    with_pool: bool, sides: PairedFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for limit in (ITEMS, ITEMS - 1):
+        monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_KEPT_PRODUCTS_ITEMS", limit)
+        paired = PairedFeatures(sides.features)
+        if with_pool:
+            paired = PairedFeatures(sides.features, neighbor_pool=torch.arange(ITEMS)).with_neighbor_pool(
+                torch.arange(0, ITEMS, 2)
+            )
+        found.append(score_pairs(paired))
+        assert (paired._similarities is None) == (limit < ITEMS)
+    torch.testing.assert_close(*found)
+
+
 def test_equal_items_count_as_one_group() -> None:
     """A caption for each class and no more: which of the equal ones are nearest is chance, and says nothing."""
     generator = torch.Generator().manual_seed(0)

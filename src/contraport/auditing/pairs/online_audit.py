@@ -203,6 +203,9 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
 class AuditCallback(OnlineAuditCallback[PairAuditState]):
     """Training callback that scores the pairs between epochs and selects the pairs to train on next."""
 
+    _last_features: PairedFeatures | None = None
+    """Features of the scoring after the last epoch, until better partners are found by them; None otherwise."""
+
     def save_scores(self, run: RunFolder) -> None:
         """Write the scores of the last scoring to a run folder."""
         run.save_arrays(run.pairs_path, self.build_result_arrays())
@@ -223,6 +226,13 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool
         )
+
+    def _get_final_features(self) -> PairedFeatures:
+        """Return the features of the last scoring, which are those of the trained model, with the pool after it."""
+        scored, self._last_features = self._last_features, None
+        if scored is None:  # restored from a checkpoint
+            return self.extract_paired_features()
+        return scored.with_neighbor_pool(self._positions[self._positions < len(self._dataset)])
 
     @cached_property
     def _raw_vector_features(self) -> PairedFeatures:
@@ -250,7 +260,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
         if state.trained_epochs == self._epochs:
             proposals = propose_partners(
-                self.extract_paired_features(),
+                self._get_final_features(),
                 select_exchangeable_items(state.mean_scores, state.noise_rate),
                 content_ids=get_partner_content_ids(self._dataset),
             )
@@ -263,6 +273,8 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         """Score all pairs after `epoch` epochs, and return the state with the pairs to train on next."""
         last = self.last_state
         scores, decoy_scores, fresh_scores = self._score_pairs()
+        if epoch < self._epochs:  # they are used once more, for better partners after the last epoch
+            self._last_features = None
         trained_scores, number = decoy_scores, 1
         if last is not None:
             number += last.num_scorings
@@ -281,6 +293,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
     def _score_pairs(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
+        self._last_features = paired
         if self.last_state is None and (projection := describe_projection(paired.features)):
             log.info("Audit: %s.", projection)
         partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")

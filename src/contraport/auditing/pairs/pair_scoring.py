@@ -10,13 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.vector_search import average_largest_products
 from contraport.auditing.pairs.paired_features import (
+    CANONICAL_POWERS,
     MAX_HUB_CORRECTION_ITEMS,
     SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
     average_gathered_rows,
-    compute_mean_nearest_similarity,
     split_into_row_blocks,
 )
 from contraport.engine import Gibbs
@@ -119,31 +120,25 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
     centers, folds, maps, correlations = paired.canonical_maps
-    references = paired.reference_items
+    references = paired.canonical_references
     # With fewer references, fewer count as nearest, so that they are the same share of the items.
-    nearest = math.ceil(paired.neighbors * len(references) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
+    nearest = math.ceil(paired.neighbors * len(paired.reference_items) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.
         (first, first_at), (second, second_at) = (members[in_fold].unique(return_inverse=True) for members in pairs)
-        (x, y), (x_references, y_references) = (
-            [
-                (values[items] - center) @ linear
-                for values, center, linear, items in zip(paired.features, centers, fold_maps, both, strict=True)
-            ]
-            for both in ((first, second), (references, references))
+        x, y = (
+            (values[items] - center) @ linear
+            for values, center, linear, items in zip(paired.features, centers, fold_maps, (first, second), strict=True)
         )
         total = torch.zeros(len(first_at), device=scores.device)
-        # In canonical coordinates, the prediction from one view is weighted by the correlation, and the predictable
-        # part of the other view by its square.
-        for powers in ((1, 2), (2, 1)):
-            u, v, u_references, v_references = (
-                F.normalize(rows * weights**power, dim=1)
-                for rows, power in zip((x, y, x_references, y_references), 2 * powers, strict=True)
-            )
+        for (first_power, second_power), (first_references, second_references) in zip(
+            CANONICAL_POWERS, references[fold], strict=True
+        ):
+            u, v = F.normalize(x * weights**first_power, dim=1), F.normalize(y * weights**second_power, dim=1)
             total += 2 * (u[first_at] * v[second_at]).sum(dim=1)
-            total -= compute_mean_nearest_similarity(u, v_references, nearest)[first_at]
-            total -= compute_mean_nearest_similarity(v, u_references, nearest)[second_at]
+            total -= average_largest_products(u, second_references, nearest)[first_at]
+            total -= average_largest_products(v, first_references, nearest)[second_at]
         scores[in_fold] = total / 2
     return scores
 

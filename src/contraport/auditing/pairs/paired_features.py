@@ -13,7 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.vector_search import CellSearch, find_largest_products
+from contraport._utils.vector_search import (
+    CellSearch,
+    average_largest_products,
+    find_largest_entries,
+    find_largest_products,
+)
 from contraport.auditing.pairs.canonical_maps import CanonicalMaps, fit_canonical_maps
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, extract_features
@@ -36,11 +41,19 @@ MAX_HUB_CORRECTION_ITEMS = 4_096
 MAX_EXACT_NEIGHBOR_ITEMS = 20_000
 """Maximum number of items for exact nearest neighbors, in O(n^2) time; of more items they are found by cells."""
 
+MAX_KEPT_PRODUCTS_ITEMS = 4_096
+"""Maximum number of items whose similarities within a view are all kept, in 64 MiB per view: neighbors and ranks take
+them from there. Of more items they are computed where needed."""
+
 NUM_RANK_THRESHOLDS = 64
 """Number of ranks whose similarity is stored for each item, geometrically spaced: only the log of a rank is used."""
 
 SIMILARITY_TIE_TOLERANCE = 1e-6
 """Similarities that differ by at most this are ties: equal items differ by rounding alone."""
+
+CANONICAL_POWERS = ((1, 2), (2, 1))
+"""Powers of the correlations that weight the canonical coordinates of both views, for each direction of prediction:
+the prediction from one view is weighted by the correlation, the predictable part of the other view by its square."""
 
 MAX_VALUES_PER_BLOCK = 2**20
 """Maximum number of values of a block of rows: larger blocks leave the cache of the processor."""
@@ -120,7 +133,7 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        for name in ("nearest_neighbors", "canonical_maps", "observed_scores_by_statistic"):
+        for name in ("nearest_neighbors", "canonical_maps", "canonical_references", "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -154,11 +167,28 @@ class PairedFeatures:
         return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
 
     @cached_property
+    def _similarities(self) -> tuple[Tensor, Tensor] | None:
+        """Similarities of all items within each view, ``(n, n)`` each; None if there are too many items to keep."""
+        if self._parent is not None:
+            return self._parent._similarities
+        if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
+            return None
+        return self.features[0] @ self.features[0].T, self.features[1] @ self.features[1].T
+
+    def _find_neighbors_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
+        """Return the `number` of `items`, ``(m,)``, nearest to each item in a view, int64 ``(n, number)``."""
+        if self._similarities is None:
+            return self.find_nearest(self.features[view], self.features[view], items, number)
+        blocks = split_into_row_blocks(self._similarities[view], len(items))
+        if len(items) < len(self):
+            blocks = tuple(block[:, items] for block in blocks)
+        return items[torch.cat([find_largest_entries(block, number) for block in blocks])]
+
+    @cached_property
     def unrestricted_neighbors(self) -> tuple[Tensor, Tensor]:
         """Nearest items of each item in each view, regardless of the pool, ``(n, k)``; k is twice the number needed."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
-        first, second = (self.find_nearest(values, values, items, number) for values in self.features)
-        return first, second
+        return self._find_neighbors_in_view(0, items, number), self._find_neighbors_in_view(1, items, number)
 
     @cached_property
     def nearest_neighbors(self) -> tuple[Tensor, Tensor]:
@@ -167,8 +197,8 @@ class PairedFeatures:
         number = self.neighbors + 2
         if self.neighbor_pool is None:
             return self.unrestricted_neighbors[0][:, :number], self.unrestricted_neighbors[1][:, :number]
-        if self._parent is None:
-            first, second = (self.find_nearest(values, values, self.neighbor_pool, number) for values in self.features)
+        if self._parent is None or self._parent.neighbor_pool is not None:
+            first, second = (self._find_neighbors_in_view(view, self.neighbor_pool, number) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
@@ -217,13 +247,17 @@ class PairedFeatures:
         is 1 in every space. Ties count as one group.
         """
         values, (ranks, thresholds) = self.features[view], self._ranks_and_thresholds[view]
-        blocks = zip(
-            *(split_into_row_blocks(rows, others.shape[1] * values.shape[1]) for rows in (items, others)), strict=True
-        )
-        similarity = torch.cat([
-            torch.einsum("pf,pkf->pk", values[i], values.index_select(0, k.flatten()).unflatten(0, k.shape))
-            for i, k in blocks
-        ])  # fmt: skip
+        if self._similarities is not None:
+            similarity = self._similarities[view][items[:, None], others]
+        else:
+            blocks = zip(
+                *(split_into_row_blocks(rows, others.shape[1] * values.shape[1]) for rows in (items, others)),
+                strict=True,
+            )
+            similarity = torch.cat([
+                torch.einsum("pf,pkf->pk", values[i], values.index_select(0, k.flatten()).unflatten(0, k.shape))
+                for i, k in blocks
+            ])  # fmt: skip
         passed = torch.searchsorted(-thresholds[items], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
         return -ranks[(passed - 1).clamp(min=0)].log()
 
@@ -232,21 +266,22 @@ class PairedFeatures:
         """Per view: neighbor ranks as fractions, ``(r,)``, and each item's similarity at each rank, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._ranks_and_thresholds
-        return self._rank_references(self.features[0]), self._rank_references(self.features[1])
+        return self._rank_references(0), self._rank_references(1)
 
-    def _rank_references(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ranks as fractions, ``(r,)``, and each row's similarity to the reference of each rank, ``(n, r)``."""
-        references = self.reference_items
+    def _rank_references(self, view: int) -> tuple[Tensor, Tensor]:
+        """Return ranks as fractions, ``(r,)``, and each item's similarity to the reference of each rank, ``(n, r)``."""
+        values, references = self.features[view], self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count
         ranks = torch.logspace(0, math.log10(number), NUM_RANK_THRESHOLDS).round().clamp(max=number).unique()
         ranks = ranks.to(values.device)
         reference_of = torch.full((len(self),), -1, device=values.device)
         reference_of[references] = torch.arange(len(references), device=values.device)
         thresholds = []
+        sources = values if self._similarities is None else self._similarities[view]
         for rows, places in zip(
-            *(split_into_row_blocks(x, len(references)) for x in (values, reference_of)), strict=True
+            *(split_into_row_blocks(x, len(references)) for x in (sources, reference_of)), strict=True
         ):
-            similarity = rows @ compared.T
+            similarity = rows @ compared.T if self._similarities is None else rows[:, references]
             own = (places >= 0).nonzero().flatten()
             similarity[own, places[own]] = -torch.inf
             if values.device.type == "cpu":
@@ -263,18 +298,29 @@ class PairedFeatures:
         return fit_canonical_maps(self.features, self.neighbor_candidates)
 
     @cached_property
+    def canonical_references(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+        """Reference items in the common space of each fold and of each of `CANONICAL_POWERS`, ``(r, k)`` per view."""
+        centers, _, maps, correlations = self.canonical_maps
+        folds = []
+        for fold_maps, weights in zip(maps, correlations, strict=True):
+            first, second = (
+                (values[self.reference_items] - center) @ linear
+                for values, center, linear in zip(self.features, centers, fold_maps, strict=True)
+            )
+            folds.append(
+                tuple(
+                    (F.normalize(first * weights**a, dim=1), F.normalize(second * weights**b, dim=1))
+                    for a, b in CANONICAL_POWERS
+                )
+            )
+        return tuple(folds)
+
+    @cached_property
     def hub_similarity(self) -> tuple[Tensor, Tensor]:
         """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings
-        return compute_mean_nearest_similarity(x, y, self.neighbors), compute_mean_nearest_similarity(
-            y, x, self.neighbors
-        )
-
-
-def compute_mean_nearest_similarity(values: Tensor, others: Tensor, number: int) -> Tensor:
-    """Return the mean similarity of unit vectors, ``(p, d)``, to their `number` nearest among `others`, ``(n, d)``."""
-    return find_largest_products(values, others, number)[0].mean(dim=1)
+        return average_largest_products(x, y, self.neighbors), average_largest_products(y, x, self.neighbors)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
