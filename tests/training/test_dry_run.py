@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,12 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.runs import as_run
 from contraport.training.config import Settings
-from contraport.training.preflight import MIN_STEPS_WITHOUT_WARNING, find_encoder_warning, suggest_longer_training
+from contraport.training.preflight import (
+    MAX_SUGGESTED_EPOCHS,
+    MIN_STEPS_WITHOUT_WARNING,
+    find_encoder_warning,
+    suggest_longer_training,
+)
 from contraport.training.step_timing import DryRunResult
 from tests.errors import raises_usage_error
 
@@ -86,19 +92,28 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("items", [40, 64, 100, 320, 1_000, 4_000])
 @pytest.mark.parametrize("size", [8, 32, 256])
-def test_suggests_enough_steps(items: int, size: int) -> None:
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: int, accumulated: int) -> None:
     size = min(size, items)
-    proposed, told = suggest_longer_training(items, size, 10, {})
+    settings = Settings(batch_size=size, grad_accum_steps=accumulated)
+    proposed, derivation = suggest_longer_training(settings, items, {"batch_size": size})
     batch = proposed.get("batch_size", size)
-    steps = proposed["epochs"] * (items // batch)
+    steps = proposed["epochs"] * math.ceil(items // batch / accumulated)
     assert batch <= size
-    assert steps >= 5 * MIN_STEPS_WITHOUT_WARNING
-    assert told == steps
+    assert steps >= 2 * MIN_STEPS_WITHOUT_WARNING
+    assert proposed["epochs"] <= MAX_SUGGESTED_EPOCHS
+    assert (steps >= 1_000) == ("gain little" not in derivation)
+    assert derivation.startswith(f"{steps:,} steps, ")
 
 
-def test_suggests_the_option_that_was_given_and_the_batch_size_of_a_resumed_run() -> None:
-    assert suggest_longer_training(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
-    assert suggest_longer_training(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
+def test_suggests_the_option_that_was_given_and_a_batch_size_only_in_place_of_one_that_was_given() -> None:
+    def suggest(**options: Any) -> dict[str, Any]:
+        return suggest_longer_training(Settings(batch_size=150), 600, options).options
+
+    assert suggest(steps=10, batch_size=150) == {"batch_size": 128, "steps": 1000}
+    assert suggest() == {"epochs": 250}, "a default size, such as that of an audit, is not changed twice"
+    resumed = Settings(batch_size=150, resume=True)
+    assert suggest_longer_training(resumed, 600, {"resume": True, "batch_size": 150}).options == {"epochs": 250}
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -38,6 +38,12 @@ MIN_STEPS_WITHOUT_WARNING = 200
 MIN_SUGGESTED_STEPS = 1_000
 """Minimum number of steps that is suggested if there are fewer than `MIN_STEPS_WITHOUT_WARNING`."""
 
+MAX_SUGGESTED_EPOCHS = 400
+"""Maximum number of epochs that is suggested, even for fewer steps: more passes over few items gain little.
+
+With 48 digits a linear probe gained 23 points from 10 to 100 epochs, 2 from 100 to 400 and 4 from 400 to 1,000.
+"""
+
 MIN_SUGGESTED_BATCH_SIZE = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
 
@@ -136,8 +142,8 @@ def log_preflight_warnings(
         return
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
-        longer = suggest_longer_training(len(dataset), size, epochs, hint_options)
-        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)} for {longer.steps:,} steps")
+        longer = suggest_longer_training(settings, len(dataset), hint_options)
+        warnings.append(f"few steps: {steps}. Use {format_flags(longer.options)}: {longer.derivation}")
     if not settings.resume:
         warnings += [find_encoder_warning(settings, dataset), find_objective_warning(dataset, hint_options)]
     warnings.append(module.comparison.batch_size_warning(size))
@@ -168,27 +174,33 @@ def are_views_identical(module: TrainingModule, dataset: Dataset) -> bool:
 
 
 class LongerTraining(NamedTuple):
-    """Options to change for more steps, by name, and the number of steps with them."""
+    """Options to change for more steps, by name, and a text with the number of steps and its derivation."""
 
     options: dict[str, Any]
-    steps: int
+    derivation: str
 
 
-def suggest_longer_training(items: int, batch_size: int, epochs: int, options: Mapping[str, Any]) -> LongerTraining:
-    """Suggest options for at least `MIN_SUGGESTED_STEPS` steps.
+def suggest_longer_training(settings: Settings, items: int, options: Mapping[str, Any]) -> LongerTraining:
+    """Suggest options for `MIN_SUGGESTED_STEPS` steps in at most `MAX_SUGGESTED_EPOCHS` epochs.
 
-    Batches become smaller and epochs more. A resumed run keeps its batch size. If `steps` is among the options of the
-    call, it takes the place of `epochs`.
+    Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
+    resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
-    >>> suggest_longer_training(320, 256, 10, {})
-    LongerTraining(options={'batch_size': 64, 'epochs': 200}, steps=1000)
+    >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
+    LongerTraining(options={'batch_size': 64, 'epochs': 200}, derivation='1,000 steps, 5 per epoch')
+    >>> suggest_longer_training(Settings(batch_size=32), 40, {}).derivation
+    '400 steps, 1 per epoch; more passes over 40 items gain little'
     """
-    size = batch_size if options.get("resume") else suggest_small_batch_size(items, batch_size)
-    batches = items // size
-    enough = max(epochs, math.ceil(MIN_SUGGESTED_STEPS / batches))
-    smaller = {"batch_size": size} if size != batch_size else {}
-    longer = {"steps": enough * batches} if options.get("steps") is not None else {"epochs": enough}
-    return LongerTraining(smaller | longer, enough * batches)
+    size = settings.batch_size
+    if "batch_size" in options and not settings.resume:
+        size = suggest_small_batch_size(items, size)
+    per_epoch = math.ceil(items // size / settings.grad_accum_steps)
+    wanted = math.ceil(MIN_SUGGESTED_STEPS / per_epoch)
+    epochs = max(settings.epochs, min(wanted, MAX_SUGGESTED_EPOCHS))
+    smaller = {"batch_size": size} if size != settings.batch_size else {}
+    longer = {"steps": epochs * per_epoch} if options.get("steps") is not None else {"epochs": epochs}
+    bound = f"; more passes over {items:,} items gain little" if epochs < wanted else ""
+    return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
 def suggest_small_batch_size(items: int, max_batch_size: int) -> int:
