@@ -13,7 +13,7 @@ from torch import nn
 from contraport.data import Dataset, Views, from_arrays, load
 from contraport.embedding import (
     FORWARD_BLOCK_ITEMS,
-    LARGE_ITEM_BLOCK,
+    LARGE_ITEMS_PER_BLOCK,
     LoaderConfig,
     RawInputEncoder,
     apply_in_blocks,
@@ -176,9 +176,9 @@ class Flat(nn.Module):
 @pytest.mark.parametrize(
     ("shape", "at_once"),
     [
-        ((3, 64, 64), LARGE_ITEM_BLOCK),
+        ((3, 64, 64), LARGE_ITEMS_PER_BLOCK),
         ((3, 32, 32), FORWARD_BLOCK_ITEMS),
-        ((6, 2000), LARGE_ITEM_BLOCK),
+        ((6, 2000), LARGE_ITEMS_PER_BLOCK),
         ((20_000,), FORWARD_BLOCK_ITEMS),
     ],
 )
@@ -198,8 +198,8 @@ def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_some
 
     items = torch.rand(5, 3, 70, 70)
     known, own = (apply_in_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
-    assert seen == [True] * (FORWARD_BLOCK_ITEMS // LARGE_ITEM_BLOCK) + [False] * (
-        FORWARD_BLOCK_ITEMS // LARGE_ITEM_BLOCK
+    assert seen == [True] * (FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK) + [False] * (
+        FORWARD_BLOCK_ITEMS // LARGE_ITEMS_PER_BLOCK
     )
     torch.testing.assert_close(known, own)
 

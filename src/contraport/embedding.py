@@ -28,7 +28,7 @@ MAX_RAW_INPUT_VALUES = 4_096
 FORWARD_BLOCK_ITEMS = 64
 """Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""
 
-LARGE_ITEM_VALUES, LARGE_ITEM_BLOCK = 10_000, 4
+LARGE_ITEM_VALUES, LARGE_ITEMS_PER_BLOCK = 10_000, 4
 """Number of values above which an image or series is large, and number of large items per block on a CPU: activations
 of small blocks fit the caches, and the allocator reuses their memory instead of mapping new pages for each layer."""
 
@@ -138,7 +138,7 @@ def apply_in_blocks(
     """Apply a frozen model in blocks of `FORWARD_BLOCK_ITEMS` items, so that results do not depend on the batch size.
 
     A smaller block is filled up with copies of its items. On a CPU each block is computed by one thread, large items in
-    parts of `LARGE_ITEM_BLOCK`, and as many blocks run at once as torch has threads. The output for an item is bit
+    parts of `LARGE_ITEMS_PER_BLOCK`, and as many blocks run at once as torch has threads. The output for an item is bit
     for bit independent of the number of items, of the batch size and of the number of threads.
 
     Args:
@@ -170,7 +170,7 @@ def apply_in_blocks(
         if is_thread_safe:  # channels-last is fastest for convolutions, but a foreign model may need the usual layout
             inputs = [view.contiguous(memory_format=torch.channels_last) if view.ndim == 4 else view for view in inputs]
         parts = zip(
-            *(view.split(LARGE_ITEM_BLOCK if is_large else FORWARD_BLOCK_ITEMS) for view in inputs), strict=True
+            *(view.split(LARGE_ITEMS_PER_BLOCK if is_large else FORWARD_BLOCK_ITEMS) for view in inputs), strict=True
         )
         return torch.cat([function(*part) for part in parts])
 

@@ -85,8 +85,8 @@ def mine_hard_negatives(
     shapes = tuple(anchors.shape), tuple(candidates.shape)
     check(shapes[0] == shapes[1], f"candidates: must have the shape of anchors, {shapes[0]}, got {shapes[1]}.", "shape")
     items = torch.arange(len(anchors))
-    query_of, queries = _number_distinct_ids(items if anchor_ids is None else anchor_ids.cpu())
-    candidate_of, columns = _number_distinct_ids(items if candidate_ids is None else candidate_ids.cpu())
+    query_of, queries = _number_distinct_ids_and_find_first(items if anchor_ids is None else anchor_ids.cpu())
+    candidate_of, columns = _number_distinct_ids_and_find_first(items if candidate_ids is None else candidate_ids.cpu())
     anchors, candidates = (F.normalize(rows.detach().float(), dim=1) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
     excluded = [query_of * len(columns) + candidate_of]
@@ -96,7 +96,7 @@ def mine_hard_negatives(
     least = pair_scores.new_full((len(queries),), torch.inf).scatter_reduce(
         0, query_of[is_trusted], pair_scores[is_trusted], "amin"
     )
-    columns_found, scores = _search_negatives(
+    columns_found, scores = _search_negatives_with_scores(
         anchors[queries.to(anchors.device)],
         candidates[columns.to(anchors.device)],
         rule,
@@ -110,7 +110,7 @@ def mine_hard_negatives(
     return MinedNegatives(positions, torch.where(positions < 0, torch.nan, scores), pair_scores)
 
 
-def _number_distinct_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
+def _number_distinct_ids_and_find_first(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Number distinct ids by first occurrence; return the number of each item, and the first item of each number."""
     _, numbers = torch.unique(ids, return_inverse=True)
     first = torch.full((int(numbers.max()) + 1,), len(ids)).scatter_reduce(0, numbers, torch.arange(len(ids)), "amin")
@@ -118,7 +118,7 @@ def _number_distinct_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
     return order.argsort()[numbers], first[order]
 
 
-def _search_negatives(
+def _search_negatives_with_scores(
     queries: Tensor,
     columns: Tensor,
     rule: MiningRule,

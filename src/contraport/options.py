@@ -34,7 +34,7 @@ OptionCheck = Callable[[str, Any], None]
 OptionLifetime = Literal["run", "machine", "call"]
 """Lifetime of an option's value: the whole run, one machine (it may change on resume), or one call."""
 
-MAX_COUNT = 2**31 - 1
+MAX_INTEGER_OPTION = 2**31 - 1
 """Default upper bound of integer options: the largest signed integer of 32 bits."""
 
 REMOVAL_VERSION = "0.3"
@@ -385,7 +385,7 @@ def _add_args_section(docstring: str, details: str, options: Mapping[str, Option
     return "\n".join([before + inserted, *lines, "", raises + after])
 
 
-def int_in_range(least: int, most: int = MAX_COUNT) -> OptionCheck:
+def int_in_range(least: int, most: int = MAX_INTEGER_OPTION) -> OptionCheck:
     """Return a check that a value is an integer in ``[least, most]``."""
 
     def validate(name: str, value: Any) -> None:
@@ -428,14 +428,16 @@ def matches_type(value: Any, annotation: Any, *, match_any: bool = True) -> bool
     >>> matches_type(3, float | None), matches_type(True, float), matches_type("ab", Sequence[str])
     (True, False, False)
     """
-    classes, bool_classes, forms = _split_annotation(annotation)
+    classes, bool_classes, forms = _split_annotation_into_classes_and_literals(annotation)
     if isinstance(value, bool_classes if isinstance(value, bool) else classes):
         return True
     return bool(forms) and any(_matches_special_form(value, form, match_any=match_any) for form in forms)
 
 
 @functools.cache
-def _split_annotation(annotation: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
+def _split_annotation_into_classes_and_literals(
+    annotation: Any,
+) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
     """Split an annotation into classes for `isinstance`, classes that accept a bool, and special forms (`Literal`).
 
     Cached: a run folder has some seventy options, and most annotations are unions.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from contraport._utils import locks
-from contraport._utils.array_cache import create_cached_arrays, load_or_build_arrays, open_cached_arrays
+from contraport._utils.array_cache import create_cached_arrays, load_or_build_arrays, open_cached_arrays_or_reason
 from contraport._utils.files import create_memmap
 from contraport._utils.locks import LOCK_FILE
 from tests.errors import raises_usage_error
@@ -32,7 +32,7 @@ def test_key_never_stands_beside_arrays_of_another_process(tmp_path: Path, monke
         with create_cached_arrays(tmp_path, cache_key(2)) as (theirs,):  # as a process beside this one would
             theirs[:] = 2
         monkeypatch.setattr("contraport._utils.array_cache.write_json", killed)
-    arrays, _ = open_cached_arrays(tmp_path, cache_key(2))
+    arrays, _ = open_cached_arrays_or_reason(tmp_path, cache_key(2))
     assert arrays is None or (arrays[0] == 2).all()
 
 
@@ -84,7 +84,7 @@ def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monk
             theirs[:] = 1
         (tmp_path / LOCK_FILE).unlink()
 
-    tmp_path.joinpath(LOCK_FILE).write_text(json.dumps(locks._describe_this_process()))
+    tmp_path.joinpath(LOCK_FILE).write_text(json.dumps(locks._build_process_record()))
     monkeypatch.setattr(locks.time, "sleep", first_ends)
     (array,) = load_or_build_arrays(
         tmp_path, cache_key(1), lambda arrays: calls.append("made"),

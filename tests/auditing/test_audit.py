@@ -518,7 +518,7 @@ def test_locks_the_output_folder(
 def test_a_stale_lock_does_not_count_as_content(views: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     out = tmp_path / "audit"
     out.mkdir()
-    (out / "lock.json").write_text(json.dumps({**locks._describe_this_process(), "pid": 2**22 + 1}))
+    (out / "lock.json").write_text(json.dumps({**locks._build_process_record(), "pid": 2**22 + 1}))
     (out / f".pairs-{'0' * 32}.csv").write_text("a write that was killed")
     contraport.audit(data=views, method="frozen", out=out)
     assert sorted(path.name for path in out.iterdir()) == [

@@ -32,7 +32,7 @@ def test_uniformity_agrees_with_all_pairwise_distances(monkeypatch: pytest.Monke
 def test_uniformity_uses_a_fixed_subset_of_many_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = random(500, 8)
     exact = uniformity(z)
-    monkeypatch.setattr(geometry, "MAX_SUBSET_ITEMS", 200)
+    monkeypatch.setattr(geometry, "MAX_PAIRWISE_METRIC_ITEMS", 200)
     assert uniformity(z) == uniformity(z)
     assert uniformity(z) != exact
     assert uniformity(z) == pytest.approx(exact, abs=0.1)

@@ -127,7 +127,7 @@ def test_hubness_influence_agrees_with_finite_differences() -> None:
 def test_subset_influence_scales_to_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     alone = [of(z).std() for of in (influence.uniformity_influence, influence.hubness_influence)]
-    monkeypatch.setattr(geometry, "MAX_SUBSET_ITEMS", 100)
+    monkeypatch.setattr(geometry, "MAX_PAIRWISE_METRIC_ITEMS", 100)
     for of, number in (
         (influence.uniformity_influence, geometry.uniformity),
         (influence.hubness_influence, geometry.hubness),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from contraport.data import build_loader, from_arrays, from_stream, local_share
 from contraport.data.streams import StreamReadError
 from contraport.distributed import (
-    any_process,
+    any_across_processes,
     broadcast_object,
     first_non_none_across_ranks,
     is_main_process,
@@ -166,7 +166,7 @@ def agree_and_fail(rank: int, report: Report) -> None:
         "from the first": broadcast_object(f"rank {rank}") == "rank 0",
         "anyone's": (first_non_none_across_ranks("mine" if rank == 1 else None), first_non_none_across_ranks(None))
         == ("mine", None),
-        "anywhere": any_process(rank == 1, False, True) == (True, False, True),
+        "anywhere": any_across_processes(rank == 1, False, True) == (True, False, True),
     }
     for failing in ([], [0], [2], [1, 2]):
         met = "nothing"

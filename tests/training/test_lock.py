@@ -38,7 +38,7 @@ CallbackObjective.__name__ = "Pull"
 
 def write_foreign_lock(run: Run, **changes: Any) -> None:
     """Write the lock file of another process."""
-    as_run(run).lock_path.write_text(json.dumps({**locks._describe_this_process(), **changes}))
+    as_run(run).lock_path.write_text(json.dumps({**locks._build_process_record(), **changes}))
 
 
 @pytest.mark.parametrize("how", ["resume", "overwrite"])

@@ -255,6 +255,6 @@ def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:
 def test_alone_there_is_nobody_to_wait_for() -> None:
     assert distributed.is_main_process()
     assert distributed.broadcast_object("value") == "value"
-    assert distributed.any_process(True, False) == (True, False)
+    assert distributed.any_across_processes(True, False) == (True, False)
     with pytest.raises(UsageError, match="mine"), distributed.propagate_errors():
         raise UsageError("mine")

@@ -35,7 +35,7 @@ def load_or_build_arrays(
 
     Args:
         folder: cache folder.
-        key: the key, as in `open_cached_arrays`.
+        key: the key, as in `open_cached_arrays_or_reason`.
         fill: fills empty, memory-mapped arrays.
         description: name of the arrays in the log.
         argument: name of the option that gives the folder, for errors.
@@ -44,18 +44,18 @@ def load_or_build_arrays(
     Raises:
         UsageError: the folder cannot be written to.
     """
-    arrays, reason = open_cached_arrays(folder, key)
+    arrays, reason = open_cached_arrays_or_reason(folder, key)
     if arrays is not None:
         log.info("%s are those in %s", description, folder)
         return arrays
     if reason:
         log.warning("%s in %s are made again: %s", description, folder, reason)
     with lock_folder(folder, "train", argument=argument, wait=True), report_write_errors(argument, folder):
-        arrays, _ = open_cached_arrays(folder, key)  # another process may have made them meanwhile
+        arrays, _ = open_cached_arrays_or_reason(folder, key)  # another process may have made them meanwhile
         if arrays is None:
             with create_cached_arrays(folder, key) as empty:
                 fill(empty)
-            arrays, reason = open_cached_arrays(folder, key)
+            arrays, reason = open_cached_arrays_or_reason(folder, key)
         if arrays is None:
             raise OSError(reason)
     return arrays
@@ -66,7 +66,7 @@ def cached_array_path(folder: Path, view: int) -> Path:
     return folder / f"view{view}.npy"
 
 
-def open_cached_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
+def open_cached_arrays_or_reason(folder: Path, key: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
     """Open the arrays of a cache folder, or return the reason why they cannot be used.
 
     Args:

@@ -34,7 +34,7 @@ _CHUNK_BYTES = 2**20
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 """First characters of a cell that a spreadsheet takes for a formula."""
 
-_SIGNED_NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
+_SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
 """Pattern of a number with a sign, which is no formula."""
 
 
@@ -186,7 +186,9 @@ def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterabl
 
 def _escape_formula(value: object) -> object:
     """Put an apostrophe before a text that a spreadsheet would run as a formula; return other values as they are."""
-    is_formula = isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) and not _SIGNED_NUMBER.fullmatch(value)
+    is_formula = (
+        isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) and not _SIGNED_NUMBER_PATTERN.fullmatch(value)
+    )
     return f"'{value}" if is_formula else value
 
 

@@ -83,7 +83,7 @@ class _Lock:
 
     def __init__(self, folder: Path, name: str, work: str, argument: str) -> None:
         self._folder, self._path, self._argument = folder, folder / name, argument
-        self._text = json.dumps({"work": work, **_describe_this_process()})
+        self._text = json.dumps({"work": work, **_build_process_record()})
         self._released = threading.Event()
 
     def acquire(self, *, wait: bool) -> None:
@@ -138,7 +138,7 @@ class _Lock:
         text = _read_lock(self._path, self._argument)
         if text is None:
             return
-        owner = _parse_owner(text)
+        owner = _parse_process_record(text)
         running = _is_running(owner)
         if running or (running is None and self._seconds_since_heartbeat() < STALE_SECONDS):
             process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
@@ -168,7 +168,7 @@ class _Lock:
             return STALE_SECONDS
 
 
-def _describe_this_process() -> dict[str, Any]:
+def _build_process_record() -> dict[str, Any]:
     """Return what a lock file states about its process: host, pid, start, machine and a random token."""
     return {
         "host": socket.gethostname(),
@@ -225,7 +225,7 @@ def _read_lock(path: Path, argument: str) -> str | None:
         return None
 
 
-def _parse_owner(text: str) -> dict[str, Any]:
+def _parse_process_record(text: str) -> dict[str, Any]:
     """Parse the process in a lock file; an empty dict if the file is incomplete."""
     try:
         owner = json.loads(text)

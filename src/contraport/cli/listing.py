@@ -70,7 +70,7 @@ def _describe_metric(metric: Metric) -> str:
 def _tabulate_suites() -> _TableRows:
     """Build a row for each suite of comparisons: name, title, source and data."""
     # Here, not above: the other lists need no torch.
-    from contraport.comparison.grid import find_suite_paths, load_suite
+    from contraport.comparison.grid import find_suite_paths_by_name, load_suite
 
     return [
         {
@@ -79,7 +79,7 @@ def _tabulate_suites() -> _TableRows:
             "source": suite.get("source", ""),
             "data": ", ".join(Path(str(data)).name for data in suite.get("data", ())),
         }
-        for name, suite in ((name, load_suite(path)) for name, path in find_suite_paths().items())
+        for name, suite in ((name, load_suite(path)) for name, path in find_suite_paths_by_name().items())
     ]
 
 

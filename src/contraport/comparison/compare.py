@@ -119,9 +119,9 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     hint = f"Finished trainings are in {grid.output_folder}; the same command resumes."
     try:
         with _provide_progress_callback(console, len(missing)) as on_done:
-            trial_results = _run_cells(grid, trial_cells, budget, on_done)
+            trial_results = _run_cells_and_collect_results(grid, trial_cells, budget, on_done)
             cells = _build_tuned_table_cells(grid, trials, trial_results, metric)
-            results = _run_cells(grid, cells, budget, on_done)
+            results = _run_cells_and_collect_results(grid, cells, budget, on_done)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"interrupted. {hint}") from error
     except BrokenProcessPool as error:
@@ -148,7 +148,9 @@ def _check_output_folder(out: Path) -> None:
         check_new_folder("out", out)
 
 
-def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
+def _run_cells_and_collect_results(
+    grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone
+) -> dict[str, JobResult]:
     """Train and evaluate cells, and return the results of all finished ones by name of their run folder."""
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
@@ -377,7 +379,7 @@ def _build_and_save_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_metrics=_collect_reference_metrics(grid, results),
+        reference_metrics=_collect_metric_values_by_reference(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -426,7 +428,9 @@ def _build_results_of_failed_searches(
     return failed_cells
 
 
-def _collect_reference_metrics(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
+def _collect_metric_values_by_reference(
+    grid: Grid, results: JobAndResultByCell
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return metric values of references (untrained encoders, raw inputs), by reference name, column and metric key."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for row, differing in grid.encoder_options_by_reference_row.items():

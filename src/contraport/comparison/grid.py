@@ -236,7 +236,7 @@ def find_suites_folder() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
 
 
-def find_suite_paths() -> dict[str, Path]:
+def find_suite_paths_by_name() -> dict[str, Path]:
     """Return the path of each suite file, by suite name."""
     return {file.stem: file for file in sorted(find_suites_folder().glob("*.yaml"))}
 
@@ -249,7 +249,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     """
     path = Path(suite)
     if path.suffix not in (".yaml", ".yml"):
-        suites = find_suite_paths()
+        suites = find_suite_paths_by_name()
         if str(suite) not in suites:
             raise unknown_name_error("suite", suite, suites)
         path = suites[str(suite)]

@@ -188,13 +188,13 @@ def parse_row(value: str | OptionMap, suite_entries: OptionMap) -> Row:
     """
     if isinstance(value, str):
         return Row(value, _parse_objective_options(value, suite_entries))
-    name, options = _parse_named_options("objectives", value)
+    name, options = _parse_name_and_options("objectives", value)
     if isinstance(options, str):
         return Row(name, _parse_objective_options(options))
     return Row(name, _nest_objective_settings(f"objectives: {name}", dict(options)))
 
 
-def _parse_named_options(argument: str, value: OptionMap) -> tuple[str, Any]:
+def _parse_name_and_options(argument: str, value: OptionMap) -> tuple[str, Any]:
     """Return the name and the options (text or mapping) of a mapping with one key, such as ``{"a name": "iot"}``."""
     is_single = isinstance(value, Mapping) and len(value) == 1
     check(is_single, f"{argument}: must be a name, or one name with its options, got {value!r}.", "entry")
@@ -248,7 +248,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     options = replace_deprecated_options(OPTIONS, options)
     top = {key: value for key, value in options.items() if key in OPTIONS}
     own = {key: value for key, value in options.items() if key not in OPTIONS}
-    parameters = get_objective_parameters(top)
+    parameters = get_objective_signature_parameters(top)
     for key in own:
         if key not in parameters:
             names = [name for name in OPTIONS if name not in _RESERVED_TRAIN_OPTIONS]
@@ -259,7 +259,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     return merge_options(top, {"objective_settings": own}) if own else top
 
 
-def get_objective_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
+def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
     """Return the signature parameters of the objective that options of `train` select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
@@ -320,7 +320,7 @@ def parse_column_name_and_options(
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
-        name, options = _parse_named_options("settings", value)
+        name, options = _parse_name_and_options("settings", value)
         if isinstance(options, str):
             return name, parse_column_name_and_options(options)[1]
         options = replace_deprecated_options(OPTIONS, options)

@@ -21,7 +21,7 @@ from contraport.reporting.html_page import render_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MAX_LINE_LENGTH = 36
+_MAX_LINE_CHARS = 36
 """Maximum number of characters per line of a name in the figure."""
 
 _MAX_PANELS_PER_ROW = 4
@@ -70,7 +70,7 @@ def plot_first_metric(comparison: Comparison) -> Figure:
 
 def _wrap_name(name: str) -> str:
     """Wrap a long name into lines of the figure, with dollar signs escaped for matplotlib."""
-    return escape_dollars("\n".join(textwrap.wrap(name, _MAX_LINE_LENGTH)))
+    return escape_dollars("\n".join(textwrap.wrap(name, _MAX_LINE_CHARS)))
 
 
 def _format_shared_data_name(comparison: Comparison) -> str:

@@ -154,7 +154,7 @@ class MetricValues(NamedTuple):
 
     def estimate_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
         """Estimate the difference of two rows in a column, paired by seed; None if they have no seed in common."""
-        one, two = _select_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
+        one, two = _restrict_to_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
         if not one.seeds:
             return None
         items, others = one.item_values, two.item_values
@@ -165,7 +165,7 @@ class MetricValues(NamedTuple):
         )
 
 
-def _select_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
+def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
     """Return the values of two cells for the seeds that both have."""
     shared = [seed for seed in one.seeds if seed in other.seeds]
     return one.select_seeds(shared), other.select_seeds(shared)
@@ -179,7 +179,7 @@ def collect_metric_values(grid: Grid, results: JobAndResultByCell, key: str) -> 
         for column in grid.columns
     }
     pairs = [
-        _select_shared_seeds(cells[row.name, column.name], cells[grid.baseline, column.name])
+        _restrict_to_shared_seeds(cells[row.name, column.name], cells[grid.baseline, column.name])
         for column in grid.columns
         for row in grid.rows
         if row.name != grid.baseline

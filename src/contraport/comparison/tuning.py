@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.quasirandom import SobolEngine
 
 from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, merge_options
-from contraport.comparison.grid_builder import get_objective_parameters
+from contraport.comparison.grid_builder import get_objective_signature_parameters
 from contraport.metrics import Metric
 
 
@@ -71,7 +71,7 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
         row: row of the table.
         common: options that hold for all rows, such as ``--train.temperature``.
     """
-    parameters = get_objective_parameters(row.options)
+    parameters = get_objective_signature_parameters(row.options)
     options = merge_options(common, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
@@ -87,7 +87,8 @@ def list_fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[s
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
-        row.name: sorted(searched & get_objective_parameters(row.options).keys() - spaces[row.name]) for row in rows
+        row.name: sorted(searched & get_objective_signature_parameters(row.options).keys() - spaces[row.name])
+        for row in rows
     }
     return {name: keys for name, keys in fixed.items() if keys}
 

@@ -2,7 +2,7 @@
 
 from contraport.distributed.processes import (
     Processes,
-    any_process,
+    any_across_processes,
     broadcast_object,
     current_processes,
     first_non_none_across_ranks,
@@ -17,9 +17,9 @@ from contraport.distributed.ring_exchange import RingExchange
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "Processes", "RingExchange", "any_process", "broadcast_object", "current_processes", "first_non_none_across_ranks",
-    "gather", "is_main_process", "propagate_errors", "raise_once_across_ranks", "torchrun_process_group",
-    "use_local_batch",
+    "Processes", "RingExchange", "any_across_processes", "broadcast_object", "current_processes",
+    "first_non_none_across_ranks", "gather", "is_main_process", "propagate_errors", "raise_once_across_ranks",
+    "torchrun_process_group", "use_local_batch",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
@@ -27,4 +27,5 @@ __getattr__ = keep_deprecated_module_names(
     local="use_local_batch",
     local_batch="use_local_batch",
     first_non_none="first_non_none_across_ranks",
+    any_process="any_across_processes",
 )

@@ -348,14 +348,14 @@ def first_non_none_across_ranks(value: T | None) -> T | None:
     3
     """
     processes = current_processes().size
-    if processes == 1 or not any(any_process(value is not None)):
+    if processes == 1 or not any(any_across_processes(value is not None)):
         return value
     values = [value] * processes
     dist.all_gather_object(values, value)
     return next(value for value in values if value is not None)
 
 
-def any_process(*flags: bool) -> tuple[bool, ...]:
+def any_across_processes(*flags: bool) -> tuple[bool, ...]:
     """Return for each flag whether it is true on at least one process (logical or)."""
     if current_processes().size == 1:
         return flags

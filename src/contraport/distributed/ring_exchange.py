@@ -47,7 +47,7 @@ class RingExchange:
             self._gradient = self._block.new_zeros(self.sizes[self._owner], dtype=self._gradient_dtype)
         return self._gradient
 
-    def blocks(self) -> Iterator[tuple[int, Tensor]]:
+    def iterate_blocks(self) -> Iterator[tuple[int, Tensor]]:
         """Yield each block of the ring as (rank of its owner, flat vector), valid until the next iteration."""
         rank, size = self.processes
         below, above = (rank - 1) % size, (rank + 1) % size

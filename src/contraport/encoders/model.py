@@ -121,8 +121,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         encoder_folders: Path | Sequence[Path | None] | None = None,
     ) -> None:
         super().__init__()
-        self.shapes = _validate_shapes(shapes)
-        self.view_names = _validate_view_names(view_names, len(self.shapes))
+        self.shapes = _resolve_shapes(shapes)
+        self.view_names = _resolve_view_names(view_names, len(self.shapes))
         good = isinstance(projection, int) and projection >= 0
         check(good, f"projection: must be an integer >= 0, got {projection!r}.")
         check(projection_layers in (1, 2, 3), f"projection_layers: must be 1, 2 or 3, got {projection_layers!r}.")
@@ -134,7 +134,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.encoder_sources = _replace_names_by_folders(encoders, encoder_folders)
         means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
         stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
-        statistics = _check_per_tower("mean", means, inputs), _check_per_tower("std", stds, inputs)
+        statistics = _resolve_values_per_tower("mean", means, inputs), _resolve_values_per_tower("std", stds, inputs)
         self.towers = nn.ModuleList(
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
             for source, shape, mean, std in zip(self.encoder_sources, inputs, *statistics, strict=True)
@@ -387,9 +387,9 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
         return saved
     modules: list[Any]
     if isinstance(encoder, Mapping):
-        shapes = _validate_shapes(config.get("shapes") or ())[: len(names)]
+        shapes = _resolve_shapes(config.get("shapes") or ())[: len(names)]
         modules = mapping_to_view_list(
-            "encoder", encoder, _validate_view_names(config.get("view_names"), len(shapes)), shapes
+            "encoder", encoder, _resolve_view_names(config.get("view_names"), len(shapes)), shapes
         )
         modules = [name if module is None else module for name, module in zip(names, modules, strict=True)]
     else:
@@ -400,7 +400,7 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
     return modules
 
 
-def _validate_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
+def _resolve_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     """Return the shapes of the views as tuples of integers; raise `UsageError` for invalid ones."""
     message = f"shapes: must hold the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
     try:
@@ -411,7 +411,7 @@ def _validate_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     return checked
 
 
-def _validate_view_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
+def _resolve_view_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
     """Return the view names, by default ``view0``, ``view1``, ...; raise `UsageError` for invalid ones."""
     if names is None:
         return tuple(f"view{view}" for view in range(views))
@@ -430,10 +430,10 @@ def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequen
         chosen = mapping_to_view_list("encoder", encoder or {}, names, shapes)
         return [default_encoder_name(shape) if one is None else one for one, shape in zip(chosen, shapes, strict=True)]
     several = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else encoder
-    return [*_check_per_tower("encoder", several, shapes)]
+    return [*_resolve_values_per_tower("encoder", several, shapes)]
 
 
-def _check_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
+def _resolve_values_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
     """Return values of an option; raise `UsageError` unless there is one per tower."""
     if isinstance(values, type):
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")

@@ -28,7 +28,7 @@ CNN_MAX_UNSTRIDED_SIDES = (16, 8, 4, 4)
 CNN_FEATURES = CNN_WIDTHS[-1]
 GRADIENT_CELLS_PER_SIDE = 7
 """The image is divided into this number of cells along each side, each with a histogram."""
-GRADIENT_DIRECTIONS = 9
+NUM_GRADIENT_DIRECTIONS = 9
 """Number of bins of a histogram of gradient directions or hues."""
 BLOCK_NORM_EPSILON = 0.02
 """Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
@@ -175,8 +175,8 @@ class GradientHistograms(nn.Module):
         super().__init__()
         _check_image_shape("gradients", shape)
         self.colored = shape[0] == 3
-        of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
-        self.num_features = of_edges + self.colored * GRADIENT_DIRECTIONS * GRADIENT_CELLS_PER_SIDE**2
+        of_edges = NUM_GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
+        self.num_features = of_edges + self.colored * NUM_GRADIENT_DIRECTIONS * GRADIENT_CELLS_PER_SIDE**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -218,9 +218,9 @@ def _direction_histograms(angles: Tensor, lengths: Tensor) -> Tensor:
     Returns:
         Mean length per direction and cell, ``(b, 9, 7, 7)``.
     """
-    directions = torch.arange(GRADIENT_DIRECTIONS, device=angles.device).view(1, -1, 1, 1)
-    distance = (angles % 1 * GRADIENT_DIRECTIONS - directions).abs()
-    distance = torch.minimum(distance, GRADIENT_DIRECTIONS - distance)
+    directions = torch.arange(NUM_GRADIENT_DIRECTIONS, device=angles.device).view(1, -1, 1, 1)
+    distance = (angles % 1 * NUM_GRADIENT_DIRECTIONS - directions).abs()
+    distance = torch.minimum(distance, NUM_GRADIENT_DIRECTIONS - distance)
     return F.adaptive_avg_pool2d(lengths * (1 - distance).clamp(min=0), GRADIENT_CELLS_PER_SIDE)
 
 
@@ -335,7 +335,7 @@ class NgramHasher(nn.Module):
         codes = torch.where(blank, _SPACE_BYTE, codes)
         inverse_base_powers = self.inverse_base_powers[: codes.shape[1]]
         terms = codes * self.base_powers[: codes.shape[1]]
-        words, word_mask = self._hash_words(terms, present & ~blank, inverse_base_powers)
+        words, word_mask = self._hash_words_with_mask(terms, present & ~blank, inverse_base_powers)
         # A window's hash is a difference of prefix sums; the inverse power of its start makes it position-independent.
         sums = F.pad(terms.cumsum(1), (1, 0))
         ngrams, ngram_masks = [], []
@@ -347,7 +347,7 @@ class NgramHasher(nn.Module):
         return words, word_mask, torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1)
 
     @staticmethod
-    def _hash_words(terms: Tensor, inside: Tensor, inverse_base_powers: Tensor) -> tuple[Tensor, Tensor]:
+    def _hash_words_with_mask(terms: Tensor, inside: Tensor, inverse_base_powers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hashes of the words of each text, ``(b, W)``, and the mask of the words."""
         starts = inside & ~F.pad(inside[:, :-1], (1, 0))
         number = (starts.cumsum(1) - 1).clamp(min=0)  # index of the word that contains the byte

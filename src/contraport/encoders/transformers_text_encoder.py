@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
-from contraport.catalog.encoders import ENCODERS, TRANSFORMERS_NAME_FORMAT
+from contraport.catalog.encoders import ANY_TRANSFORMERS_NAME, ENCODERS
 from contraport.errors import UsageError, check, check_name, import_optional, one_line_reason, unknown_name_error
 
 PIP_EXTRA = "text"
@@ -198,7 +198,7 @@ def build_transformers_text_encoder(
     check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items_of_shape(shape)}.", "shape")
     where, pooling = _split_pooling_suffix(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
-        hint = f"Or {TRANSFORMERS_NAME_FORMAT}, with pip install 'contraport[{PIP_EXTRA}]'."
+        hint = f"Or {ANY_TRANSFORMERS_NAME}, with pip install 'contraport[{PIP_EXTRA}]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
     transformers = import_optional("transformers", PIP_EXTRA, f"encoder: {name!r}")
     with _silence_transformers(transformers):

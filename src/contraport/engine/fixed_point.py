@@ -96,14 +96,16 @@ class FixedPointOperation(Operation):
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        return _implicit_gradient(passes, self._read_fixed_point(args), self._read_cotangents(args), args.needs_grad)
+        return _implicit_gradient(
+            passes, self._read_fixed_point(args), self._read_potential_cotangents(args), args.needs_grad
+        )
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
         u, v, f, g = _solve_adjoint_dense(
-            operation.geometry, operation._read_fixed_point(args), operation._read_cotangents(args)
+            operation.geometry, operation._read_fixed_point(args), operation._read_potential_cotangents(args)
         )
 
         def equations(*views: Tensor) -> list[Tensor]:
@@ -119,7 +121,7 @@ class FixedPointOperation(Operation):
         f, g, row_sums, column_sums, *_ = args.outputs
         return _FixedPoint((f, g), (row_sums, column_sums), self.log_marginals, self.relaxation)
 
-    def _read_cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
+    def _read_potential_cotangents(self, args: BackwardArgs) -> tuple[Tensor, Tensor]:
         """Return the gradients of the loss with respect to the potentials f and g, zeros in place of None."""
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)

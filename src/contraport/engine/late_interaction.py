@@ -40,7 +40,7 @@ from contraport.engine.kernels import Kernel, ScaledNegativeCost, TemperatureLik
 from contraport.engine.log_kernels import LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
-MAX_ROW_VECTORS, MAX_COLUMN_VECTORS = 256, 2048
+MAX_TILE_ROW_VECTORS, MAX_TILE_COLUMN_VECTORS = 256, 2048
 """Maximum number of row and of column vectors in a tile: 2 MiB of cosines in single precision fit a CPU cache."""
 
 MIN_TRANSPORT_TOKEN_TEMPERATURE = 0.05
@@ -216,8 +216,8 @@ def _set_similarities_op(
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):
-        row_blocks = list(_iter_set_blocks(x, MAX_ROW_VECTORS))
-        for columns in _iter_set_blocks(y, MAX_COLUMN_VECTORS):
+        row_blocks = list(_iter_set_blocks(x, MAX_TILE_ROW_VECTORS))
+        for columns in _iter_set_blocks(y, MAX_TILE_COLUMN_VECTORS):
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
@@ -263,9 +263,9 @@ def _set_similarities_gradient_op(
         if temperature == 0:
             _add_max_sim_gradient(x, y, positions, grad_output, is_mean, d_x, d_y)
             return [d_x, d_y]
-        row_blocks = list(_iter_set_blocks(x, MAX_ROW_VECTORS))
+        row_blocks = list(_iter_set_blocks(x, MAX_TILE_ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
-        for columns in _iter_set_blocks(y, MAX_COLUMN_VECTORS):
+        for columns in _iter_set_blocks(y, MAX_TILE_COLUMN_VECTORS):
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
                 block_grad_output = grad_output[rows.set_indices[:, None], columns.set_indices]

@@ -55,7 +55,7 @@ class LinearOperator(Protocol):
         """Return the matrix as an (N, M) tensor."""
 
 
-@keep_deprecated_attributes(reduce_to_pass_inputs="with_pass_inputs_only")
+@keep_deprecated_attributes(reduce_to_pass_inputs="with_pass_inputs_only", tile="tile_with_link_argument")
 class LogKernel(ABC):
     """Base class of log-kernels: log K between N rows and M columns, computed on demand by tiles or entries.
 
@@ -168,7 +168,7 @@ class LogKernel(ABC):
         return self
 
     @abstractmethod
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the log-kernel log K and the argument T of its link on a tile, both without biases.
 
         Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
@@ -179,7 +179,7 @@ class LogKernel(ABC):
 
         Its logarithm must be bounded, as no maximum is subtracted before the exponential.
         """
-        return self.tile(rows, columns, out)[0].exp_()
+        return self.tile_with_link_argument(rows, columns, out)[0].exp_()
 
     @abstractmethod
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
@@ -337,7 +337,7 @@ class InnerProductLogKernel(LogKernel):
     def is_symmetric(self) -> bool:
         return self.x is self.y and self.row_bias is self.column_bias
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         (x, y), row_bias, column_bias = self._rounded_embeddings, self.row_bias.detach(), self.column_bias.detach()
         t = self._multiply(x[rows], y[columns].T, out)
         if self.link is None:
@@ -450,7 +450,7 @@ class CallableLogKernel(LogKernel):
         t = self._scaled_negative_cost(self.x, self.y)
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self._tile_kernel(rows, columns).dense().detach()
         return self._apply_link(t), t
 
@@ -539,7 +539,7 @@ class MatrixLogKernel(LogKernel):
     def dense(self) -> Tensor:
         return self._apply_link(self.matrix)
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self.matrix.detach()[rows, columns].clone()
         return self._apply_link(t), t
 

@@ -165,7 +165,7 @@ class DensePairPasses(PairPasses):
         log_kernel = self.log_kernel
         weight = torch.stack([self._dense_weight(term) for term in terms]).sum(0)
         if log_kernel.link is not None and not without_link:
-            weight = weight * log_kernel.link.derivative(log_kernel.tile(FULL_SLICE, FULL_SLICE)[1])
+            weight = weight * log_kernel.link.derivative(log_kernel.tile_with_link_argument(FULL_SLICE, FULL_SLICE)[1])
         gradients = [torch.zeros_like(v) if n else None for v, n in zip(log_kernel.inputs, needs_grad, strict=True)]
         log_kernel.accumulate_gradient(FULL_SLICE, FULL_SLICE, weight, gradients)
         return gradients

@@ -44,7 +44,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
         return True if value else False  # noqa: SIM210  (a symbol becomes a constant)
     if kind is tuple:
         return tuple, *[flatten(entry, tensors) for entry in value]
-    names = _field_names(kind)
+    names = _get_field_names(kind)
     return value if names is None else (kind, *[flatten(getattr(value, name), tensors) for name in names])
 
 
@@ -61,7 +61,7 @@ def unflatten(structure: TreeStructure, tensors: Sequence[Tensor]) -> Any:
     return tuple(values) if kind is tuple else kind(*values)
 
 
-def _field_names(kind: type) -> tuple[str, ...] | None:
+def _get_field_names(kind: type) -> tuple[str, ...] | None:
     """Return the field names of a named tuple or dataclass; None for types that are kept as constants."""
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", None)

@@ -205,7 +205,7 @@ class RingLogKernel(LogKernel):
     def dense(self) -> NoReturn:
         self._raise_unsupported()
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> NoReturn:
+    def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> NoReturn:
         self._raise_unsupported()
 
     def accumulate_gradient(
@@ -231,11 +231,11 @@ class RingLogKernel(LogKernel):
         hops = size // 2 if half_ring else size - 1
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
-    def visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
+    def iterate_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
         """Yield a visit for each block of columns; with `half_ring`, only those that a symmetric problem needs."""
         rank, size = self.processes
         top = self.row_shards.offset(rank)
-        for owner, block in exchange.blocks():
+        for owner, block in exchange.iterate_blocks():
             left, columns = self.column_shards.offset(owner), slice(0, self.column_shards.sizes[owner])
             rows = slice(0, self.row_shards.sizes[rank])
             if half_ring and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
@@ -386,7 +386,7 @@ class RingPairPasses(PairPasses):
 
     def _iter_visits_with_passes(self, exchange: RingExchange) -> Iterator[tuple[RingVisit, PairPasses]]:
         """Yield each visit with the passes over its pairs, which include its part of the masks."""
-        for visit in self.ring.visits(exchange, half_ring=self.is_symmetric):
+        for visit in self.ring.iterate_visits(exchange, half_ring=self.is_symmetric):
             rows = self.rows.owner_range_to_rows(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
@@ -443,7 +443,7 @@ class _WeightedRowSums(torch.autograd.Function):
         ring: RingLogKernel = unflatten(structure, tensors)
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
-        for visit in ring.visits(exchange):
+        for visit in ring.iterate_visits(exchange):
             sums += visit.log_kernel.weighted_row_sums(_restrict_weights_to_visit(weight, ring, visit))
         return sums
 
@@ -457,7 +457,7 @@ class _WeightedRowSums(torch.autograd.Function):
         gradients = {id(v): torch.zeros_like(v) for v, needed in zip(tensors, needs_grad, strict=True) if needed}
         with_gradient = any(id(ring.inputs[k]) in gradients for k in columns)
         exchange = ring.start_exchange(with_gradient=with_gradient, half_ring=False)
-        for visit in ring.visits(exchange):
+        for visit in ring.iterate_visits(exchange):
             inputs: list[Tensor] = []
             structure = flatten(visit.log_kernel, inputs)
             with torch.enable_grad():

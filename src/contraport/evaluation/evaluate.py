@@ -36,7 +36,7 @@ from contraport.evaluation.page_samples import (
 from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
-from contraport.metrics.embedding_geometry import MAX_SUBSET_ITEMS
+from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import (
     Difference,
@@ -194,7 +194,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         "epochs": loaded.trained_epochs,
         "train_items": len(loaded.train),
         "test_items": len(loaded.test),
-        "uniformity_items": min(len(loaded.test), MAX_SUBSET_ITEMS),
+        "uniformity_items": min(len(loaded.test), MAX_PAIRWISE_METRIC_ITEMS),
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),

@@ -14,7 +14,7 @@ from contraport.errors import check
 from contraport.metrics.retrieval import nearest_neighbors
 from contraport.seeding import torch_generator
 
-MAX_SUBSET_ITEMS = 10_000
+MAX_PAIRWISE_METRIC_ITEMS = 10_000
 """Maximum number of items for `uniformity` and `hubness`; beyond it they use a fixed random subset of this size."""
 
 HUBNESS_NEIGHBORS = 10
@@ -58,8 +58,9 @@ def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
 def uniformity(z: Tensor) -> float:
     """Return log mean exp(-2 |zi - zj|^2) over all pairs i < j on the unit sphere: lower is more uniform.
 
-    `z` is `(n, d)` and normalized inside (Wang and Isola, ICML 2020). All pairs are used up to `MAX_SUBSET_ITEMS`
-    items; beyond that, those of a fixed random subset of this size. Memory grows with n, not with its square.
+    `z` is `(n, d)` and normalized inside (Wang and Isola, ICML 2020). All pairs are used up to
+    `MAX_PAIRWISE_METRIC_ITEMS` items; beyond that, those of a fixed random subset of this size. Memory grows with n,
+    not with its square.
 
     Raises:
         UsageError: there are fewer than two items.
@@ -160,8 +161,8 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
     """Return the skewness of how often an item is among the nearest neighbors of others: 0 without hubs.
 
     `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything, which hurts retrieval.
-    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond `MAX_SUBSET_ITEMS` items a fixed
-    random subset of this size is used.
+    Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond `MAX_PAIRWISE_METRIC_ITEMS` items a
+    fixed random subset of this size is used.
 
     Raises:
         UsageError: there are no more items than neighbors.
@@ -171,7 +172,7 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
     """
     check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
     counts = nearest_neighbors(_limit_to_fixed_subset(z), neighbors).flatten()
-    counts = counts.bincount(minlength=min(len(z), MAX_SUBSET_ITEMS)).double()
+    counts = counts.bincount(minlength=min(len(z), MAX_PAIRWISE_METRIC_ITEMS)).double()
     return 0.0 if (counts == counts[0]).all() else float(weighted_skewness(counts, torch.ones_like(counts)))
 
 
@@ -223,12 +224,12 @@ def weighted_skewness(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def fixed_subset_positions(items: int) -> Tensor:
-    """Return the positions of a fixed random subset of `MAX_SUBSET_ITEMS` items, or all positions of fewer items."""
-    if items <= MAX_SUBSET_ITEMS:
+    """Return the positions of a fixed random subset of `MAX_PAIRWISE_METRIC_ITEMS` items; of fewer items, all."""
+    if items <= MAX_PAIRWISE_METRIC_ITEMS:
         return torch.arange(items)
-    return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_SUBSET_ITEMS]
+    return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_PAIRWISE_METRIC_ITEMS]
 
 
 def _limit_to_fixed_subset(z: Tensor) -> Tensor:
-    """Return the rows of `z` `(n, d)` in the fixed random subset: all of them up to `MAX_SUBSET_ITEMS`."""
-    return z if len(z) <= MAX_SUBSET_ITEMS else z[fixed_subset_positions(len(z)).to(z.device)]
+    """Return the rows of `z` `(n, d)` in the fixed random subset: all of them up to `MAX_PAIRWISE_METRIC_ITEMS`."""
+    return z if len(z) <= MAX_PAIRWISE_METRIC_ITEMS else z[fixed_subset_positions(len(z)).to(z.device)]

@@ -161,7 +161,7 @@ class PairPattern:
         same = self.row_items is self.column_items
         return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))
 
-    def expand_attribute(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
+    def expand_attribute_to_rows_and_columns(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Expand an attribute of the items, (n, ...), to the rows, (N, ...), and to the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
@@ -169,7 +169,7 @@ class PairPattern:
         """Return the pattern with a mask of the pairs of different items with equal `ids`, (n,)."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
-        duplicates = LabelExclusion(self.expand_attribute(ids), exception_labels=self.items)
+        duplicates = LabelExclusion(self.expand_attribute_to_rows_and_columns(ids), exception_labels=self.items)
         has_no_empty_rows = self.has_no_empty_rows and self.includes_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_rows=has_no_empty_rows)
 

@@ -21,6 +21,7 @@ from contraport.objectives.loss import CallOption, Loss, add_terms
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import MatchingProblem, broadcast_failure, convert_target, read_local_problem
 from contraport.objectives.targets import Pairs, Target
+from contraport.options import keep_deprecated_attributes
 
 
 class Objective(Loss):
@@ -313,7 +314,7 @@ class Objective(Loss):
         if block.pattern.num_extra_columns > 0:
             message = f"weights: cannot be the marginals of {self.constraint!r} for negatives or prototypes."
             raise UsageError(message, kind="columns")
-        log_a, log_b = block.pattern.expand_attribute(weights.to(block.compute_dtype).log())
+        log_a, log_b = block.pattern.expand_attribute_to_rows_and_columns(weights.to(block.compute_dtype).log())
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
     def describe_components(self) -> dict[str, str]:
@@ -335,6 +336,7 @@ class Objective(Loss):
         )
 
 
+@keep_deprecated_attributes(weighted_objectives="iterate_weighted_objectives")
 class SumLoss(Loss):
     """Weighted sum of objectives on the same views, for methods whose terms compare different pairs.
 
@@ -370,7 +372,7 @@ class SumLoss(Loss):
         """Raise `UsageError`: each objective has its own constraint."""
         raise UsageError(f"constraint: can only be replaced in a single objective, got {self!r}.", kind="sum")
 
-    def weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
+    def iterate_weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
         """Yield each objective with its weight."""
         for module, factor in zip(self.objectives, self.factors, strict=True):
             assert isinstance(module, Objective)
@@ -379,7 +381,7 @@ class SumLoss(Loss):
     @property
     def _first_objective(self) -> Objective:
         """First objective of the sum, also if sums are nested."""
-        return next(self.weighted_objectives())[0]
+        return next(self.iterate_weighted_objectives())[0]
 
     @property
     def temperature(self) -> float:
@@ -392,14 +394,14 @@ class SumLoss(Loss):
 
     @property
     def compares_sets(self) -> bool:
-        return all(objective.compares_sets for objective, _ in self.weighted_objectives())
+        return all(objective.compares_sets for objective, _ in self.iterate_weighted_objectives())
 
     @property
     def requires_weights(self) -> bool:
-        return any(objective.requires_weights for objective, _ in self.weighted_objectives())
+        return any(objective.requires_weights for objective, _ in self.iterate_weighted_objectives())
 
     def requires_features(self, target: Target | None = None) -> bool:
-        return any(objective.requires_features(target) for objective, _ in self.weighted_objectives())
+        return any(objective.requires_features(target) for objective, _ in self.iterate_weighted_objectives())
 
     def target_conflict(self, target: Target) -> str | None:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
@@ -411,24 +413,24 @@ class SumLoss(Loss):
 
     def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
-        for objective, factor in self.weighted_objectives():
+        for objective, factor in self.iterate_weighted_objectives():
             for name, value in objective.compute_terms(*views, **options).items():
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
     def iterate_block_results(self, *views: Tensor, **options: CallOption) -> Iterator[BlockResult]:
-        for objective, _ in self.weighted_objectives():
+        for objective, _ in self.iterate_weighted_objectives():
             yield from objective.iterate_block_results(*views, **options)
 
     def describe_components(self) -> dict[str, str]:
         return {
             f"{position}. {question}": answer
-            for position, (objective, _) in enumerate(self.weighted_objectives(), 1)
+            for position, (objective, _) in enumerate(self.iterate_weighted_objectives(), 1)
             for question, answer in objective.describe_components().items()
         }
 
     def __repr__(self) -> str:
-        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self.weighted_objectives())
+        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self.iterate_weighted_objectives())
         return f"SumLoss({{{terms}}})"
 
 
@@ -459,7 +461,7 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
     # The largest first: the plan that is shown is that of the first block.
     pairs = sorted(zip(dims, [1.0] * len(dims) if weights is None else weights, strict=True), reverse=True)
     sizes, shares = tuple(size for size, _ in pairs), tuple(share for _, share in pairs)
-    parts = dict(objective.weighted_objectives()) if isinstance(objective, SumLoss) else {objective: 1.0}
+    parts = dict(objective.iterate_weighted_objectives()) if isinstance(objective, SumLoss) else {objective: 1.0}
     nested: dict[Objective, float] = {}
     for part, factor in parts.items():
         assert isinstance(part, Objective)

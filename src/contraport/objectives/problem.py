@@ -34,7 +34,7 @@ from contraport.objectives.inputs import (
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
-from contraport.objectives.targets.feature_targets import select_block_features
+from contraport.objectives.targets.feature_targets import select_row_and_column_features
 from contraport.objectives.transport import PlanWeights
 
 OPTIONS_COMPARED_ACROSS_PROCESSES = (
@@ -80,7 +80,7 @@ class MatchingProblem:
         item_counts = negative_counts = None
         length, ring = 0, False
         if processes.size > 1:
-            item_counts, negative_counts, length = _gather_sizes(processes, self)
+            item_counts, negative_counts, length = _gather_sizes_and_check_options(processes, self)
             ring = current_exchange() == "ring"
             if ring:
                 _check_ring_support(self)
@@ -169,7 +169,9 @@ class MatchingProblem:
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.traits.requires_features:
-                side = self.layout.mask_by_features(side, select_block_features(attributes, side, transposed=k > 0))
+                side = self.layout.mask_by_features(
+                    side, select_row_and_column_features(attributes, side, transposed=k > 0)
+                )
             target_plan = rule(side, attributes)
             row_weights = None if unweighted else _normalize_row_weights(side, target_plan, weights)
             if negatives is not None:
@@ -280,7 +282,7 @@ def describe_type_and_shape(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
+def _describe_option_types_and_shapes(problem: MatchingProblem) -> dict[str, str]:
     """Return the type and shape of each option as text, which must be equal on all processes."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
@@ -308,9 +310,11 @@ def _option_signatures(problem: MatchingProblem) -> dict[str, str]:
     return forms
 
 
-def _gather_sizes(processes: Processes, problem: MatchingProblem) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _gather_sizes_and_check_options(
+    processes: Processes, problem: MatchingProblem
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
-    forms, views = _option_signatures(problem), problem.inputs.views
+    forms, views = _describe_option_types_and_shapes(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTIONS_COMPARED_ACROSS_PROCESSES}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.

@@ -432,7 +432,7 @@ def train_deep_linear_encoder(
     for value in iterate_lbfgs(free, loss, iterations):
         energies.append(-float(unit) * value)
         weights = [layer.detach() for layer in layers()]
-        lefts, rights, squares = zip(*map(_leading_singular_vectors, weights), strict=True)
+        lefts, rights, squares = zip(*map(_compute_leading_singular_vectors_and_share, weights), strict=True)
         shares.append(torch.stack(squares))
         cosines = [(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]
         alignments.append(torch.stack(cosines) if cosines else squares[0].new_empty(0))
@@ -448,7 +448,7 @@ def train_deep_linear_encoder(
     )
 
 
-def _leading_singular_vectors(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _compute_leading_singular_vectors_and_share(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the leading left and right singular vectors of a layer, and their share of its squared norm."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     return left[:, 0], right[0], values[0].square() / values.square().sum()

@@ -41,7 +41,7 @@ DRY_RUN_TIMED_STEPS = 5
 _ALL_DRY_RUN_STEPS = range(DRY_RUN_SKIPPED_STEPS + DRY_RUN_TIMED_STEPS)
 """Indices of all steps of a dry run, untimed and timed."""
 
-PROFILE_SKIPPED, PROFILE_WARMUP, PROFILE_STEPS, PROFILE_ROWS = 5, 2, 10, 30
+PROFILE_SKIPPED_STEPS, PROFILE_WARMUP_STEPS, PROFILE_RECORDED_STEPS, PROFILE_TABLE_ROWS = 5, 2, 10, 30
 """Numbers of skipped, warmup and recorded steps of the profiler, and of rows of its table."""
 
 MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
@@ -292,7 +292,9 @@ class ProfilerCallback(Callback):
             activities.append(ProfilerActivity.CUDA)
         self._profiler = profile(
             activities=activities,
-            schedule=schedule(wait=PROFILE_SKIPPED, warmup=PROFILE_WARMUP, active=PROFILE_STEPS, repeat=1),
+            schedule=schedule(
+                wait=PROFILE_SKIPPED_STEPS, warmup=PROFILE_WARMUP_STEPS, active=PROFILE_RECORDED_STEPS, repeat=1
+            ),
             on_trace_ready=self._write_profile,
         )
         self._profiler.start()
@@ -309,7 +311,8 @@ class ProfilerCallback(Callback):
         profiler.stop()
         if not self._run.profile_path.exists():
             log.warning(
-                "profile: nothing was recorded; it requires more than %d steps.", PROFILE_SKIPPED + PROFILE_WARMUP
+                "profile: nothing was recorded; it requires more than %d steps.",
+                PROFILE_SKIPPED_STEPS + PROFILE_WARMUP_STEPS,
             )
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
@@ -329,9 +332,9 @@ class ProfilerCallback(Callback):
                 profiler.export_chrome_trace(str(temporary))
             write_text(
                 self._run.profile_path / "steps.txt",
-                events.table(sort_by=f"self_{where}_time_total", row_limit=PROFILE_ROWS),
+                events.table(sort_by=f"self_{where}_time_total", row_limit=PROFILE_TABLE_ROWS),
             )
         seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in PROFILED_SECTION_NAMES}
         total = sum(seconds.values())
         shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in PROFILED_SECTION_NAMES)
-        log.info("CPU time of %d steps: %s; see %s", PROFILE_STEPS, shares, self._run.profile_path)
+        log.info("CPU time of %d steps: %s; see %s", PROFILE_RECORDED_STEPS, shares, self._run.profile_path)

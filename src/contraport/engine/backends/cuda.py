@@ -11,7 +11,7 @@ Repeatability. No kernel adds to the output of another program (no atomics), and
 by a rule, not from timings (no autotuning): a repeated computation gives the same bits on the same device.
 
 Cost, in matrix products of 2 N M d operations: one for each log-sum-exp or weighted sum over one axis. The gradient
-costs four if a program can hold whole embeddings, see `find_launch_shape`: W is computed again for either side and
+costs four if a program can hold whole embeddings, see `find_launch_config`: W is computed again for either side and
 never leaves the program. Otherwise it costs three: W goes through a bounded workspace, and cuBLAS multiplies. Where
 rows and columns are the same embeddings, only the gradient of W + W^T in the rows is computed, for half of that or two
 thirds.
@@ -80,7 +80,7 @@ class CudaPairPasses(PairPasses):
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelExclusion)]
         row_labels, column_labels = (_stack_mask_labels(masks, side, v) for side, v in enumerate(zeros))
         exception_mask_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
-        link_arguments = _link_kernel_arguments(log_kernel.link)
+        link_arguments = _get_link_kernel_arguments(log_kernel.link)
         assert link_arguments is not None
         link_name, factor, power = link_arguments
         x, y = x.to(self.operand_precision), y.to(self.operand_precision)
@@ -182,7 +182,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
         return "its kernels support inner products only"
     if not all(isinstance(mask, LabelExclusion) for mask in geometry.masks):
         return "its kernels support label masks only"
-    if _link_kernel_arguments(log_kernel.link) is None:
+    if _get_link_kernel_arguments(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
     if log_kernel.x.dtype != torch.float32:
         return f"its kernels sum in single precision, and the embeddings are {str(log_kernel.x.dtype).split('.')[-1]}"
@@ -309,7 +309,11 @@ def _row_log_sums_or_weighted_sums(
     column_weights: Tensor | None = None,
 ) -> Tensor:
     """Return log sum_j exp(S_ij + B_j) of each row, (N,), or sum_j exp(S_ij + A_i + B_j) v_j if A and v are given."""
-    n, blocks, logarithm = len(inputs.x), _device_launch_shape("row_sums_kernel", inputs.x), column_weights is None
+    n, blocks, logarithm = (
+        len(inputs.x),
+        _find_device_launch_config("row_sums_kernel", inputs.x),
+        column_weights is None,
+    )
     splits = _count_column_splits(inputs, blocks)
     out = column_exponents.new_empty(splits, n)
     tensors = row_exponents, column_exponents, column_weights, out
@@ -334,20 +338,24 @@ def _input_gradients(
     """
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
-        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradients(z)] for z in (x, y))
+        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradient_and_bias_sums(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
     forms = _build_weight_variants(weights)
-    if _device_launch_shape("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
+    if _find_device_launch_config("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
-    dx, row_mass = _row_gradients_fused(inputs, forms, without_link) if needs_rows else _allocate_gradients(x)
-    dy, column_mass = _row_gradients_fused(inputs.T, forms.T, without_link) if needs_columns else _allocate_gradients(y)
+    dx, row_mass = (
+        _row_gradients_fused(inputs, forms, without_link) if needs_rows else _allocate_gradient_and_bias_sums(x)
+    )
+    dy, column_mass = (
+        _row_gradients_fused(inputs.T, forms.T, without_link) if needs_columns else _allocate_gradient_and_bias_sums(y)
+    )
     return dx, dy, row_mass, column_mass
 
 
 def _row_gradients_fused(inputs: _KernelInputs, weights: _WeightVariants, without_link: bool) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of W in one kernel, which never writes W to memory."""
-    blocks = _device_launch_shape("weighted_products_kernel", inputs.x)
+    blocks = _find_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
@@ -366,13 +374,13 @@ def _input_gradients_by_workspace(
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
-    blocks = _device_launch_shape("pair_weights_kernel", x)
+    blocks = _find_device_launch_config("pair_weights_kernel", x)
     # Whole row blocks, so that no program of a full launch has rows outside the workspace.
     height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
-    dx, row_mass = (v.zero_() for v in _allocate_gradients(x))
-    dy, column_mass = (v.zero_() for v in _allocate_gradients(y))
+    dx, row_mass = (v.zero_() for v in _allocate_gradient_and_bias_sums(x))
+    dy, column_mass = (v.zero_() for v in _allocate_gradient_and_bias_sums(y))
     for top in range(0, n, height):
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks["BLOCK_N"])
@@ -420,7 +428,7 @@ def _device_context(x: Tensor) -> AbstractContextManager[None]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-class _LaunchShape(NamedTuple):
+class _LaunchConfig(NamedTuple):
     """Block sizes, warps and pipeline stages of a Triton kernel, named as its compile-time constants."""
 
     BLOCK_M: int
@@ -429,18 +437,18 @@ class _LaunchShape(NamedTuple):
     num_stages: int
 
 
-_LAUNCH_SHAPES: dict[str, dict[int, list[_LaunchShape]]] = {
+_LAUNCH_CONFIGS: dict[str, dict[int, list[_LaunchConfig]]] = {
     "row_sums_kernel": {
-        256: [_LaunchShape(128, 128, 8, 2)],
-        512: [_LaunchShape(128, 64, 8, 3), _LaunchShape(128, 64, 8, 2)],
-        0: [_LaunchShape(128, 256, 8, 3), _LaunchShape(128, 64, 8, 3)],
+        256: [_LaunchConfig(128, 128, 8, 2)],
+        512: [_LaunchConfig(128, 64, 8, 3), _LaunchConfig(128, 64, 8, 2)],
+        0: [_LaunchConfig(128, 256, 8, 3), _LaunchConfig(128, 64, 8, 3)],
     },
     "weighted_products_kernel": {
-        256: [_LaunchShape(64, 128, 4, 2)],
-        512: [_LaunchShape(128, 64, 8, 3), _LaunchShape(128, 64, 8, 2)],
-        0: [_LaunchShape(128, 64, 8, 3)],
+        256: [_LaunchConfig(64, 128, 4, 2)],
+        512: [_LaunchConfig(128, 64, 8, 3), _LaunchConfig(128, 64, 8, 2)],
+        0: [_LaunchConfig(128, 64, 8, 3)],
     },
-    "pair_weights_kernel": {0: [_LaunchShape(128, 64, 8, 3)]},
+    "pair_weights_kernel": {0: [_LaunchConfig(128, 64, 8, 3)]},
 }
 """Launch shapes by kernel and by the most bytes of an embedding that is held whole; 0 means in pieces.
 
@@ -450,7 +458,7 @@ and other bits, from run to run.
 """
 
 
-def find_launch_shape(
+def find_launch_config(
     kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int
 ) -> dict[str, int]:
     """Return the block sizes, warps and stages of a Triton kernel, by the size and precision of the embeddings.
@@ -459,9 +467,9 @@ def find_launch_shape(
     """
     if precision == "ieee":
         warps, depth = (4, 16) if kernel == "row_sums_kernel" else (8, 32)
-        return _LaunchShape(128, 128, warps, 2)._asdict() | {"BLOCK_D": depth}
+        return _LaunchConfig(128, 128, warps, 2)._asdict() | {"BLOCK_D": depth}
     whole = max(16, 1 << (dimensions - 1).bit_length())  # `tl.dot` takes powers of two from 16 on
-    for largest, shapes in _LAUNCH_SHAPES[kernel].items():
+    for largest, shapes in _LAUNCH_CONFIGS[kernel].items():
         depth = whole if largest else 128 // itemsize
         for blocks in shapes:
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.
@@ -472,12 +480,12 @@ def find_launch_shape(
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 
 
-def _device_launch_shape(kernel: str, x: Tensor) -> dict[str, int]:
-    """Return `find_launch_shape` for embeddings on their device; small blocks in the interpreter."""
+def _find_device_launch_config(kernel: str, x: Tensor) -> dict[str, int]:
+    """Return `find_launch_config` for embeddings on their device; small blocks in the interpreter."""
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
-    return find_launch_shape(kernel, x.shape[1], x.itemsize, _triton_input_precision(x), shared_memory)
+    return find_launch_config(kernel, x.shape[1], x.itemsize, _triton_input_precision(x), shared_memory)
 
 
 def _triton_input_precision(x: Tensor) -> str:
@@ -511,7 +519,7 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
     return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
 
 
-def _allocate_gradients(z: Tensor) -> tuple[Tensor, Tensor]:
+def _allocate_gradient_and_bias_sums(z: Tensor) -> tuple[Tensor, Tensor]:
     """Allocate the gradient of row or column embeddings, (n, d), and the row or column sums of W, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
@@ -523,7 +531,7 @@ def _stack_mask_labels(masks: Sequence[LabelExclusion], side: int, like: Tensor)
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
 
-def _link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
+def _get_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
     """Return a link function in the form of the Triton kernels, (name, factor, power), or None if unsupported."""
     match link:
         case None:
@@ -533,7 +541,7 @@ def _link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None
         case PoweredCostLink(power):
             return "power-decay", 1.0, power
         case SquaredKernelLink(inner):
-            arguments = _link_kernel_arguments(inner)
+            arguments = _get_link_kernel_arguments(inner)
             return None if arguments is None else (arguments[0], 2 * arguments[1], arguments[2])
     return None
 

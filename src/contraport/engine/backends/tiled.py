@@ -178,7 +178,7 @@ class StreamedPairPasses(PairPasses):
         if exponential:
             kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
         else:
-            kernel, t = self.log_kernel.tile(rows, columns, buffer)
+            kernel, t = self.log_kernel.tile_with_link_argument(rows, columns, buffer)
             if kernel is t and with_link_input:
                 kernel = kernel.clone()
         for mask, ranges in zip(self.geometry.masks, self._label_ranges_by_mask, strict=True):

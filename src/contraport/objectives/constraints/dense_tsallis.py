@@ -22,17 +22,15 @@ _NUM_BISECTIONS = 60
 _NUM_HALF_STEP_ROUNDS = 5
 """Number of rounds of half-steps on columns and rows before Newton's method."""
 
-_MAX_NEWTON_STEPS = 200
-_MAX_STEP_HALVINGS = 40
-"""Largest numbers of Newton steps per temperature, and of halvings of a step in its line search."""
+_MAX_NEWTON_STEPS = 200  # per temperature
+_MAX_STEP_HALVINGS = 40  # in the line search of a Newton step
 
-_FINAL_MARGINAL_TOLERANCE = 1e-12
-_INTERMEDIATE_MARGINAL_TOLERANCE = 1e-2
-"""Relative L1 errors of the marginals at which Newton's method stops: at the last temperature, and at higher ones."""
+# Relative L1 errors of the marginals at which Newton's method stops:
+_FINAL_MARGINAL_TOLERANCE = 1e-12  # at the last temperature
+_INTERMEDIATE_MARGINAL_TOLERANCE = 1e-2  # at higher temperatures
 
-_INITIAL_LOGIT_RANGE = 10.0
-_TEMPERATURE_COOLING_FACTOR = 4.0
-"""Range of the logits at the first temperature, and the factor by which the temperature falls per stage."""
+_INITIAL_LOGIT_RANGE = 10.0  # at the first temperature
+_TEMPERATURE_COOLING_FACTOR = 4.0  # by which the temperature falls per stage
 
 _RELATIVE_EIGENVALUE_CUTOFF = 1e-11
 """Relative size of eigenvalues of the Hessian that count as zero, as for a constant added to f and taken from g."""
@@ -179,13 +177,15 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
             for _ in range(_NUM_HALF_STEP_ROUNDS):
                 g = _solve_row_potentials((f[:, None] + one.logits).T, dual.order, dual.column_masses)
                 f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
-        f, g = _iterate_newton(one, f, g, _FINAL_MARGINAL_TOLERANCE if stage == 0 else _INTERMEDIATE_MARGINAL_TOLERANCE)
+        f, g = _run_damped_newton(
+            one, f, g, _FINAL_MARGINAL_TOLERANCE if stage == 0 else _INTERMEDIATE_MARGINAL_TOLERANCE
+        )
         if stage > 0:
             g = _TEMPERATURE_COOLING_FACTOR * (g - g.mean())
     return f, g
 
 
-def _iterate_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Take damped Newton steps until the error of the marginals is within the tolerance or no longer falls.
 
     Raises:

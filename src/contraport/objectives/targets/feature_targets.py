@@ -70,9 +70,9 @@ class SoftNeighbors(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> KernelTargetPlan:
         if self.features is None:
-            x, y = select_block_features(attributes, block, transposed=self._transposed)
+            x, y = select_row_and_column_features(attributes, block, transposed=self._transposed)
         else:
-            x, y = _all_gather_block_features(self.features, block)
+            x, y = _gather_row_and_column_features(self.features, block)
         with torch.no_grad():
             same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
@@ -113,7 +113,7 @@ class Neighbors(Target):
     def __call__(self, block: Block, attributes: Attributes) -> SparseTargetPlan:
         n, m = block.shape
         with torch.no_grad():
-            x, y = _all_gather_block_features(self.features, block)
+            x, y = _gather_row_and_column_features(self.features, block)
             distances = block.pattern.fill_masked(torch.cdist(x, y), torch.inf)
             nearest = distances.topk(min(self.neighbors, m), largest=False)
         # Masked pairs are infinitely far: they are among the nearest only if too few pairs are compared.
@@ -126,7 +126,7 @@ class Neighbors(Target):
         return Neighbors(_swap_views(self.features), self.neighbors)
 
 
-def select_block_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
+def select_row_and_column_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
     """Return the features of the rows and of the columns of a block, from ``features=`` of the call.
 
     Both are one tensor if rows and columns are the same.
@@ -135,16 +135,16 @@ def select_block_features(attributes: Attributes, block: Block, *, transposed: b
     check("features" in attributes, f"features: required. Pass features= in the call, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
-    return _select_features(views[::-1] if transposed else views, block)
+    return _check_and_select_features(views[::-1] if transposed else views, block)
 
 
-def _all_gather_block_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
+def _gather_row_and_column_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
     """Gather features from all processes, and return those of the rows and of the columns of a block."""
     views = features if isinstance(features, tuple) else (features,)
-    return _select_features(tuple(gather(view) for view in views), block)
+    return _check_and_select_features(tuple(gather(view) for view in views), block)
 
 
-def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+def _check_and_select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
     """Return the features of the rows and of the columns of a block, one tensor if both are the same."""
     items, same = block.pattern.num_items, block.x is block.y
     for view in views:
@@ -156,7 +156,7 @@ def _select_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, T
         if not is_in_torch_func():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
-        x, y = block.pattern.expand_attribute(views[0])
+        x, y = block.pattern.expand_attribute_to_rows_and_columns(views[0])
         return (x, x) if same else (x, y)
     stacked, selection = torch.cat(views), block.pattern.selected_indices
     if same and selection is None and len(stacked) != block.shape[0]:

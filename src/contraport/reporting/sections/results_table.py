@@ -194,7 +194,7 @@ def _build_dataset_table(data: str, runs: list[ReportRun], metrics: Sequence[Met
     best = {metric.key: _find_significantly_best_encoder(metric, sources) for metric in metrics}
     encoders = []
     for source in sources:
-        values, run = source.metric_values, source.run if source.row == "trained" else None
+        values, run = source.metric_values_by_key, source.run if source.row == "trained" else None
         intervals = source.run.evaluation.get("intervals", {}).get(source.row, {})
         cells = [
             build_metric_cell(m, values.get(m.key), intervals.get(m.key), is_significantly_best=source is best[m.key])
@@ -217,14 +217,16 @@ class _EvaluatedEncoder(NamedTuple):
     row: str
 
     @property
-    def metric_values(self) -> dict[str, Any]:
+    def metric_values_by_key(self) -> dict[str, Any]:
         """Metric values by metric key; empty if the encoder was not evaluated."""
         return dict(self.run.values_by_encoder.get(self.row, {}))
 
     def has_same_values(self, other: _EvaluatedEncoder) -> bool:
         """Return whether two encoders have equal values in all metrics that both have."""
-        shared = self.metric_values.keys() & other.metric_values.keys()
-        return len(shared) > 0 and all(self.metric_values[key] == other.metric_values[key] for key in shared)
+        shared = self.metric_values_by_key.keys() & other.metric_values_by_key.keys()
+        return len(shared) > 0 and all(
+            self.metric_values_by_key[key] == other.metric_values_by_key[key] for key in shared
+        )
 
     def differs_significantly(self, other: _EvaluatedEncoder, key: str) -> bool:
         """Return whether the confidence interval of the difference of two encoders excludes zero; False if unknown."""
@@ -247,9 +249,9 @@ def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
             source = _EvaluatedEncoder(names[row], run, row)
             equal = (k for k, other in enumerate(baselines) if other.row == row and other.has_same_values(source))
             place = next(equal, None)
-            if place is None and source.metric_values:
+            if place is None and source.metric_values_by_key:
                 baselines.append(source)
-            elif place is not None and len(source.metric_values) > len(baselines[place].metric_values):
+            elif place is not None and len(source.metric_values_by_key) > len(baselines[place].metric_values_by_key):
                 baselines[place] = source  # the same encoder, evaluated in more metrics
     repeated = Counter(source.name for source in baselines)
     return [
@@ -277,12 +279,12 @@ def _find_significantly_best_encoder(metric: Metric, sources: Sequence[_Evaluate
 
     None as well if a run has no value of the metric.
     """
-    measured = [source for source in sources if source.metric_values.get(metric.key) is not None]
+    measured = [source for source in sources if source.metric_values_by_key.get(metric.key) is not None]
     runs = [source for source in sources if source.row == "trained"]
     if len(measured) < 2 or metric.better_direction == "neither" or not all(source in measured for source in runs):
         return None
     top = (max if metric.better_direction == "higher" else min)(
-        measured, key=lambda source: float(source.metric_values[metric.key])
+        measured, key=lambda source: float(source.metric_values_by_key[metric.key])
     )
     significant = all(top.differs_significantly(source, metric.key) for source in measured if source is not top)
     return top if significant else None

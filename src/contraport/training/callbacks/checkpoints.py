@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from contraport._utils.files import atomic_write, check_checksum
 from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
-from contraport.distributed import any_process, is_main_process, propagate_errors, raise_once_across_ranks
+from contraport.distributed import any_across_processes, is_main_process, propagate_errors, raise_once_across_ranks
 from contraport.errors import UsageError, one_line_reason
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.loop import Callback, Loop, Position
@@ -99,7 +99,7 @@ class Checkpoints(Callback):
         if loop.completed_micro_batches > 0 or loop.is_last_batch:
             return
         # Clocks and signals differ between processes: all act as soon as one of them has to.
-        is_due, is_over = any_process(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
+        is_due, is_over = any_across_processes(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
         if is_due or is_over:
             self._save_checkpoint(loop)
         if is_over:
@@ -109,7 +109,7 @@ class Checkpoints(Callback):
         self._save_checkpoint(loop)
         if self._keep_every is not None and loop.completed_epochs % self._keep_every == 0:
             self._save_checkpoint(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
-        if any(any_process(self._stop.requested)):
+        if any(any_across_processes(self._stop.requested)):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:

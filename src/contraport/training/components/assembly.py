@@ -35,7 +35,7 @@ from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_strategy, select_training_device
 from contraport.training.step.batch_embedding import check_chunk_size
-from contraport.training.step.target_spec import parse_target_spec
+from contraport.training.step.target_spec import parse_target_kind_and_parameters
 from contraport.training.step.training_module import TrainingModule
 
 
@@ -136,7 +136,7 @@ def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
     if settings.constraint is not None:
         parse_constraint_schedule(settings.constraint, 1)
     if settings.target is not None:
-        parse_target_spec(settings.target)
+        parse_target_kind_and_parameters(settings.target)
     objective = build_objective(settings)
     has_effect = not isinstance(objective, Objective) or objective.depends_on_constraint
     message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint!r}."

@@ -91,7 +91,7 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     >>> build_target_function("labels", digits)(digits[0]), build_target_function("neighbors:k=3", digits)(digits[0])
     (Labels(), Neighbors(neighbors=3))
     """
-    name, parameters = parse_target_spec(text)
+    name, parameters = parse_target_kind_and_parameters(text)
     if name in _BATCH_INDEPENDENT_TARGETS:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
@@ -159,7 +159,7 @@ def _build_neighbors_target(features: Tensor | None, number: int, batch: Batch) 
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
 
-def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
+def parse_target_kind_and_parameters(text: str) -> tuple[str, dict[str, Any]]:
     """Parse a target specification into its kind and parameters; values and the existence of files are checked.
 
     Raises:
