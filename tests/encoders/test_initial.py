@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 from timm.layers import resample_abs_pos_embed
 from torch import nn
 
-from contraport.encoders import Model, load_pretrained, read_initial_weights
+from contraport.encoders import Model, load_pretrained_weights, read_initial_weights
 
 SHAPE = (3, 32, 32)
 
@@ -186,7 +186,7 @@ def test_reads_weights_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return str(timm_folder(tmp_path / "snapshot", encoder, "resnet18", input_size=[3, 64, 64]))
 
     monkeypatch.setitem(read_initial_weights.__globals__, "snapshot_download", download)
-    weights = load_pretrained("resnet18")
+    weights = load_pretrained_weights("resnet18")
     assert requests[0].startswith("timm/resnet18.")
     assert weights.image_size == 64
     model = Model("resnet18", [SHAPE], low_resolution=weights.has_low_resolution_stem)
@@ -200,7 +200,7 @@ def test_error_names_where_weights_were_searched(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(read_initial_weights.__globals__, "snapshot_download", download)
     with raises_usage_error("pretrained.not_loaded", "timm/resnet18.") as caught:
-        load_pretrained("resnet18")
+        load_pretrained_weights("resnet18")
     assert HF_HUB_CACHE in str(caught.value)
     assert "no network at all" in str(caught.value)
     assert "init='FOLDER'" in str(caught.value)
@@ -208,7 +208,7 @@ def test_error_names_where_weights_were_searched(monkeypatch: pytest.MonkeyPatch
     assert "\n" not in str(caught.value)
     for encoder in ("small-cnn", None, nn.Linear(2, 2)):
         with raises_usage_error("pretrained.no_weights", "resnet18"):
-            load_pretrained(encoder)
+            load_pretrained_weights(encoder)
 
 
 def test_projection_as_the_representation(tmp_path: Path) -> None:

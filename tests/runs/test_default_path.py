@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contraport.runs import default_path
+from contraport.runs import default_run_path
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ from contraport.runs import default_path
     ],
 )
 def test_a_run_is_named_after_its_data_in_plain_letters(data: str, name: str) -> None:
-    assert default_path(data, "nt-xent") == Path("runs", f"{name}-nt-xent")
+    assert default_run_path(data, "nt-xent") == Path("runs", f"{name}-nt-xent")
 
 
 def test_a_folder_keeps_what_follows_the_dots_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photos-1.5").mkdir()
     monkeypatch.chdir(tmp_path / "photos-1.5")
     for data in (".", "../photos-1.5", str(tmp_path / "photos-1.5")):
-        assert default_path(data, "moco") == Path("runs/photos-1.5-moco")
+        assert default_run_path(data, "moco") == Path("runs/photos-1.5-moco")
 
 
 @given(st.text(string.printable, min_size=1).filter(lambda data: "\0" not in data))
 def test_whatever_the_data_are_called_the_name_needs_no_quotes_in_a_shell(data: str) -> None:
-    runs, name = default_path(data, "moco").parts
+    runs, name = default_run_path(data, "moco").parts
     assert runs == "runs"
     assert set(name) <= set(string.ascii_letters + string.digits + "_.-")
     assert name.endswith("-moco")

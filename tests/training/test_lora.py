@@ -13,7 +13,7 @@ import torch
 import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.encoders.lora import merge_lora
+from contraport.encoders.lora import with_merged_lora
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
 from contraport.runs import Run, as_run
 from contraport.training.callbacks.checkpoints import read_checkpoint
@@ -108,7 +108,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     batch = pairs.__getitems__(range(10)).views
     with torch.no_grad():
         expected = module.model.eval()(*batch)
-        torch.testing.assert_close(merge_lora(module.model)(*batch), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(with_merged_lora(module.model)(*batch), expected, rtol=1e-4, atol=1e-4)
         monkeypatch.setitem(sys.modules, "peft", None)
         torch.testing.assert_close(run.model()(*batch), expected, rtol=1e-4, atol=1e-4)
     folder = contraport.export(run, format="safetensors", out=run.path.with_name("given"))

@@ -18,7 +18,7 @@ import contraport
 from contraport.comparison.config import COMPARE, CompareOptions
 from contraport.errors import check, check_name, unknown_name_error, unreadable_error
 from contraport.options import replace_deprecated_options, to_config_value
-from contraport.runs import default_path
+from contraport.runs import default_run_path
 from contraport.training.config import OPTIONS
 
 OptionMap = Mapping[str, Any]
@@ -190,7 +190,7 @@ class Grid:
         if self.compare_options.out is not None:
             return Path(self.compare_options.out)
         suite = self.compare_options.suite
-        return Path("runs", "compare") if suite is None else default_path(str(suite), "compare")
+        return Path("runs", "compare") if suite is None else default_run_path(str(suite), "compare")
 
 
 def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:

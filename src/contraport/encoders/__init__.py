@@ -7,7 +7,7 @@ from contraport.encoders.factory import (
     is_user_module_description,
     serialize_encoder,
 )
-from contraport.encoders.initial_weights import InitialWeights, load_pretrained, read_initial_weights
+from contraport.encoders.initial_weights import InitialWeights, load_pretrained_weights, read_initial_weights
 from contraport.encoders.model import FeatureExtractor, Model
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower, kind_from_shape, resolve_view_index
@@ -25,10 +25,12 @@ __all__ = [
     "default_encoder_name",
     "is_user_module_description",
     "kind_from_shape",
-    "load_pretrained",
+    "load_pretrained_weights",
     "read_initial_weights",
     "resolve_view_index",
     "serialize_encoder",
 ]
 
-__getattr__ = keep_deprecated_module_names(__name__, resolve_view="resolve_view_index")
+__getattr__ = keep_deprecated_module_names(
+    __name__, resolve_view="resolve_view_index", load_pretrained="load_pretrained_weights"
+)

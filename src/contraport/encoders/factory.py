@@ -221,9 +221,8 @@ def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
     try:
         encoder = factory(shape)
     except (Exception, SystemExit) as error:  # third-party code may raise anything
-        raise UsageError(
-            f"encoder: {name!r} failed for shape {shape}: {_format_error(error)}", kind="call_failed"
-        ) from error
+        message = f"encoder: {name!r} failed for shape {shape}: {_format_error(error)}"
+        raise UsageError(message, kind="call_failed") from error
     message = f"encoder: {name!r} must return an nn.Module, got {type(encoder).__name__}."
     check(isinstance(encoder, nn.Module), message, "not_a_module")
     return encoder  # type: ignore[no-any-return]

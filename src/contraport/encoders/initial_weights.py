@@ -78,7 +78,7 @@ def load_weights(encoder: nn.Module, state: StateDict, name: str | None, source:
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
     weights = {key: value for key, value in weights.items() if not key.startswith(heads)}
-    weights = _resample_position_embeddings(encoder, _adapt_input_channels(encoder, weights, own), own)
+    weights = _with_resampled_position_embeddings(encoder, _with_adapted_input_channels(encoder, weights, own), own)
     missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
     mismatched = [key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape]
     problems = []
@@ -110,7 +110,7 @@ def _strip_prefix(state: StateDict, own: StateDict, source: str) -> StateDict:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-def _adapt_input_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
+def _with_adapted_input_channels(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
     """Convert a first convolution of three channels to the encoder's number of channels, as in timm."""
     named = (getattr(encoder, "pretrained_cfg", None) or {}).get("first_conv") or ()
     adapted = dict(weights)
@@ -122,7 +122,7 @@ def _adapt_input_channels(encoder: nn.Module, weights: StateDict, own: StateDict
     return adapted
 
 
-def _resample_position_embeddings(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
+def _with_resampled_position_embeddings(encoder: nn.Module, weights: StateDict, own: StateDict) -> StateDict:
     """Resample position embeddings for another image size, with the function that timm has for the architecture."""
     resample = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
     others = [key for key in own if key in weights and own[key].shape != weights[key].shape]
@@ -192,16 +192,19 @@ class InitialWeights:
         """True if an encoder is a ResNet with the stem for small images."""
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
-    def load_into(self, model: Model) -> list[bool]:
-        """Load the weights into the encoders of a model; return for each tower whether weights were loaded.
+    def load_into(self, model: Model) -> None:
+        """Load the weights into the encoders of a model.
 
         Raises:
             UsageError: the weights are of another architecture.
         """
-        by_tower = self._list_weights_by_tower(len(model.towers), model.view_names, model.shapes)
-        for number, weights in enumerate(by_tower):
+        for number, weights in enumerate(self._list_tower_weights(len(model.towers), model.view_names, model.shapes)):
             if weights.state_dict is not None:
                 load_weights(model.tower(number).encoder, weights.state_dict, weights.name, self.source)
+
+    def trained_tower_mask(self, model: Model) -> list[bool]:
+        """Return for each tower of a model whether there are weights for it."""
+        by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
         return [weights.state_dict is not None for weights in by_tower]
 
     def resolve_input_statistics(
@@ -209,14 +212,14 @@ class InitialWeights:
     ) -> list[InputStatistics]:
         """Return the input mean and std of each tower, from the pretraining if the channels match, else `defaults`."""
         result = []
-        for weights, default in zip(self._list_weights_by_tower(len(defaults), names, shapes), defaults, strict=True):
+        for weights, default in zip(self._list_tower_weights(len(defaults), names, shapes), defaults, strict=True):
             own = weights.input_statistics
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
 
     def list_config_folders(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return each tower's folder of transformers config and tokenizer; None if its encoder is built by name."""
-        return [weights.config_folder for weights in self._list_weights_by_tower(towers, names, shapes)]
+        return [weights.config_folder for weights in self._list_tower_weights(towers, names, shapes)]
 
     def _list_encoder_weights(self) -> list[EncoderWeights]:
         """Return the weights of all encoders as a list."""
@@ -224,9 +227,7 @@ class InitialWeights:
             return [self.encoders]
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
-    def _list_weights_by_tower(
-        self, towers: int, names: Sequence[str], shapes: Sequence[Shape]
-    ) -> list[EncoderWeights]:
+    def _list_tower_weights(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[EncoderWeights]:
         """Return one entry per tower: a shared encoder is repeated, a view without weights has none."""
         if isinstance(self.encoders, Mapping):
             by_view = mapping_to_view_list(self.option_name, self.encoders, names, shapes)
@@ -248,7 +249,7 @@ _TIMM_WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 _LOW_RESOLUTION_KERNEL_SIZE = 3  # side in pixels of the first convolution of a ResNet for small images
 
 
-def load_pretrained(encoder: Encoders) -> InitialWeights:
+def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
     """Load the pretrained weights of timm or transformers encoders, from the hub or the download cache.
 
     Those of ``lite0`` are in a package. Other built-in and user encoders among several keep random weights.

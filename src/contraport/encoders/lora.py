@@ -34,7 +34,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; implemented by peft.
     """
     peft = import_optional("peft", PIP_EXTRA, "lora")
-    names = _list_adaptable_layers(encoder)
+    names = _list_adaptable_layer_names(encoder)
     kind = type(encoder).__name__
     check(len(names) > 0, f"lora: {kind} has no linear layers or convolutions to adapt.", "unsupported_encoder")
     full = max(min(encoder.get_parameter(f"{name}.weight").flatten(1).shape) for name in names)
@@ -48,7 +48,7 @@ def add_lora(encoder: nn.Module, rank: int) -> None:
     peft.inject_adapter_in_model(config, encoder)
 
 
-def merge_lora(model: Model) -> Model:
+def with_merged_lora(model: Model) -> Model:
     """Merge the LoRA adapters of a model into the weights of a copy; return the model itself if it has none."""
     if not any(_is_lora_layer(part) for part in model.modules()):
         return model
@@ -65,7 +65,7 @@ def merge_lora(model: Model) -> Model:
     return whole
 
 
-def _list_adaptable_layers(encoder: nn.Module) -> list[str]:
+def _list_adaptable_layer_names(encoder: nn.Module) -> list[str]:
     """Return the names of the layers that receive a LoRA adapter."""
     within = {
         id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()

@@ -58,7 +58,7 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 
 
 @keep_deprecated_attributes(
-    represent_features="to_representation", save_encoder_files="save_encoder_configs", single_view="select_view"
+    represent_features="to_representations", save_encoder_files="save_encoder_configs", single_view="select_view"
 )
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD_TEMPLATE):
     """Encoders and projectors for the views of an item: one tower per view, or one that all views share.
@@ -131,13 +131,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(good, f"shared: requires views of one shape, got {self.shapes}.", "shape")
         inputs = self.shapes[:1] if shared else self.shapes
         encoders = encoder_to_view_list(encoder, self.view_names[: len(inputs)], inputs)
-        self.encoder_sources = _replace_names_by_folders(encoders, encoder_folders)
+        self.encoder_sources = _list_encoder_sources(encoders, encoder_folders)
         means = [[0.0] * channel_count(shape) for shape in inputs] if mean is None else mean
         stds = [[1.0] * channel_count(shape) for shape in inputs] if std is None else std
-        statistics = _resolve_values_per_tower("mean", means, inputs), _resolve_values_per_tower("std", stds, inputs)
+        _check_one_per_tower("mean", means, inputs)
+        _check_one_per_tower("std", stds, inputs)
         self.towers = nn.ModuleList(
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
-            for source, shape, mean, std in zip(self.encoder_sources, inputs, *statistics, strict=True)
+            for source, shape, mean, std in zip(self.encoder_sources, inputs, means, stds, strict=True)
         )
         parts = (CONCATENATED_FEATURES, PROJECTION, FEATURES_AND_PROJECTION)
         self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
@@ -242,9 +243,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         A shared tower takes any number of views. Views of equal shape pass in one batch, so that batch norm uses the
         statistics of all of them.
         """
-        return self._apply_per_view(
-            views, [partial(self.tower(view), pooled=pooled) for view in range(len(self.towers))]
-        )
+        towers = [partial(self.tower(view), pooled=pooled) for view in range(len(self.towers))]
+        return self._apply_per_view(views, towers)
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the projections of the features of each view, ``(b, projection)``: the input of the loss.
@@ -254,7 +254,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projections = self._apply_per_view(features, [self.tower(view).projector for view in range(len(self.towers))])
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
-    def to_representation(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def to_representations(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Convert the features of each view to its representation: features, projection or both."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
@@ -276,7 +276,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
         inputs = [views[view] for view in self.representation_views]
-        return _encode_views(towers, inputs, self.representation_part, self.dims)
+        return _encode_and_concat(towers, inputs, self.representation_part, self.dims)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -333,9 +333,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             # safetensors' own loader: a state dict would lack the names of tied weights.
             missing, unexpected = load_model(model, folder / WEIGHTS_FILE, strict=False)
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-            raise UsageError(
-                f"model: {folder} holds no valid model: {one_line_reason(error)}", kind="unreadable"
-            ) from error
+            message = f"model: {folder} holds no valid model: {one_line_reason(error)}"
+            raise UsageError(message, kind="unreadable") from error
         _check_weight_names(sorted(missing), sorted(unexpected), folder)
         return model.to(map_location).eval()
 
@@ -353,18 +352,18 @@ class FeatureExtractor(nn.Module):
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
-        return _encode_views(self.towers, views, self.representation_part, self.dims)
+        return _encode_and_concat(self.towers, views, self.representation_part, self.dims)
 
 
-def _encode_views(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
+def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], output: str, dims: int | None) -> Tensor:
     """Encode each view by its tower, and concatenate the first `dims` coordinates of the representations."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     parts = [tower.to_representation(each, output) for tower, each in features]
     return torch.cat(parts if dims is None else [part[:, :dims] for part in parts], dim=1)
 
 
-def _replace_names_by_folders(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
-    """Replace the name of each transformers encoder by the folder of its config and tokenizer, if it exists."""
+def _list_encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | None] | None) -> list[Any]:
+    """Return each encoder, or for a transformers encoder the folder of its config and tokenizer, if it exists."""
     if folders is None:
         return encoders
     if isinstance(folders, Path):
@@ -430,16 +429,16 @@ def encoder_to_view_list(encoder: Encoders, names: Sequence[str], shapes: Sequen
         chosen = mapping_to_view_list("encoder", encoder or {}, names, shapes)
         return [default_encoder_name(shape) if one is None else one for one, shape in zip(chosen, shapes, strict=True)]
     several = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else encoder
-    return [*_resolve_values_per_tower("encoder", several, shapes)]
+    _check_one_per_tower("encoder", several, shapes)
+    return list(several)
 
 
-def _resolve_values_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
-    """Return values of an option; raise `UsageError` unless there is one per tower."""
+def _check_one_per_tower(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> None:
+    """Raise `UsageError` unless an option has one value per tower."""
     if isinstance(values, type):
         raise UsageError(f"{name}: must be a module, got the class; pass {values.__name__}().", kind="class")
     check(isinstance(values, Sequence), f"{name}: must be one per tower, got {values!r}.")
     check(len(values) == len(inputs), f"{name}: must be {len(inputs)}, one per tower, got {len(values)}.", "shape")
-    return values
 
 
 def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -447,10 +446,8 @@ def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor])
     outputs: dict[int, Tensor] = {}
     for shape in dict.fromkeys(map(item_shape, inputs)):
         members = [number for number, tensor in enumerate(inputs) if item_shape(tensor) == shape]
-        parts = module(concatenate_batches([inputs[number] for number in members])).split(
-            [len(inputs[n]) for n in members]
-        )
-        outputs |= zip(members, parts, strict=True)
+        whole = module(concatenate_batches([inputs[number] for number in members]))
+        outputs |= zip(members, whole.split([len(inputs[number]) for number in members]), strict=True)
     return tuple(outputs[number] for number in range(len(inputs)))
 
 

@@ -70,7 +70,7 @@ class Projector(nn.Sequential):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
         check_integer("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
-        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_dense_block(inputs, outputs)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_dense_layers(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Decoder(nn.Sequential):
 
     def __init__(self, in_features: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            *build_dense_block(in_features, MLP_HIDDEN_WIDTH),
+            *build_dense_layers(in_features, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, math.prod(shape)),
             nn.Unflatten(1, shape),
         )
@@ -106,8 +106,8 @@ class MLP(nn.Module):
         check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
             nn.Flatten(),
-            *build_dense_block(math.prod(shape), MLP_HIDDEN_WIDTH),
-            *build_dense_block(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
+            *build_dense_layers(math.prod(shape), MLP_HIDDEN_WIDTH),
+            *build_dense_layers(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, MLP_FEATURES),
         )
 
@@ -271,7 +271,7 @@ class _ResidualBlock(nn.Module):
         return steps + residual
 
 
-def build_dense_block(inputs: int, outputs: int) -> list[nn.Module]:
+def build_dense_layers(inputs: int, outputs: int) -> list[nn.Module]:
     """Build a block of linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
@@ -423,19 +423,20 @@ class SmallText(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(
-            is_text_shape(shape), f"encoder: 'small-text' takes texts, got {describe_items_of_shape(shape)}.", "shape"
-        )
+        message = f"encoder: 'small-text' takes texts, got {describe_items_of_shape(shape)}."
+        check(is_text_shape(shape), message, "shape")
         self.hasher = NgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
-            *build_dense_block(TEXT_FEATURES, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, TEXT_FEATURES)
+            *build_dense_layers(TEXT_FEATURES, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, TEXT_FEATURES)
         )
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
         words, word_mask, ngrams, ngram_mask = self.hasher(texts)
-        bags = torch.cat([self._sum_vectors(words, word_mask), self._sum_vectors(ngrams, ngram_mask)], dim=1)
+        bags = torch.cat(
+            [self._sum_scaled_vectors(words, word_mask), self._sum_scaled_vectors(ngrams, ngram_mask)], dim=1
+        )
         residual: Tensor = self.layers(bags)
         return bags + residual
 
@@ -443,7 +444,7 @@ class SmallText(nn.Module):
         """Return the features of each word, from the word and its own n-grams, ``(b, words, num_features)``."""
         return apply_without_padding(self, split_words(texts))
 
-    def _sum_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
+    def _sum_scaled_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
         """Return the sum of the vectors of hashed words or n-grams, divided by the square root of their number."""
         # over the root, not the number: the norm then depends little on the length of the text
         weights = F.dropout(mask.to(self.table.weight.dtype), DROPOUT, self.training)

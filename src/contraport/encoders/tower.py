@@ -132,9 +132,8 @@ class Tower(nn.Module):
         """Register one number per channel or feature as a buffer that broadcasts over items."""
         numbers = torch.tensor([float(value) for value in values])
         good = len(numbers) == channel_count(shape) and bool(numbers.isfinite().all())
-        message = (
-            f"{name}: must be {channel_count(shape)} finite numbers, one per channel or feature, got {len(numbers)}."
-        )
+        size = channel_count(shape)
+        message = f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}."
         check(good, message, "shape")
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
@@ -149,9 +148,8 @@ class Tower(nn.Module):
     def representation_size(self, part: str) -> int:
         """Return the length of the output of `to_representation` for a given `part`."""
         projected = self.projection_width
-        return {PROJECTION: projected, FEATURES_AND_PROJECTION: self.num_features + projected}.get(
-            part, self.num_features
-        )
+        sizes = {PROJECTION: projected, FEATURES_AND_PROJECTION: self.num_features + projected}
+        return sizes.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: str) -> Tensor:
         """Return the representation: the features, the projection, or both (each normalized, then concatenated)."""

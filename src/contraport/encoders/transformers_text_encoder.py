@@ -88,9 +88,10 @@ class TransformersTextEncoder(nn.Module):
         The network computes groups of texts of similar length, as padding to the longest text takes as long as text.
         """
         device = next(self.parameters()).device
-        tokens, mask = self.tokenize(tensor_to_texts(texts))
+        tokens, mask = self.tokenize_with_mask(tensor_to_texts(texts))
         lengths = mask.sum(1)
-        groups = group_by_length(lengths, MAX_TOKENS_PER_PASS.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS))
+        max_tokens = MAX_TOKENS_PER_PASS.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS)
+        groups = group_row_indices_by_length(lengths, max_tokens)
         pooled = []
         for rows in groups:
             width = max(1, int(lengths[rows].max()))
@@ -111,7 +112,7 @@ class TransformersTextEncoder(nn.Module):
     def forward_features(self, texts: Tensor) -> Tensor:
         """Return the state of each token, ``(b, tokens, num_features)``; zeros for padding."""
         device = next(self.parameters()).device
-        tokens, mask = (part.to(device) for part in self.tokenize(tensor_to_texts(texts)))
+        tokens, mask = (part.to(device) for part in self.tokenize_with_mask(tensor_to_texts(texts)))
         states: Tensor = self.network(input_ids=tokens, attention_mask=mask).last_hidden_state
         return states * mask.to(states.dtype)[:, :, None]
 
@@ -119,7 +120,7 @@ class TransformersTextEncoder(nn.Module):
         """Return pooling, maximum length and tokenizer digest for the repr, by which cached features are identified."""
         return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest_tokenizer(self.tokenizer)}"
 
-    def tokenize(self, texts: list[str]) -> tuple[Tensor, Tensor]:
+    def tokenize_with_mask(self, texts: list[str]) -> tuple[Tensor, Tensor]:
         """Return token ids ``(b, T)`` and the attention mask, on the CPU."""
         batch = self.tokenizer(
             texts, padding=True, truncation=True, max_length=self.length, return_tensors="pt", padding_side="right"
@@ -140,7 +141,7 @@ class TransformersTextEncoder(nn.Module):
         (folder / _MAX_TOKENS_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
 
 
-def group_by_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
+def group_row_indices_by_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
     """Split rows into groups of similar length; a group has at most `max_entries` entries, padding included.
 
     A row that is longer than `max_entries` is a group by itself. Rows that fit into one group stay in their order.
@@ -149,7 +150,7 @@ def group_by_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
         lengths: number of entries of each row, ``(n,)``, at least one row.
         max_entries: maximum number of entries of a group.
 
-    >>> [group.tolist() for group in group_by_length(torch.tensor([9, 2, 8, 1]), max_entries=20)]
+    >>> [group.tolist() for group in group_row_indices_by_length(torch.tensor([9, 2, 8, 1]), max_entries=20)]
     [[3, 1], [2, 0]]
     """
     if len(lengths) * int(lengths.max()) <= max_entries:
@@ -213,7 +214,7 @@ def build_transformers_text_encoder(
         has_settings = modules is not None or Path(where).is_dir()
         pooling = pooling or (_read_pooling(where, transformers) if has_settings else "mean")
         is_sentence_model = modules is not None
-        length = _read_max_tokens(where, tokenizer, transformers, is_sentence_model) if has_settings else None
+        length = _find_max_tokens(where, tokenizer, transformers, is_sentence_model) if has_settings else None
         make_network = _load_network if pretrained else _build_untrained_network
         encoder = TransformersTextEncoder(make_network(where, config, transformers), tokenizer, pooling, length)
         _check_attention_mask_and_vocabulary(encoder, where)
@@ -283,9 +284,8 @@ def _build_untrained_network(where: str, config: Any, transformers: Any) -> nn.M
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
     except Exception as error:
-        raise UsageError(
-            f"encoder: the model of {where!r} cannot be built: {one_line_reason(error)}", kind="not_built"
-        ) from error
+        message = f"encoder: the model of {where!r} cannot be built: {one_line_reason(error)}"
+        raise UsageError(message, kind="not_built") from error
     return network
 
 
@@ -352,7 +352,7 @@ def _read_pooling(where: str, transformers: Any) -> str:
     )
 
 
-def _read_max_tokens(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
+def _find_max_tokens(where: str, tokenizer: Any, transformers: Any, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
     length = _read_json_or_empty(_find_model_file(where, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:

@@ -13,7 +13,7 @@ from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, RawInputEncoder, check_views_fit_model
 from contraport.encoders import Model
-from contraport.encoders.lora import merge_lora
+from contraport.encoders.lora import with_merged_lora
 from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.page_samples import ArraysByName, compute_sample_plan
@@ -59,7 +59,7 @@ def iterate_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]
                 if name.startswith(_MODEL_KEY_PREFIX)
             }
         )
-        return merge_lora(intermediate).eval()
+        return with_merged_lora(intermediate).eval()
 
     for epoch, file in files.items():
         loaded: Model = read_run_file(file, load_model)

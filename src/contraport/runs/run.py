@@ -96,15 +96,13 @@ class Run:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
         try:
             config = {name: value for name, value in self.config().items() if value is not None}
-            settings = {
-                name: value
-                for name, value in config.items()
-                if name in _SHOWN_SETTINGS or not _is_default_setting(name, value)
-            }
+            hidden = {name for name in config.keys() - _SHOWN_SETTINGS if _is_default_setting(name, config[name])}
+            settings = {name: value for name, value in config.items() if name not in hidden}
             rows = self.metrics_rows() if (self.path / "metrics.jsonl").exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
-        last = {f"last {name}": _format_metric_value(value) for name, value in (rows[-1] if rows else {}).items()}
+        numbers = (rows[-1] if rows else {}).items()
+        last = {f"last {name}": f"{value:.6g}" if isinstance(value, float) else value for name, value in numbers}
         note = "Settings not shown have their default values." if rows else "No metrics yet."
         return format_html_mapping(repr(self), settings | last, note)
 
@@ -130,11 +128,11 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """Read the keyword arguments of the training from `config.yaml`."""
-        return copy.deepcopy(self._load_config().values)
+        return copy.deepcopy(self._get_cached_config().values)
 
     def settings(self, **changes: Any) -> Settings:
         """Read the settings of the training; `changes` replace some of them."""
-        config = self._load_config()
+        config = self._get_cached_config()
         if config.settings is None:
             try:
                 names = RECORDED_OPTIONS.keys() & config.values.keys()
@@ -143,7 +141,7 @@ class Run:
                 raise UsageError(f"run: {self.path / 'config.yaml'} is corrupt: {error}", kind="corrupt") from error
         return replace(config.settings, **changes) if changes else config.settings
 
-    def _load_config(self) -> _CachedConfig:
+    def _get_cached_config(self) -> _CachedConfig:
         """Return the content of `config.yaml` from a cache; the file is read again only if it changed.
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
@@ -346,8 +344,3 @@ def _get_file_fingerprint(path: Path) -> tuple[int, int, int] | None:
 def _is_default_setting(name: str, value: object) -> bool:
     """Return whether a value of `config.yaml` is the default of its option."""
     return name in RECORDED_OPTIONS and value == RECORDED_OPTIONS[name].serialize(RECORDED_OPTIONS[name].default)
-
-
-def _format_metric_value(value: object) -> object:
-    """Format a float with six significant digits; return other values unchanged."""
-    return f"{value:.6g}" if isinstance(value, float) else value

@@ -367,12 +367,12 @@ def as_different_runs(argument: str, folders: Sequence[str | Path | Run]) -> lis
     return runs
 
 
-def default_path(data: str, method: str) -> Path:
+def default_run_path(data: str, method: str) -> Path:
     """Return the default run folder, named after data and method.
 
     Letters, digits, ``_`` and single dots of the name of the data are kept; other characters become ``-``.
 
-    >>> default_path("shards/train-{000..009}.tar", "gca-uot").as_posix()
+    >>> default_run_path("shards/train-{000..009}.tar", "gca-uot").as_posix()
     'runs/train-000-009-gca-uot'
     """
     path = Path(os.path.abspath(data))  # absolute, since "." has an empty name

@@ -25,9 +25,9 @@ from contraport.distributed import (
     propagate_errors,
     torchrun_process_group,
 )
-from contraport.encoders.lora import merge_lora
+from contraport.encoders.lora import with_merged_lora
 from contraport.errors import check
-from contraport.runs import Run, RunFolder, default_path
+from contraport.runs import Run, RunFolder, default_run_path
 from contraport.training.callbacks.loggers import open_loggers
 from contraport.training.components import (
     TrainingComponents,
@@ -103,7 +103,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             components = components._replace(adjustment_notes=notes)
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
-            path = settings.out or default_path(components.dataset.name, settings.method)
+            path = settings.out or default_run_path(components.dataset.name, settings.method)
             run = RunFolder(path, settings.unstorable_encoder, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, options)
@@ -119,7 +119,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()
                 if is_main_process() and progress.step == 0:
                     run.save_initial_model(
-                        merge_lora(components.module.model), has_random_weights=initial_weights is None
+                        with_merged_lora(components.module.model), has_random_weights=initial_weights is None
                     )
                 if components.mismatched_partners is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.mismatched_partners.numpy()})
@@ -218,7 +218,7 @@ def _fit_and_save_model(
         epochs = loop.completed_epochs
         with propagate_errors():
             if is_main_process():
-                run.save_model(merge_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
+                run.save_model(with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
         larger_patience = "early_stopping with a larger patience continues it"
         remedy = larger_patience if loop.should_stop else "increase --epochs to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"

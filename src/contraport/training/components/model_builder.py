@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.data import Views
-from contraport.encoders import InitialWeights, Model, load_pretrained, read_initial_weights
+from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import list_custom_code_encoders
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import add_lora
@@ -41,12 +41,12 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
     if run is not None and (run.initial_path / CONFIG_FILE).exists():
         return read_initial_weights(run.initial_path, settings.encoder, trust_remote_code=settings.trust_remote_code)
     if pretrained_views is True:
-        return load_pretrained(settings.encoder)
+        return load_pretrained_weights(settings.encoder)
     if init is not None and not isinstance(init, Mapping):
         return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
     encoder = settings.encoder
     parts = {
-        view: load_pretrained(_select_encoder_option(encoder, view))
+        view: load_pretrained_weights(_select_encoder_option(encoder, view))
         for view, used in (pretrained_views or {}).items()
         if used
     }
@@ -140,9 +140,12 @@ def build_model(
         view_names=views.unaugmented_names,
         encoder_folders=architectures,
     )
-    trained = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)
+    trained_mask = [False] * len(model.towers)
+    if initial_weights is not None:
+        initial_weights.load_into(model)
+        trained_mask = initial_weights.trained_tower_mask(model)
     for argument in ("freeze", "lora"):
-        _check_frozen_encoders_are_pretrained(argument, settings, model, trained)
+        _check_frozen_encoders_are_pretrained(argument, settings, model, trained_mask)
     apply_lora(model, settings)
     if settings.activation_checkpointing:
         enable_activation_checkpointing(model)
@@ -213,11 +216,11 @@ def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[An
 
 
 def _check_frozen_encoders_are_pretrained(
-    argument: str, settings: Settings, model: Model, trained: Sequence[bool]
+    argument: str, settings: Settings, model: Model, trained_mask: Sequence[bool]
 ) -> None:
     """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
     frozen = resolve_option_per_tower(argument, getattr(settings, argument), model)
-    for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained, strict=True)):
+    for number, (is_frozen, is_trained) in enumerate(zip(frozen, trained_mask, strict=True)):
         encoder, view = model.encoder_sources[number], model.view_names[number]
         may_be_trained = isinstance(encoder, nn.Module) or bool(list_custom_code_encoders(encoder))
         has_weights = next(model.tower(number).encoder.parameters(), None) is not None
