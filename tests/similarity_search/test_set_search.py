@@ -116,6 +116,15 @@ def test_compares_by_one_vector_each_where_the_kernel_does(
     assert [one.position for one in from_file] == [one.position for one in near]
     warnings = [record.args for record in caplog.records if record.levelname == "WARNING"]
     assert [(str(args[0]), type(args[1])) for args in warnings] == [(str(of_sets.path), LateInteraction)]
+    for command, options in (
+        (contraport.neighbors, {"query": 0}),
+        (contraport.duplicates, {}),
+        (contraport.cluster, {"k": 2}),
+    ):
+        caplog.clear()
+        command(features, **options)
+        warnings = [record.args for record in caplog.records if record.levelname == "WARNING" and record.args]
+        assert [str(args[0]) for args in warnings if isinstance(args[-1], LateInteraction)] == [str(of_sets.path)]
     objects = set_run(tmp_path / "objects", table, None, objective="<Objective>")
     assert contraport.search(objects, "a red bag", top=5) == near
 

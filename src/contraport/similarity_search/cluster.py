@@ -22,6 +22,7 @@ from contraport.similarity_search.nearest_rows import (
     iterate_normalized_blocks,
     normalize_rows,
     select_evenly_spaced_indices,
+    warn_of_pooled_sets,
 )
 from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
@@ -113,6 +114,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     limit = min(len(features), MAX_KMEANS_INIT_ITEMS)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
+    warn_of_pooled_sets(features.run)
     check_table(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
     labels, centers = _fit_kmeans(features.features, options.k, device)

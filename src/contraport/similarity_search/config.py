@@ -221,7 +221,9 @@ NEIGHBORS = _command(
     "contraport.similarity_search:neighbors",
     "Find the embedded items that are nearest to an item or a file.",
     details="""
-        The search by cosine similarity is exact, unless `index` is given. An item is not its own neighbor.
+        The search by cosine similarity is exact, unless `index` is given. An item is not its own neighbor. Features
+        have one vector per item, also for a run with a late-interaction kernel, whose sets of vectors `contraport
+        search` compares.
     """,
     examples=(
         "contraport neighbors photos.parquet --query photo.jpg --top 10",

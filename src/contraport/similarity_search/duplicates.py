@@ -23,6 +23,7 @@ from contraport.similarity_search.nearest_rows import (
     load_or_build_index,
     log_index_recommendation,
     normalize_rows,
+    warn_of_pooled_sets,
 )
 from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
@@ -147,6 +148,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     """
     options = DuplicateSearchOptions(**arguments)
     features, threshold = as_features(options.features), options.threshold
+    warn_of_pooled_sets(features.run)
     check_table(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
     if options.index is None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from contraport._utils.files import atomic_write, read_json_or_none, write_json
 from contraport.embedding import check_finite_features
+from contraport.engine import LateInteraction
 from contraport.errors import (
     UsageError,
     check,
@@ -26,6 +27,10 @@ from contraport.errors import (
     one_line_reason,
     report_write_errors,
 )
+from contraport.objectives import Loss
+from contraport.options import has_object_placeholder
+from contraport.runs import RunFolder
+from contraport.training.components import build_objective
 
 BLOCK_ROWS = 16_384
 """Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""
@@ -68,6 +73,39 @@ def normalize_rows(features: np.ndarray, device: torch.device, *, first_item: in
         rows = torch.from_numpy(np.array(features, dtype=np.float32))
     check_finite_features(rows, first_item=first_item)
     return F.normalize(rows.to(device), dim=1)
+
+
+def find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
+    """Return the kernel of a run that was trained on sets of vectors; None if items are compared by one vector each."""
+    settings = run.settings()
+    if has_object_placeholder(settings.objective):
+        log.info("Items are compared by one vector each: the run's objective was an object, which it does not store.")
+        return None
+    try:
+        objective = build_objective(settings)
+    except UsageError as error:  # an objective of another version; its encoder can still be used
+        log.warning("Items are compared by one vector each: the run's objective cannot be built. %s", error)
+        return None
+    if not isinstance(objective, Loss) or not objective.compares_sets:
+        return None
+    return next(module for module in objective.modules() if isinstance(module, LateInteraction))
+
+
+def warn_of_pooled_sets(run: str | Path | None) -> None:
+    """Log a warning if a run, of which features with one vector per item are compared, was trained on sets of vectors.
+
+    A run that was moved or removed passes: the features are all that is left of it.
+    """
+    try:
+        kernel = None if run is None else find_kernel_of_sets(RunFolder(run))
+    except (UsageError, OSError):
+        return
+    if kernel is not None:
+        log.warning(
+            "The features have one vector per item, pooled from its set, though %s was trained with %r. "
+            "`contraport search` compares sets, of a run of several views",
+            *(run, kernel),
+        )
 
 
 def select_evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:

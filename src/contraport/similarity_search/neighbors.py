@@ -32,13 +32,18 @@ from contraport.evaluation.split_loading import (
     resolve_device,
 )
 from contraport.features import Features, as_features, read_features
-from contraport.objectives import Loss
-from contraport.options import has_object_placeholder, keep_deprecated_attributes
+from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run
 from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
-from contraport.similarity_search.nearest_rows import find_most_similar, load_or_build_index, log_index_recommendation
+from contraport.similarity_search.nearest_rows import (
+    find_kernel_of_sets,
+    find_most_similar,
+    load_or_build_index,
+    log_index_recommendation,
+    warn_of_pooled_sets,
+)
 from contraport.similarity_search.page import CardSection, ItemCard, check_page, write_cards_page
-from contraport.training.components import build_objective, build_unaugmented_views
+from contraport.training.components import build_unaugmented_views
 
 log = logging.getLogger("contraport.similarity_search")
 
@@ -106,6 +111,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     """
     options = NeighborSearchOptions(**arguments)
     features, device = as_features(options.features), resolve_device(options.device)
+    warn_of_pooled_sets(features.run)
     check_page(options.page, overwrite=options.overwrite)
     position = _find_query_position(options.query, features)
     if position is not None:
@@ -142,16 +148,15 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     target = run.settings().predict
     message = f"run: {run.path} was trained with {format_options(predict=target)}, so its views cannot be compared."
     check(target is None, message, "not_comparable")
-    query_view, kernel = _resolve_query_view(options, model), _find_kernel_of_sets(run)
+    query_view, kernel = _resolve_query_view(options, model), find_kernel_of_sets(run)
     if features is None:
         others = [name for name in model.view_names if name != query_view]
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
         if kernel is not None:
             return _search_sets(options, run, model, kernel, query_view, view)
         features = _embed_items(run, options, view)
-    elif kernel is not None:
-        message = "The file has one vector per item, though %s was trained with %r. Search the run to compare by it."
-        log.warning(message, run.path, kernel)
+    else:
+        warn_of_pooled_sets(run.path)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
     prior = _compute_popularity_prior(options, run, model, features)
     nearest = _find_nearest_items(options, features, query, prior=prior)
@@ -187,22 +192,6 @@ def _compute_popularity_prior(
     entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)
     prior: Tensor = options.popularity * counts[entities[torch.from_numpy(features.source_rows)]].log1p()
     return prior
-
-
-def _find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
-    """Return the kernel of a run that was trained on sets of vectors; None if items are compared by one vector each."""
-    settings = run.settings()
-    if has_object_placeholder(settings.objective):
-        log.info("Items are compared by one vector each: the run's objective was an object, which it does not store.")
-        return None
-    try:
-        objective = build_objective(settings)
-    except UsageError as error:  # an objective of another version; its encoder can still be used
-        log.warning("Items are compared by one vector each: the run's objective cannot be built. %s", error)
-        return None
-    if not isinstance(objective, Loss) or not objective.compares_sets:
-        return None
-    return next(module for module in objective.modules() if isinstance(module, LateInteraction))
 
 
 def _search_sets(
