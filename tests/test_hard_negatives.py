@@ -1,9 +1,12 @@
 """Mined hard negatives, against an independent search in float64 and against sentence-transformers."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
 
+from contraport import hard_negatives
 from contraport.catalog.option_parsers import MiningRule, parse_mined_negatives
 from contraport.errors import UsageError
 from contraport.hard_negatives import mine_hard_negatives
@@ -175,3 +178,55 @@ def test_rejects_a_file_with_other_settings(tmp_path):
     with pytest.raises(UsageError) as caught:
         parse_mined_negatives(f"mined:{file},k=3")
     assert caught.value.code == "negatives.conflict"
+
+
+def clustered(pairs=6_000, width=6):
+    """Return both views of pairs in 40 clusters; each first view occurs in two pairs, in a row."""
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.randn(40, width, generator=generator)
+    hidden = centers[torch.arange(pairs // 2) % 40] + 0.3 * torch.randn(pairs // 2, width, generator=generator)
+    hidden = hidden.repeat_interleave(2, dim=0)
+    return hidden, hidden + 0.1 * torch.randn(hidden.shape, generator=generator)
+
+
+def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, caplog):
+    anchors, candidates = clustered()
+    rule = MiningRule(k=4, range_min=2, range_max=30, relative_margin=0.02, min_score=0.1)
+    pairs = torch.arange(len(anchors))
+    options = {"anchor_ids": pairs // 2, "partners": (pairs + 10) % len(pairs), "trusted": pairs % 7 > 0}
+    exact = mine_hard_negatives(anchors, candidates, rule, **options)
+    monkeypatch.setattr(hard_negatives, "MAX_EXACT_PAIRS", 10**6)
+    monkeypatch.setattr(hard_negatives, "RECALL_QUERIES", 200)
+    monkeypatch.setattr(hard_negatives, "QUERIES_PER_BLOCK", 700)
+    with caplog.at_level(logging.INFO, "contraport.hard_negatives"):
+        mined = mine_hard_negatives(anchors, candidates, rule, **options)
+    queries, compared, keys, recall, measured = caplog.records[0].args
+    assert (queries, keys, measured) == ("3,000", "6,000", "200")
+    assert int(compared.replace(",", "")) < 3_000
+    assert recall > 0.97
+    assert not torch.equal(mined.positions, exact.positions)
+    assert float((mined.positions == exact.positions).float().mean()) > 0.9
+    assert float((mined.scores - exact.scores)[exact.positions >= 0].abs().mean()) < 1e-3
+    found = mined.positions >= 0
+    assert bool(found.any())
+    assert not bool(found[options["trusted"].logical_not()].any())
+    others = torch.where(found, mined.positions, -2)
+    assert not bool((others // 2 == pairs[:, None] // 2).any())  # the second views of both pairs of a first view
+    assert not bool((others == options["partners"][:, None]).any())
+    lowest = mined.positive_scores.reshape(-1, 2)
+    lowest = torch.where(options["trusted"].reshape(-1, 2), lowest, torch.inf).amin(1)[pairs // 2]
+    margin = (lowest - lowest.abs() * 0.02)[:, None].expand_as(mined.scores)
+    assert bool((mined.scores[found] <= margin[found]).all())
+    assert bool((mined.scores[found] >= 0.1).all())
+
+
+def test_search_without_clusters_is_exact(monkeypatch, caplog):
+    """Most candidates would be compared to find the negatives, so all of them are."""
+    generator = torch.Generator().manual_seed(0)
+    anchors, candidates = torch.randn(2, 1_500, 64, generator=generator)
+    exact = mine_hard_negatives(anchors, candidates, MiningRule())
+    monkeypatch.setattr(hard_negatives, "MAX_EXACT_PAIRS", 10**6)
+    with caplog.at_level(logging.INFO, "contraport.hard_negatives"):
+        mined = mine_hard_negatives(anchors, candidates, MiningRule())
+    assert not caplog.records
+    assert torch.equal(mined.positions, exact.positions)

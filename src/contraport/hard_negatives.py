@@ -1,10 +1,12 @@
 """Hard negatives: for each anchor the most similar wrong candidates, except likely false negatives.
 
-The rule is that of `mine_hard_negatives` of sentence-transformers, so that equal settings give equal negatives.
+The rule is that of `mine_hard_negatives` of sentence-transformers, so that equal settings give equal negatives. Among
+more than a billion pairs, the most similar candidates are found by cells: most of them, with a recall that is logged.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 import torch
@@ -12,12 +14,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
+from contraport._utils.vector_search import CalibratedSearch, calibrate_search
 from contraport.catalog.option_parsers import MiningRule
 from contraport.errors import check
 from contraport.seeding import torch_generator
 
 MAX_BLOCK_SIMILARITIES = 2**24
 """Maximum number of similarities held in memory at a time."""
+
+MAX_EXACT_PAIRS = 10**9
+"""Maximum number of queries times candidates whose similarities are all computed; beyond it, a search by cells."""
+
+MIN_RECALL = 0.99
+"""Share of the most similar candidates that a search by cells must find, on a sample of the queries."""
+
+RECALL_QUERIES = 1_000
+"""Number of queries by which the search by cells is fitted, and of others on which its recall is measured."""
+
+QUERIES_PER_BLOCK = 2**14
+"""Number of queries whose candidates by cells are held in memory at a time."""
+
+log = logging.getLogger("contraport.hard_negatives")
 
 
 class MinedNegatives(NamedTuple):
@@ -59,7 +76,8 @@ def mine_hard_negatives(
     """Mine hard negatives of pairs: for each first view the most similar second views of other items.
 
     Equal first views are one query, with the second views of all its pairs as positives; equal second views are one
-    candidate, represented by the first item that has it.
+    candidate, represented by the first item that has it. For up to a billion queries times candidates the search is
+    exact. Beyond it 99 % of the most similar candidates are found by cells if that is faster; the recall is logged.
 
     Args:
         anchors: embeddings of the first views, ``(n, d)``.
@@ -136,11 +154,18 @@ def _search_negatives_with_scores(
     total = len(columns)
     most_positives = int((excluded_codes // total).bincount().max())
     last = rule.resolve_range_max(most_positives)
+    # More than the rule considers: positives are among the most similar, and are removed afterwards.
+    count = min(last + most_positives, total)
+    is_large = len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1
+    search = _build_search(queries, columns, count) if is_large else None
+    block_size = max(1, MAX_BLOCK_SIMILARITIES // total) if search is None else QUERIES_PER_BLOCK
     positions, scores = [], []
-    for first in range(0, len(queries), max(1, MAX_BLOCK_SIMILARITIES // total)):
-        block = queries[first : first + max(1, MAX_BLOCK_SIMILARITIES // total)]
-        # More than the rule considers: positives are among the most similar, and are removed afterwards.
-        nearest = (block @ columns.T).topk(min(last + most_positives, total), dim=1)
+    for first in range(0, len(queries), block_size):
+        block = queries[first : first + block_size]
+        if search is None:
+            nearest: tuple[Tensor, Tensor] = (block @ columns.T).topk(count, dim=1)
+        else:
+            nearest = search.find_largest_products(block, count)
         similarity, column = (part.cpu() for part in nearest)
         rows = torch.arange(first, first + len(block))[:, None]
         removed = torch.isin(rows * total + column, excluded_codes)
@@ -164,3 +189,14 @@ def _search_negatives_with_scores(
         scores.append(F.pad(similarity[:, : rule.k], (0, missing), value=torch.nan))
         positions.append(F.pad(column[:, : rule.k], (0, missing)))
     return torch.cat(positions), torch.cat(scores)
+
+
+def _build_search(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
+    """Build a search by cells for most of the `count` columns most similar to each query; None if it is no faster."""
+    generator = torch_generator("negatives.cells", len(queries), len(columns))
+    search = calibrate_search(queries, columns, count, generator, min_recall=MIN_RECALL, sample_size=RECALL_QUERIES)
+    if search is not None:
+        sizes = [f"{number:,}" for number in (len(queries), search.num_compared, len(columns), search.num_measured)]
+        message = "Compared %s first views with %s of %s candidates each: recall %.3f on %s of them."
+        log.info(message, *sizes[:3], search.recall, sizes[3])
+    return search

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +38,10 @@ MAX_TILE_KEYS = 2**13
 
 MAX_TILE_PRODUCTS = 2**21
 """Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
+
+
+RECALL_TOLERANCE = 1e-6
+"""Difference of two products that counts as a tie in a recall."""
 
 
 def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -183,6 +188,60 @@ class CellSearch:
             before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
             for cells, number in zip(order.tolist(), (before < MIN_CANDIDATE_ROWS).sum(dim=1).tolist(), strict=True):
                 yield torch.cat([self._cells[cell] for cell in cells[:number]])
+
+
+class CalibratedSearch(NamedTuple):
+    """Approximate search whose number of compared rows was chosen by a recall.
+
+    Attributes:
+        search: index of the keys.
+        num_compared: minimum number of keys that a query is compared with.
+        recall: share of the largest products that were found, measured on queries that did not choose `num_compared`.
+        num_measured: number of these queries.
+    """
+
+    search: CellSearch
+    num_compared: int
+    recall: float
+    num_measured: int
+
+    def find_largest_products(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return most of the largest products of queries with keys, and the positions of these keys, ``(q, count)``."""
+        return self.search.find_largest_products(queries, count, self.num_compared)
+
+
+def calibrate_search(
+    queries: Tensor, keys: Tensor, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
+) -> CalibratedSearch | None:
+    """Return a search by cells that finds the share `min_recall` of the `count` nearest keys of sampled queries.
+
+    The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
+    as many others. None if half of the keys would be compared: an exact search is then as fast.
+
+    Args:
+        queries: unit vectors, ``(q, d)``, at least two.
+        keys: unit vectors, ``(n, d)``.
+        count: number of nearest keys, at most n.
+        generator: draws the samples that the cells are fitted to, on the CPU.
+        min_recall: share of the nearest keys to find.
+        sample_size: maximum number of queries by which the number of compared keys is chosen.
+
+    >>> u = F.normalize(torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    >>> calibrated = calibrate_search(u, u, 5, torch.Generator().manual_seed(0), min_recall=0.9, sample_size=50)
+    >>> calibrated.num_compared < 5_000, calibrated.recall > 0.8, calibrated.num_measured
+    (True, True, 50)
+    """
+    search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)
+    items = min(2 * sample_size, len(queries))
+    sample = queries[torch.arange(items, device=queries.device) * len(queries) // items]
+    products, exact = find_largest_products(sample, keys, count)
+    needed = search.count_rows_before(sample[::2], exact[::2]).flatten().sort().values
+    compared = max(count, int(needed[math.ceil(min_recall * len(needed)) - 1]) + 1)
+    if 2 * compared > len(keys):
+        return None
+    found = search.find_largest_products(sample[1::2], count, compared)[0]
+    reached = found >= products[1::2, -1:] - RECALL_TOLERANCE
+    return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
 
 
 def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) -> list[Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import CellSearch, find_largest_products
+from contraport._utils.vector_search import calibrate_search, find_largest_products
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive
 from contraport.metrics.influence import influence_values
@@ -45,9 +44,6 @@ MIN_KNN_RECALL = 0.99
 
 KNN_RECALL_ITEMS = 1_000
 """Number of test items on which the recall of approximate neighbors is measured."""
-
-RECALL_TOLERANCE = 1e-6
-"""Difference of two cosines that counts as a tie in this recall."""
 
 log = logging.getLogger("contraport.metrics")
 
@@ -325,22 +321,15 @@ def _find_approximate_neighbors(queries: Tensor, keys: Tensor, count: int) -> tu
     neighbors of a sample, and the recall is measured on another one. None if half of the keys would be compared.
     """
     generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
-    search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)
-    items = min(2 * KNN_RECALL_ITEMS, len(queries))
-    sample = torch.arange(items, device=queries.device) * len(queries) // items
-    cosines, exact = find_largest_products(queries[sample], keys, count)
-    needed = search.count_rows_before(queries[sample[::2]], exact[::2]).flatten().sort().values
-    compared = max(count, int(needed[math.ceil(MIN_KNN_RECALL * len(needed)) - 1]) + 1)
-    if 2 * compared > len(keys):
+    search = calibrate_search(queries, keys, count, generator, min_recall=MIN_KNN_RECALL, sample_size=KNN_RECALL_ITEMS)
+    if search is None:
         return None
-    found = search.find_largest_products(queries, count, compared)
-    reached = found[0][sample[1::2]] >= cosines[1::2, -1:] - RECALL_TOLERANCE
     message = (
         "kNN: found neighbors of %s test items among %s of %s training items each, with recall %.3f on %s of them."
     )
-    sizes = [f"{number:,}" for number in (len(queries), compared, len(keys), len(reached))]
-    log.info(message, *sizes[:3], float(reached.float().mean()), sizes[3])
-    return found
+    sizes = [f"{number:,}" for number in (len(queries), search.num_compared, len(keys), search.num_measured)]
+    log.info(message, *sizes[:3], search.recall, sizes[3])
+    return search.find_largest_products(queries, count)
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:
