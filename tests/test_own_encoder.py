@@ -16,7 +16,7 @@ from contraport import embed, evaluate, export, train
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.estimators import ContrastiveEncoder
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training.components import build_untrained_copy
 from tests.errors import raises_usage_error
 
@@ -65,13 +65,13 @@ def test_training_copies_the_module(net: Net, run: Run) -> None:
 
 
 def test_saved_weights_require_the_same_module(net: Net, run: Run, tmp_path: Path) -> None:
-    (described,) = json.loads((as_run(run).model_path / "config.json").read_text())["encoder"]
+    (described,) = json.loads((as_run_folder(run).model_path / "config.json").read_text())["encoder"]
     assert described.startswith("<Net of 40 weights, ")
     assert run.config()["encoder"] == described
-    again = Model.from_pretrained(as_run(run).model_path, encoder=Net())
+    again = Model.from_pretrained(as_run_folder(run).model_path, encoder=Net())
     assert torch.equal(again(torch.from_numpy(VECTORS)), run.model()(torch.from_numpy(VECTORS)))
     with raises_usage_error("encoder.missing_module", "config.json", "<Net of 40 "):
-        Model.from_pretrained(as_run(run).model_path)
+        Model.from_pretrained(as_run_folder(run).model_path)
     with raises_usage_error("encoder.missing_module", "Run(folder, encoder=module)"):
         embed(run.path, data=DATA, out=tmp_path / "x.npz", progress=False)
     for other in (Net(7), Net(activation=nn.Tanh), nn.Linear(6, 5), "mlp", [Net(), Net()]):

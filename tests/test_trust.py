@@ -17,7 +17,7 @@ from contraport import embed, evaluate, export, train
 from contraport.cli import main
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import load_failed_step
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
@@ -45,10 +45,10 @@ def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     Path("their_nets.py").write_text(MODULE)
     run = Run("run")
     shutil.copytree(theirs.path, run.path)
-    config = json.loads((as_run(run).model_path / "config.json").read_text())
-    (as_run(run).model_path / "config.json").write_text(json.dumps({**config, "encoder": ["their_nets:Net"]}))
-    as_run(run).config_path.write_text(yaml.safe_dump({**run.config(), "encoder": "their_nets:Net"}))
-    (as_run(run).checkpoints / "nonfinite.npz").touch()  # load_failed_step looks for it first
+    config = json.loads((as_run_folder(run).model_path / "config.json").read_text())
+    (as_run_folder(run).model_path / "config.json").write_text(json.dumps({**config, "encoder": ["their_nets:Net"]}))
+    as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "encoder": "their_nets:Net"}))
+    (as_run_folder(run).checkpoints / "nonfinite.npz").touch()  # load_failed_step looks for it first
     yield run
     sys.modules.pop("their_nets", None)
 
@@ -57,15 +57,15 @@ def test_how_to_go_on_says_that_it_takes_trust(run: Run, theirs: Run) -> None:
     assert run.resume_command == "contraport train --resume --trust_remote_code --out run"
     assert theirs.resume_command == f"contraport train --resume --out {theirs.path}"
     config = run.config()
-    as_run(run).config_path.write_text(yaml.safe_dump(config | {"data": "<vectors>"}))
+    as_run_folder(run).config_path.write_text(yaml.safe_dump(config | {"data": "<vectors>"}))
     assert run.resume_command.startswith(
         "contraport.train(resume=True, out='run', trust_remote_code=True, data=...) in Python"
     )
-    as_run(run).config_path.write_text(
+    as_run_folder(run).config_path.write_text(
         yaml.safe_dump(config | {"encoder": ["their_nets:Net", "<Net of 3 weights, 0>"]})
     )
     assert run.resume_command.startswith("contraport.train(resume=True, out='run', encoder=...) in Python")
-    as_run(run).config_path.unlink()
+    as_run_folder(run).config_path.unlink()
     assert run.resume_command == "contraport train --resume --out run"
     assert Run("my run").resume_command == "contraport train --resume --out 'my run'"
 
@@ -118,7 +118,7 @@ def test_standard_library_is_rejected_even_if_trusted(name: str) -> None:
 
 @pytest.mark.parametrize("key", ["trust_remote_code", "out", "overwrite"])
 def test_a_folder_cannot_say_how_it_is_called(run: Run, key: str) -> None:
-    as_run(run).config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
+    as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
     with pytest.raises(UsageError, match=rf"run/config\.yaml: unknown name '{key}'"):
         train(resume=True, out="run", epochs=2, progress=False)
     assert not was_run()

@@ -11,7 +11,7 @@ import pytest
 
 from contraport.errors import UsageError
 from contraport.features import Features, write_features
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training import train
 
 from .conftest import Outcome
@@ -196,7 +196,7 @@ def test_skips_counts_and_names_corrupt_images(command: Command, photos: Path) -
     (photos / "class0" / "torn.png").write_bytes(b"no image")
     outcome = command("train", "--data", "photos", "--epochs", "1", "--batch_size", "4", "--out", "run")
     assert outcome.status == 0
-    log = as_run("run").log_path.read_text()
+    log = as_run_folder("run").log_path.read_text()
     assert "torn.png" in log
 
 

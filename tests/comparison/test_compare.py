@@ -55,7 +55,7 @@ from contraport.comparison.tuning import (
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
 from contraport.metrics.intervals import Difference, Interval
-from contraport.runs import Run, RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run_folder
 
 SMALL: dict[str, Any] = {
     "data": ["digits"],
@@ -230,7 +230,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.saved_result is None
-    assert as_run(stopped_job.run_folder).last_checkpoint.exists()
+    assert as_run_folder(stopped_job.run_folder).last_checkpoint.exists()
     begun: list[bool] = []
 
     def going_on(**given: Any) -> Run:
@@ -538,7 +538,7 @@ def test_claims_use_saved_items(folder: Path, tmp_path: Path) -> None:
     runs = {cell["row"]: [] for cell in cells}
     for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
         runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(
-            as_run(path).item_metric_values()["knn"].astype(float)
+            as_run_folder(path).item_metric_values()["knn"].astype(float)
         )
     apart = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)

@@ -18,7 +18,7 @@ from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.image_cache import cache_decoded_images, digest_dataset, has_encoded_images
 from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, with_partner_views
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 
 
 @pytest.fixture
@@ -84,12 +84,15 @@ def test_training_is_the_same_with_and_without_cache(photos: Path, tmp_path: Pat
     given = {"data": photos, "epochs": 2, "batch_size": 8, "num_workers": 0, "progress": False}
     with_them = train(**given, out=tmp_path / "with")
     without = train(**given, decoded="none", out=tmp_path / "without")
-    assert sorted(path.name for path in as_run(with_them).decoded_path.iterdir()) == ["made_of.json", "view0.npy"]
-    assert not as_run(without).decoded_path.exists()
+    assert sorted(path.name for path in as_run_folder(with_them).decoded_path.iterdir()) == [
+        "made_of.json",
+        "view0.npy",
+    ]
+    assert not as_run_folder(without).decoded_path.exists()
     one, other = with_them.model().state_dict(), without.model().state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
     train(**given | {"epochs": 1}, out=tmp_path / "with", overwrite=True)
-    assert not as_run(with_them).decoded_path.exists()
+    assert not as_run_folder(with_them).decoded_path.exists()
 
 
 @pytest.mark.parametrize("kind", ["shard", "second column"])

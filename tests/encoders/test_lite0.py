@@ -16,7 +16,7 @@ from torch import Tensor
 import contraport
 from contraport.data import from_arrays
 from contraport.encoders import Model, lite0, load_pretrained_weights
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training.config import Settings
 
 installed = pytest.mark.skipif(not lite0.is_lite0_installed(), reason="needs the extra weights")
@@ -102,7 +102,7 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
         follower = contraport.train(
             **{**settings, "init": tmp_path / "run"}, epochs=1, out=tmp_path / "next", progress=False
         )
-    assert as_run(resumed).num_trained_epochs() == 2
+    assert as_run_folder(resumed).num_trained_epochs() == 2
     assert torch.equal(follower.model().tower(0).encoder.conv_stem.weight, encoder.conv_stem.weight)
 
 

@@ -13,7 +13,7 @@ from contraport.encoders import Model, load_pretrained_weights, read_initial_wei
 from contraport.encoders.factory import build_encoder
 from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS, is_transformers_folder
 from contraport.features import read_features
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 
 transformers = pytest.importorskip(
     "transformers", reason="the extra text, transformers and tokenizers, is not installed"
@@ -277,7 +277,7 @@ def test_training_starts_from_the_weights_and_resumes_exactly(folder, tmp_path):
     parts = trained("parts", 2, resume=True)
     for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
         assert torch.equal(one, other), name
-    weights = Model.from_pretrained(as_run(whole).initial_path).tower(0).encoder
+    weights = Model.from_pretrained(as_run_folder(whole).initial_path).tower(0).encoder
     assert torch.equal(
         weights.network.embeddings.word_embeddings.weight,
         transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight,
@@ -304,7 +304,7 @@ def test_run_resumes_without_the_original_folder(folder, tmp_path, given):
     parts = trained("parts", epochs=2, resume=True)
     for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
         assert torch.equal(one, other), name
-    assert as_run(parts).model_config()["encoder"] == [str(folder)]
+    assert as_run_folder(parts).model_config()["encoder"] == [str(folder)]
     assert parts.settings().encoder == str(folder)
 
 

@@ -28,7 +28,7 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.report_run import load_runs
 from contraport.reporting.verdict import compose_verdict_sentences
-from contraport.runs import Run, RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run_folder
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +77,14 @@ def test_a_run_is_evaluated_by_one_process_at_a_time(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, vector_model()) for name in "ab"]
     data = vectors(60, 3), vectors(30, 3)
     with (
-        lock_folder(runs[1].path, "evaluate", name=as_run(runs[1]).evaluation_lock_path.name),
+        lock_folder(runs[1].path, "evaluate", name=as_run_folder(runs[1]).evaluation_lock_path.name),
         pytest.raises(FolderInUseError) as caught,
     ):
         evaluate(runs, data=data, neighbors=3, progress=False)
     assert str(runs[1].path) in str(caught.value)
-    assert not any(as_run(run).evaluation_path.exists() for run in runs), "no run was evaluated before the check"
+    assert not any(as_run_folder(run).evaluation_path.exists() for run in runs), "no run was evaluated before the check"
     evaluate(runs, data=data, neighbors=3, progress=False)
-    assert not any(as_run(run).evaluation_lock_path.exists() for run in runs)
+    assert not any(as_run_folder(run).evaluation_lock_path.exists() for run in runs)
 
 
 def test_untrained_encoder_equals_its_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:
@@ -175,12 +175,12 @@ def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:
 def test_evaluate_writes_what_it_returns(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, result = evaluated
     assert run.evaluation() == result
-    assert json.loads(as_run(run).evaluation_path.read_text("utf-8")) == result
+    assert json.loads(as_run_folder(run).evaluation_path.read_text("utf-8")) == result
 
 
 def test_samples_contain_points_and_plans(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, _ = evaluated
-    samples = as_run(run).page_arrays()
+    samples = as_run_folder(run).page_arrays()
     assert samples["points"].shape == (449, 2)
     assert samples["labels"].shape == (449,)
     assert samples["thumbnails"].shape == (449, 1, 8, 8)
@@ -197,7 +197,7 @@ def test_samples_contain_points_and_plans(evaluated: tuple[Run, dict[str, Any]])
 
 def test_samples_contain_cosines_and_confusion(evaluated: tuple[Run, dict[str, Any]]) -> None:
     run, result = evaluated
-    samples = as_run(run).page_arrays()
+    samples = as_run_folder(run).page_arrays()
     confusion = samples["confusion"]
     assert np.trace(confusion) / 449 == pytest.approx(result["rows"]["trained"]["linear_probe"])
     assert np.array_equal(confusion.sum(axis=1), np.bincount(samples["labels"]))
@@ -217,7 +217,7 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     data = (from_arrays(x, labels=labels), from_arrays(x, labels=wrong))
     evaluate(run, data=data, metrics=["linear_probe"], progress=False)
-    samples = as_run(run).page_arrays()
+    samples = as_run_folder(run).page_arrays()
     assert sorted(samples["mistaken"]) == [4, 11]
     assert np.array_equal(samples["mistaken_true"], wrong[samples["mistaken"]])
     assert np.array_equal(samples["mistaken_told"], labels[samples["mistaken"]])
@@ -227,16 +227,18 @@ def test_samples_contain_the_most_confident_errors(tmp_path: Path) -> None:
     assert "mistaken_keys" not in samples
     data[1].keys = [f"{place}.png" for place in range(60)]
     evaluate(run, data=data, metrics=["linear_probe"], progress=False)
-    assert as_run(run).page_arrays()["mistaken_keys"].tolist() == [f"{place}.png" for place in samples["mistaken"]]
+    assert as_run_folder(run).page_arrays()["mistaken_keys"].tolist() == [
+        f"{place}.png" for place in samples["mistaken"]
+    ]
     evaluate(run, data=(data[0], data[0]), metrics=["linear_probe"], progress=False)
-    assert "mistaken" not in as_run(run).page_arrays(), "there is none"
+    assert "mistaken" not in as_run_folder(run).page_arrays(), "there is none"
 
 
 def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
     given = contraport.data.load({"left": np.eye(40, 6, dtype=np.float32), "right": np.eye(40, 6, dtype=np.float32)})
     evaluate(run, data=(given, given), metrics=["recall"], progress=False)
-    assert as_run(run).page_arrays()["plan_view_names"].tolist() == ["left", "right"]
+    assert as_run_folder(run).page_arrays()["plan_view_names"].tolist() == ["left", "right"]
 
 
 def test_texts_are_kept_as_far_as_they_are_shown() -> None:
@@ -274,21 +276,21 @@ def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:
     torch.manual_seed(0)
     run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
     evaluate(run, data=(train, shuffled), metrics=["uniformity"], progress=False)
-    suspicion = as_run(run).page_arrays()["suspicion"]
+    suspicion = as_run_folder(run).page_arrays()["suspicion"]
     assert suspicion.shape == (90,)
     assert suspicion[:6].mean() > suspicion[6:].mean() + 0.2
-    assert "confusion" not in as_run(run).page_arrays(), "no probe was requested"
+    assert "confusion" not in as_run_folder(run).page_arrays(), "no probe was requested"
 
 
 def test_evaluate_keeps_model_file_and_random_state(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    before = (as_run(run).model_path / "model.safetensors").read_bytes()
+    before = (as_run_folder(run).model_path / "model.safetensors").read_bytes()
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
     evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     assert torch.equal(torch.rand(1), expected)
-    assert (as_run(run).model_path / "model.safetensors").read_bytes() == before
+    assert (as_run_folder(run).model_path / "model.safetensors").read_bytes() == before
 
 
 def test_evaluating_twice_gives_the_same_numbers(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def test_views_with_separate_encoders_are_evaluated(tmp_path: Path, representati
     assert "alignment" not in result["rows"]["trained"]
     assert result["rows"]["raw"]["linear_probe"] > 0.8
     assert result["notes"][0] == "Not measured, as each view has its own encoder: Alignment."
-    assert as_run(run).page_arrays()["plan"].shape == (60, 60)
+    assert as_run_folder(run).page_arrays()["plan"].shape == (60, 60)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_views_made_from_an_image_are_evaluated_and_embedded(tmp_path: Path, vie
     run = make_run(tmp_path / "run", model, data="<images>", views=views)
     result = evaluate(run, data=(train, test), neighbors=5, progress=False)
     assert ("alignment" in result["rows"]["trained"]) == (views == "2+2")
-    assert as_run(run).page_arrays()["thumbnails"].shape == (20, 3, 16, 16)
+    assert as_run_folder(run).page_arrays()["thumbnails"].shape == (20, 3, 16, 16)
     out = embed(run, data=test, out=tmp_path / "images.npz", progress=False)
     assert np.load(out)["features"].shape == (20, model.num_features)
 
@@ -380,13 +382,13 @@ def test_missing_classes_skip_label_metrics_with_a_note(tmp_path: Path, classes:
     assert measured == without | ({"tolerance"} if classes else set())
     (told,) = result["notes"]
     assert told.startswith(f"Not measured, as {note}: Linear probe, kNN, Calibration error, ")
-    assert ("labels" in as_run(run).page_arrays()) == (classes is not None)
+    assert ("labels" in as_run_folder(run).page_arrays()) == (classes is not None)
 
 
 def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="<MyLoss>")
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    assert "plan" not in as_run(run).page_arrays()
+    assert "plan" not in as_run_folder(run).page_arrays()
     assert any("the objective was an object" in note for note in result["notes"])
 
 
@@ -400,7 +402,7 @@ def test_object_as_objective_has_no_plan_with_a_note(tmp_path: Path) -> None:
 def test_runs_without_a_plan_have_a_note(tmp_path: Path, config: dict[str, Any], note: str) -> None:
     run = make_run(tmp_path / "run", vector_model(), **config)
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    assert "plan" not in as_run(run).page_arrays()
+    assert "plan" not in as_run_folder(run).page_arrays()
     assert any(note in one for one in result["notes"])
     alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), metrics=["knn"], alone=True, progress=False)
     assert alone["notes"] == [], "no samples were requested"
@@ -412,7 +414,7 @@ def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
     for number, constraint in enumerate([None, "tighten:every=2", "tighten:every=9"]):
         run = make_run(tmp_path / str(number), vector_model(), constraint=constraint, **settings)
         evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-        plans.append(as_run(run).page_arrays()["plan"] * 64)
+        plans.append(as_run_folder(run).page_arrays()["plan"] * 64)
     free, balanced, begun = plans
     assert np.allclose(free, begun)
     assert np.allclose(balanced.sum(axis=0), 1, atol=1e-2)
@@ -422,7 +424,10 @@ def test_plan_uses_the_final_constraint_and_temperature(tmp_path: Path) -> None:
 def test_plan_target_uses_labels(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), objective="sup-con")
     evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    target, labels = as_run(run).page_arrays()["target"], np.tile(as_run(run).page_arrays()["plan_labels"], 2)
+    target, labels = (
+        as_run_folder(run).page_arrays()["target"],
+        np.tile(as_run_folder(run).page_arrays()["plan_labels"], 2),
+    )
     assert np.array_equal(target > 0, (labels[:, None] == labels) & ~np.eye(len(labels), dtype=bool))
 
 
@@ -430,8 +435,8 @@ def test_rejects_more_neighbors_than_items_and_writes_nothing(tmp_path: Path) ->
     run = make_run(tmp_path / "run", vector_model())
     with raises_usage_error("neighbors.invalid", 12, 20):
         evaluate(run, data=(vectors(12, 3), vectors(12, 3)), progress=False)
-    assert not as_run(run).evaluation_path.exists()
-    assert not as_run(run).samples_path.exists()
+    assert not as_run_folder(run).evaluation_path.exists()
+    assert not as_run_folder(run).samples_path.exists()
 
 
 def test_evaluate_rejects_wrong_arguments(tmp_path: Path) -> None:
@@ -457,10 +462,10 @@ def test_evaluate_rejects_wrong_arguments(tmp_path: Path) -> None:
 
 def test_rejects_a_corrupt_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
-    (as_run(run).model_path / "model.safetensors").write_bytes(b"\x00" * 40)
+    (as_run_folder(run).model_path / "model.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(UsageError) as caught:
         evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
-    assert str(as_run(run).model_path) in str(caught.value)
+    assert str(as_run_folder(run).model_path) in str(caught.value)
 
 
 def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None:
@@ -476,7 +481,7 @@ def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None
 
 def trained(path: Path, **given: Any) -> RunFolder:
     settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | given
-    return as_run(contraport.train(data=vectors(60, 3), out=path, **settings))
+    return as_run_folder(contraport.train(data=vectors(60, 3), out=path, **settings))
 
 
 def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -486,7 +491,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
     assert list(result["rows"]) == ["raw", "untrained", "trained", "epoch 1", "epoch 2"]
     values = [result["rows"][name]["uniformity"] for name in ("untrained", "epoch 1", "epoch 2", "trained")]
     assert len(set(values)) == 4
-    samples = as_run(run).page_arrays()
+    samples = as_run_folder(run).page_arrays()
     assert samples["plan_epochs"].tolist() == [1, 2, 3]
     assert np.array_equal(samples["plans"][-1], samples["plan"])
     assert not np.array_equal(samples["plans"][0], samples["plan"])
@@ -499,7 +504,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
     assert told == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
     print_evaluation({str(run.path): result})
     assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
-    (as_run(run).checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
+    (as_run_folder(run).checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
     with pytest.raises(UsageError) as caught:
         evaluate(run, data=data, checkpoints="all", progress=False)
     assert "epoch-0001.ckpt" in str(caught.value)

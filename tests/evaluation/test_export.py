@@ -16,7 +16,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import model_export
-from contraport.runs import RunFolder, as_run
+from contraport.runs import RunFolder, as_run_folder
 
 FORMATS = ("onnx", "torch-export", "torchscript", "safetensors")
 
@@ -107,7 +107,7 @@ def test_an_onnx_file_names_its_inputs_and_holds_its_weights(tmp_path: Path) -> 
 def test_a_run_is_exported(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"data": "digits"})
     model = trained([(4,)])
-    model.save_pretrained(as_run(run).model_path)
+    model.save_pretrained(as_run_folder(run).model_path)
     for given in (run, run.path, str(run.path)):
         out = contraport.export(given, format="torchscript", out=tmp_path / "model.pt", overwrite=True)
         with torch.no_grad():

@@ -26,7 +26,7 @@ from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.evaluation.loaded_run import LoadedRun
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training.components.step_builder import resolve_target_text
 
 ROWS, FEATURES = 120, 4
@@ -59,7 +59,7 @@ def train(data: Any, **settings: Any) -> Run:
 
 
 def judged(run: Run, **asked: Any) -> LoadedRun:
-    return LoadedRun.from_run(as_run(run), EvaluateOptions(run=run, progress=False, **asked))
+    return LoadedRun.from_run(as_run_folder(run), EvaluateOptions(run=run, progress=False, **asked))
 
 
 def shared(one: Dataset, other: Dataset) -> int:
@@ -142,7 +142,7 @@ def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str,
     plain, moved = judged(run), judged(run, columns={"domains": "kind"})
     for loaded in (plain, moved):
         assert shared(loaded.test, loaded.train) == 0
-        assert int(as_run(run).split_record().mask_trained_items(loaded.test).sum()) == 0
+        assert int(as_run_folder(run).split_record().mask_trained_items(loaded.test).sum()) == 0
     assert moved.test.rows.tolist() == plain.test.rows.tolist()
 
 
@@ -152,13 +152,13 @@ def test_refuses_a_run_of_an_earlier_version_whose_data_have_copies(
     monkeypatch.chdir(tmp_path)
     table(Path("g.csv"), np.repeat(numbers[0][:60], 2, axis=0), np.repeat(numbers[1][:60], 2))
     run = train("g.csv", columns={"labels": "kind"})
-    as_run(run).split_path.unlink()
+    as_run_folder(run).split_path.unlink()
     with raises_usage_error("run.copies"):
         judged(run)
 
 
 def test_a_run_of_an_earlier_version_is_still_judged(trained: Run) -> None:
-    as_run(trained).split_path.unlink()
+    as_run_folder(trained).split_path.unlink()
     check_as_trained(judged(trained))
 
 
@@ -329,7 +329,7 @@ def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
 
 @pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])
 def test_rejects_a_corrupt_record_of_the_split(trained: Run, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(as_run(trained).split_path, **arrays)
+    np.savez(as_run_folder(trained).split_path, **arrays)
     with pytest.raises(UsageError) as caught:
         judged(trained)
     assert "split.npz" in str(caught.value)

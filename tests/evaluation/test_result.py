@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 
 DATA = (vectors(60, 3), vectors(40, 3))
 
@@ -25,13 +25,13 @@ def test_saved_items_are_those_of_the_trained_encoder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     measures = ["linear_probe", "knn", "recall@1", "median_rank"]
     rows = evaluate(run, data=DATA, metrics=measures, neighbors=5, progress=False)["rows"]
-    items = as_run(run).item_metric_values()
+    items = as_run_folder(run).item_metric_values()
     assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is not a mean over items"
     for key, of_items in items.items():
         assert len(of_items) == 40
         assert of_items.mean() == pytest.approx(rows["trained"][key])
     assert rows["trained"]["knn"] != rows["raw"]["knn"]
-    assert len(as_run(run).page_arrays()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
+    assert len(as_run_folder(run).page_arrays()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
         "those of most are left out"
     )
 
@@ -75,13 +75,15 @@ def test_plan_that_needs_labels_is_noted_once_without_labels(tmp_path: Path) -> 
     notes = evaluate(run, data=unlabelled, metrics=["uniformity"], checkpoints="all", progress=False)["notes"]
     (told,) = [note for note in notes if "plan" in note]
     assert told.startswith("No plan of test items is drawn: the items lack what the objective needs. labels")
-    assert not {"plan", "plans"} & as_run(run).page_arrays().keys()
+    assert not {"plan", "plans"} & as_run_folder(run).page_arrays().keys()
 
 
 def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
     known = {1: 0.9, 2: 0.5, 4: 0.1}
-    as_run(run).write_metrics({"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items())
+    as_run_folder(run).write_metrics(
+        {"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items()
+    )
     loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))
     peaks = [loaded.compute_epoch_plan(loaded.model, epoch)["plan"].max() for epoch in known]
     assert peaks[0] < peaks[1] < peaks[2]
@@ -97,7 +99,7 @@ def audited(tmp_path: Path) -> tuple[Run, str]:
     torch.manual_seed(0)
     model = Model(shapes=data.shapes, shared=False)
     run = make_run(tmp_path / "run", model, data=path, augment=None, test_fraction=0.25)
-    as_run(run).save_arrays(as_run(run).pairs_path, {"scores": np.arange(45) / 45})
+    as_run_folder(run).save_arrays(as_run_folder(run).pairs_path, {"scores": np.arange(45) / 45})
     return run, path
 
 
@@ -107,7 +109,7 @@ def test_worst_pairs_require_the_own_training_data(audited: tuple[Run, str], giv
     others = (several(45, (6,), (4,)), several(20, (6,), (4,)))  # as many as it was trained on
     data: Any = {"nothing": None, "its own": path, "others": others}[given]
     evaluate(run, data=data, metrics=["uniformity"], progress=False)
-    samples = as_run(run).page_arrays()
+    samples = as_run_folder(run).page_arrays()
     assert ("worst" in samples) == (given != "others")
     if given != "others":
         assert samples["worst"].tolist() == list(range(10))
@@ -119,7 +121,7 @@ def test_domains_are_saved_and_passed_to_the_objective(tmp_path: Path) -> None:
     data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
     run = make_run(tmp_path / "run", vector_model(), objective="info-nce", target="domains:alpha=0.5")
     evaluate(run, data=(data, data), metrics=["uniformity"], progress=False)
-    samples = as_run(run).page_arrays()
+    samples = as_run_folder(run).page_arrays()
     assert [samples["domain_names"][domain] for domain in samples["domains"]] == [
         names[item] for item in samples["ids"]
     ]
@@ -133,6 +135,6 @@ def test_plan_views_are_saved_if_both_are_images(tmp_path: Path) -> None:
         torch.manual_seed(0)
         run = make_run(tmp_path / str(drawn), Model(shapes=shapes, shared=False), augment=None)
         evaluate(run, data=(train, test), metrics=["uniformity"], progress=False)
-        samples = as_run(run).page_arrays()
+        samples = as_run_folder(run).page_arrays()
         assert samples["plan_view_names"].tolist() == ["view0", "view1"]
         assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == drawn

@@ -14,7 +14,7 @@ import torch
 
 import contraport
 from contraport.data import Dataset, from_arrays
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training.config import Settings
 from contraport.training.preflight import (
     MAX_SUGGESTED_EPOCHS,
@@ -85,7 +85,7 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
     contraport.train(**settings, out=tmp_path / "second")
     one, other = (json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("first", "second"))
     assert one["loss"] == other["loss"]
-    assert as_run(first).num_trained_epochs() == 1
+    assert as_run_folder(first).num_trained_epochs() == 1
     with raises_usage_error("dry_run.conflict"):
         contraport.train(data=images, resume=True, out=tmp_path / "first", dry_run=True)
 

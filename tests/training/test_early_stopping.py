@@ -10,7 +10,7 @@ import torch
 
 import contraport
 from contraport.data import from_arrays
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.early_stopping import EarlyStopping
 from tests.errors import raises_usage_error
 from tests.processes import reports_of
@@ -118,15 +118,18 @@ def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Pat
     spec = "recall@1:patience=2,min_delta=0.9"  # the learning rate is so small that nothing improves
     run = train(tmp_path, epochs=9, early_stopping=spec)
     assert [row["epoch"] for row in run.metrics_rows() if "recall@1" in row] == [1, 2, 3]
-    assert as_run(run).num_trained_epochs() == 3
-    assert as_run(run).earlier_epoch_warning() is None
-    weights = as_run(run).last_checkpoint.read_bytes()
+    assert as_run_folder(run).num_trained_epochs() == 3
+    assert as_run_folder(run).earlier_epoch_warning() is None
+    weights = as_run_folder(run).last_checkpoint.read_bytes()
     again = train(tmp_path, resume=True)
-    assert as_run(again).num_trained_epochs() == 3
-    assert as_run(run).last_checkpoint.read_bytes() == weights
+    assert as_run_folder(again).num_trained_epochs() == 3
+    assert as_run_folder(run).last_checkpoint.read_bytes() == weights
     longer = train(tmp_path, resume=True, early_stopping="recall@1:patience=4,min_delta=0.9")
-    assert as_run(longer).num_trained_epochs() == 5
-    assert as_run(train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9")).num_trained_epochs() == 9
+    assert as_run_folder(longer).num_trained_epochs() == 5
+    assert (
+        as_run_folder(train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9")).num_trained_epochs()
+        == 9
+    )
 
 
 def test_weights_at_the_stop_equal_those_of_a_training_without_early_stopping(tmp_path: Path) -> None:
@@ -134,7 +137,10 @@ def test_weights_at_the_stop_equal_those_of_a_training_without_early_stopping(tm
     whole = train(tmp_path / "whole", epochs=9, lr=0.1, keep_every=3)
     one, other = (
         torch.load(path, weights_only=True)["pipeline"]
-        for path in (as_run(stopped).last_checkpoint, as_run(whole).last_checkpoint.with_name("epoch-0003.ckpt"))
+        for path in (
+            as_run_folder(stopped).last_checkpoint,
+            as_run_folder(whole).last_checkpoint.with_name("epoch-0003.ckpt"),
+        )
     )
     assert all(torch.equal(one[name], other[name]) for name in other)
 

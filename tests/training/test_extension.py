@@ -11,7 +11,7 @@ import pytest
 
 from contraport import embed, evaluate, export, train
 from contraport.data.stores import ArrayStore
-from contraport.runs import Run, RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run_folder
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
 from tests.processes import FORKS
@@ -62,7 +62,7 @@ def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dic
         train(**again, epochs=4, objective=Pull(3, KeyboardInterrupt()))
     assert measured(run, settings["data"])["epochs"] == 2
     train(**again, objective=Pull())
-    assert not as_run(run).evaluation_path.exists()
+    assert not as_run_folder(run).evaluation_path.exists()
     result = measured(run, settings["data"])
     assert result["epochs"] == 4
     assert not any("is that of epoch" in note for note in result["notes"])
@@ -76,17 +76,17 @@ def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatc
     monkeypatch.setattr(RunFolder, "num_trained_epochs", lambda self: next(epochs))
     with raises_usage_error("run.model_changed"):
         measured(run, settings["data"])
-    assert not as_run(run).evaluation_path.exists()
+    assert not as_run_folder(run).evaluation_path.exists()
 
 
 def test_a_model_that_does_not_tell(settings: dict[str, Any]) -> None:
     run = train(**settings)
-    as_run(run).trained_path.unlink()
+    as_run_folder(run).trained_path.unlink()
     result = measured(run, settings["data"])
     assert result["epochs"] is None
     assert any("is not recorded" in note for note in result["notes"])
     for text in ("", "{}", "[1]", '{"epochs": "two"}', '{"epochs": null}'):
-        as_run(run).trained_path.write_text(text)
+        as_run_folder(run).trained_path.write_text(text)
         with raises_usage_error("run.corrupt", "training.json"):
             measured(run, settings["data"])
     train(data=settings["data"], out=run.path, resume=True, progress=False)

@@ -18,7 +18,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.data.stores import ArrayStore
 from contraport.encoders import Model
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training.optimization import create_optimizer
 from contraport.training.parallelism import may_have_unused_parameters
 from tests.errors import raises_usage_error
@@ -64,7 +64,7 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     given = {"data": images, "encoder": "gradients", "epochs": 2, "batch_size": 20, "progress": False}
     run = contraport.train(**given, out=tmp_path / "run")
     model = run.model()
-    assert as_run(run).features_path.is_dir()  # made once
+    assert as_run_folder(run).features_path.is_dir()  # made once
     assert model.num_features == model.tower(0).num_features + 128
     other = contraport.train(**given, seed=1, out=tmp_path / "other").model()
     items = images.__getitems__([0, 1]).views
@@ -74,7 +74,7 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
     found = contraport.evaluate(run, data=(images, mirrored(images)), **asked)["rows"]
     assert found.keys() == {"raw", "untrained", "trained"}
     contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
-    assert as_run(run).num_trained_epochs() == 3
+    assert as_run_folder(run).num_trained_epochs() == 3
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path:
 def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draws: int, more: dict[str, Any]) -> None:
     run = train(images, begun, freeze=True, frozen_draws=draws, **more)
     assert same(state(run), state(begun))
-    first = Model.from_pretrained(as_run(run).initial_path).tower(0)
+    first = Model.from_pretrained(as_run_folder(run).initial_path).tower(0)
     assert same(dict(first.encoder.state_dict()), state(begun))
     weights, drawn = run.model().tower(0).projector.state_dict(), first.projector.state_dict()
     assert any(not torch.equal(weights[name], drawn[name]) for name in weights)
@@ -103,7 +103,7 @@ def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, beg
     found = contraport.evaluate(run, **judged)
     assert list(found["rows"]) == ["raw", "given", "trained"]
     assert "given" in found["differences"]
-    as_run(run).save_model(Model.from_pretrained(as_run(run).initial_path), epochs=2)
+    as_run_folder(run).save_model(Model.from_pretrained(as_run_folder(run).initial_path), epochs=2)
     rows = contraport.evaluate(run, **judged)["rows"]
     assert rows["trained"] == rows["given"] == found["rows"]["given"]
     assert found["rows"]["trained"] != rows["given"]
@@ -111,7 +111,7 @@ def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, beg
 
 def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:
     run = train(images, begun, freeze_epochs=1, keep_every=1)
-    kept = torch.load(as_run(run).checkpoints / "epoch-0001.ckpt", weights_only=True)["pipeline"]
+    kept = torch.load(as_run_folder(run).checkpoints / "epoch-0001.ckpt", weights_only=True)["pipeline"]
     prefix = "model.towers.0.encoder."
     held = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
     assert same(held, state(begun))
@@ -133,13 +133,13 @@ def test_features_are_those_of_the_encoder_and_are_kept(
     written = (features / "view0.npy").stat().st_mtime_ns
     second = train(images, begun, "second", freeze=True, features=features, augment="none")
     assert (features / "view0.npy").stat().st_mtime_ns == written
-    assert "the features of the frozen encoder are those in" in as_run(second).log_path.read_text()
+    assert "the features of the frozen encoder are those in" in as_run_folder(second).log_path.read_text()
     assert same(dict(first.model().state_dict()), dict(second.model().state_dict()))
 
 
 def test_random_views_are_several_draws(images: Dataset, begun: Run) -> None:
     run = train(images, begun, freeze=True, frozen_draws=3)
-    kept = [np.load(as_run(run).features_path / f"view{view}.npy") for view in range(2)]
+    kept = [np.load(as_run_folder(run).features_path / f"view{view}.npy") for view in range(2)]
     assert [view.shape for view in kept] == [(40, 3, 256)] * 2
     assert len({view[0, draw].tobytes() for view in kept for draw in range(3)}) == 6
 
@@ -179,7 +179,7 @@ def test_features_of_something_else_are_made_again(
     else:
         given |= change
     again = train(data, begun, "again", **given)
-    log = as_run(again).log_path.read_text()
+    log = as_run_folder(again).log_path.read_text()
     assert f"the features of the frozen encoder in {features} are made again: {told}" in log
     alone = train(data, begun, "alone", **(given | {"features": None}))
     assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
@@ -190,11 +190,11 @@ def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, begu
         return item.flip(-1)
 
     run = train(images, begun, freeze=True, augment=flip)
-    assert not as_run(run).features_path.exists()
-    assert "no feature cache" in as_run(run).log_path.read_text()
+    assert not as_run_folder(run).features_path.exists()
+    assert "no feature cache" in as_run_folder(run).log_path.read_text()
     zero = train(images, begun, "zero", freeze=True, augment=flip, frozen_draws=0)
     assert same(dict(run.model().state_dict()), dict(zero.model().state_dict()))
-    assert "no feature cache" not in as_run(zero).log_path.read_text()
+    assert "no feature cache" not in as_run_folder(zero).log_path.read_text()
     with raises_usage_error("frozen_draws.no_cache", "flip", 2):
         train(images, begun, "kept", freeze=True, augment=flip, frozen_draws=2)
     with raises_usage_error("features.no_cache", "flip"):
@@ -274,7 +274,7 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, b
     init = {"image": str(begun.path), "sound": str(tmp_path / "mlp.pt")}
     settings = {"data": pairs, "init": init, "encoder": {"sound": "mlp"}, "freeze": {"photo": True}}
     run = contraport.train(epochs=2, batch_size=20, out=tmp_path / "run", keep_every=1, progress=False, **settings)
-    first = Model.from_pretrained(as_run(run).initial_path)
+    first = Model.from_pretrained(as_run_folder(run).initial_path)
     assert first.encoder_sources == ["small-cnn", "mlp"]
     assert same(dict(first.tower(0).encoder.state_dict()), state(begun))
     assert same(dict(first.tower(1).encoder.state_dict()), dict(mlp.state_dict()))
@@ -293,7 +293,7 @@ def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_pa
     given: dict[str, Any] = {"data": pairs, "init": both.path, "epochs": 1, "batch_size": 20, "progress": False}
     named = contraport.train(**given, freeze={"photo": True, "1": True}, frozen_draws=2, out=tmp_path / "named")
     whole = contraport.train(**given, freeze=True, frozen_draws=2, out=tmp_path / "whole")
-    assert as_run(named).features_path.is_dir()
+    assert as_run_folder(named).features_path.is_dir()
     assert named.model().representation_part == "projection"
     assert same(dict(named.model().state_dict()), dict(whole.model().state_dict()))
     longer = given | {"epochs": 2, "frozen_draws": 2, "resume": True}

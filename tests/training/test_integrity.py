@@ -16,7 +16,7 @@ import yaml
 from contraport import embed, evaluate, export, report, train
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import load_failed_step
 
 from .conftest import Pull
@@ -88,16 +88,17 @@ def resumed(run: Run, **more: Any) -> Run:
     ],
 )
 def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: bool) -> None:
-    path = as_run(run).checkpoints / "last.ckpt"
+    path = as_run_folder(run).checkpoints / "last.ckpt"
     damage(path)
     if not known:
-        (as_run(run).checkpoints / "last.ckpt.sha256").unlink()
+        (as_run_folder(run).checkpoints / "last.ckpt.sha256").unlink()
     before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
     refused(lambda: resumed(run), "last.ckpt is corrupt", "copy epoch-0002.ckpt over last.ckpt", "overwrite=True")
     assert {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()} == before
     for suffix in ("", ".sha256"):
         shutil.copy(
-            as_run(run).checkpoints / f"epoch-0002.ckpt{suffix}", as_run(run).checkpoints / f"last.ckpt{suffix}"
+            as_run_folder(run).checkpoints / f"epoch-0002.ckpt{suffix}",
+            as_run_folder(run).checkpoints / f"last.ckpt{suffix}",
         )
     assert [row["epoch"] for row in resumed(run).metrics_rows()] == [1, 2, 3]
 
@@ -124,22 +125,22 @@ def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: b
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_something_else(run: Run, change: Callable[[Any], Any]) -> None:
-    path = as_run(run).checkpoints / "last.ckpt"
+    path = as_run_folder(run).checkpoints / "last.ckpt"
     torch.save(change(torch.load(path, weights_only=True)), path)
-    (as_run(run).checkpoints / "last.ckpt.sha256").unlink()
+    (as_run_folder(run).checkpoints / "last.ckpt.sha256").unlink()
     refused(lambda: resumed(run), "last.ckpt", "overwrite=True")
 
 
 def test_a_checkpoint_of_more_epochs_than_asked_for(run: Run) -> None:
-    as_run(run).config_path.write_text(yaml.safe_dump({**run.config(), "epochs": 1}))
+    as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "epochs": 1}))
     refused(lambda: train(resume=True, out=run.path, progress=False), "last.ckpt", "at least 2", "got 1")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_weights(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
-    damage(as_run(run).model_path / "model.safetensors")
+    damage(as_run_folder(run).model_path / "model.safetensors")
     for door in (
-        lambda: Model.from_pretrained(as_run(run).model_path),
+        lambda: Model.from_pretrained(as_run_folder(run).model_path),
         lambda: evaluate(run, progress=False),
         lambda: embed(run, out=tmp_path / "features.npz", progress=False),
         lambda: export(run, format="torchscript", out=tmp_path / "model.pt"),
@@ -148,8 +149,8 @@ def test_damaged_weights(run: Run, damage: Callable[[Path], None], tmp_path: Pat
 
 
 def test_weights_of_somebody_who_wrote_no_checksum(run: Run) -> None:
-    (as_run(run).model_path / "model.safetensors.sha256").unlink()
-    Model.from_pretrained(as_run(run).model_path)
+    (as_run_folder(run).model_path / "model.safetensors.sha256").unlink()
+    Model.from_pretrained(as_run_folder(run).model_path)
 
 
 def test_a_saved_model_has_a_checksum_that_follows_it(tmp_path: Path) -> None:
@@ -165,20 +166,20 @@ def test_a_saved_model_has_a_checksum_that_follows_it(tmp_path: Path) -> None:
      '{"rows": {}, "notes": 3}', '{"rows": {}, "data": 3}', '{"rows": {}, "test_items": "many"}', "[" * 100_000],
 )  # fmt: skip
 def test_a_damaged_evaluation(run: Run, text: str, tmp_path: Path) -> None:
-    as_run(run).evaluation_path.write_text(text)
+    as_run_folder(run).evaluation_path.write_text(text)
     refused(lambda: report([run], out=tmp_path / "page.html"), "evaluation.json is corrupt", "evaluate")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_samples(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
-    damage(as_run(run).samples_path)
+    damage(as_run_folder(run).samples_path)
     refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
 
 
 @pytest.mark.parametrize("name", ["points", "labels", "thumbnails", "plan", "plan_items", "class_names"])
 @pytest.mark.parametrize("value", [np.array([["x"]]), np.array("x"), np.zeros((1, 2, 3)), np.array([{}])])
 def test_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_path: Path) -> None:
-    np.savez(as_run(run).samples_path, **{**as_run(run).page_arrays(), name: value})
+    np.savez(as_run_folder(run).samples_path, **{**as_run_folder(run).page_arrays(), name: value})
     refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
 
 
@@ -186,7 +187,7 @@ def test_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_pat
     "line", ["[1]", "3", "{", '{"loss": 1}', '{"step": "one"}', '{"step": 1, "loss": "low"}', "\x00"]
 )
 def test_damaged_metrics(run: Run, line: str, tmp_path: Path) -> None:
-    as_run(run).metrics_path.write_text(f"{line}\n" + as_run(run).metrics_path.read_text())
+    as_run_folder(run).metrics_path.write_text(f"{line}\n" + as_run_folder(run).metrics_path.read_text())
     refused(lambda: report([run], out=tmp_path / "page.html"), "metrics.jsonl is corrupt: line 1")
     refused(lambda: resumed(run), "metrics.jsonl is corrupt: line 1")
 
@@ -198,13 +199,13 @@ def test_damaged_metrics(run: Run, line: str, tmp_path: Path) -> None:
      ("temperature", []), ("views", 1.5), ("logger", "tensorboard"), ("lr", "fast"), ("resume", True)],
 )  # fmt: skip
 def test_a_setting_of_another_type(run: Run, key: str, value: Any) -> None:
-    as_run(run).config_path.write_text(yaml.safe_dump({**run.config(), key: value}))
+    as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), key: value}))
     refused(lambda: resumed(run), "config.yaml", key)
 
 
 @pytest.mark.parametrize("text", ["", "3", "- a", "a: [", "\x00", "epochs: three", "objective: 3", "data: [1]"])
 def test_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
-    as_run(run).config_path.write_text(text)
+    as_run_folder(run).config_path.write_text(text)
     for door in (
         lambda: evaluate(run, progress=False),
         lambda: embed(run, out=tmp_path / "features.npz", progress=False),
@@ -215,7 +216,7 @@ def test_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_config_says_no_data(run: Run) -> None:
-    as_run(run).config_path.write_text("{}")
+    as_run_folder(run).config_path.write_text("{}")
     refused(lambda: evaluate(run, progress=False), "config.yaml")
 
 
@@ -234,5 +235,5 @@ def test_a_step_without_its_files(settings: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError):
         train(**{**settings, **objects})
     run = Run(settings["out"])
-    as_run(run).nonfinite_path.write_text(json.dumps({"step": "x"}))
+    as_run_folder(run).nonfinite_path.write_text(json.dumps({"step": "x"}))
     refused(lambda: load_failed_step(run.path, **objects), "nonfinite.json is corrupt")

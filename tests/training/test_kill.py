@@ -17,7 +17,7 @@ import torch
 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests import TIMEOUT
 from tests.processes import FORKS
@@ -57,7 +57,7 @@ def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
     again = {"out": run.path, "data": vectors(), "resume": True, "progress": False}
     try:
         end = time.monotonic() + TIMEOUT
-        while not (as_run(run).checkpoints / "last.ckpt").exists():
+        while not (as_run_folder(run).checkpoints / "last.ckpt").exists():
             assert process.is_alive()
             assert time.monotonic() < end
             time.sleep(0.02)
@@ -71,10 +71,10 @@ def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
     finally:
         process.kill()
     process.join()
-    assert as_run(run).lock_path.exists()
+    assert as_run_folder(run).lock_path.exists()
     train(**{**again, **SETTINGS, **IN_BATCH, "resume": False, "overwrite": True, "epochs": 1})
-    assert as_run(run).model_path.exists()
-    assert not as_run(run).lock_path.exists()
+    assert as_run_folder(run).model_path.exists()
+    assert not as_run_folder(run).lock_path.exists()
 
 
 def rows_of(run: Run) -> list[tuple[Any, ...]]:
@@ -116,6 +116,6 @@ def test_killed_runs_end_as_if_left_alone(tmp_path: Path, settings: dict[str, An
     left_alone, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     assert same(weights_of(killed), weights_of(left_alone))
     assert rows_of(killed) == rows_of(left_alone)
-    ends = [torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True) for run in (killed, left_alone)]
+    ends = [torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True) for run in (killed, left_alone)]
     assert same(*(end["pipeline"] for end in ends)), "the queue and the momentum weights too"
     assert ends[0]["step"] == EPOCHS * (ITEMS // BATCH)

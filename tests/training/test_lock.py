@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport._utils import locks
 from contraport.errors import UsageError
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
@@ -38,7 +38,7 @@ CallbackObjective.__name__ = "Pull"
 
 def write_foreign_lock(run: Run, **changes: Any) -> None:
     """Write the lock file of another process."""
-    as_run(run).lock_path.write_text(json.dumps({**locks._build_process_record(), **changes}))
+    as_run_folder(run).lock_path.write_text(json.dumps({**locks._build_process_record(), **changes}))
 
 
 @pytest.mark.parametrize("how", ["resume", "overwrite"])
@@ -51,12 +51,12 @@ def test_second_training_is_rejected_and_changes_nothing(settings: dict[str, Any
         with raises_usage_error("out.in_use", "contraport train", os.getpid()):
             train(**{**settings, "objective": Pull(), how: True})
         assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-        seen.append(json.loads(as_run(run).lock_path.read_text())["pid"])
+        seen.append(json.loads(as_run_folder(run).lock_path.read_text())["pid"])
 
     train(**settings, objective=CallbackObjective(second), log_every=1)
     assert seen == [os.getpid()]
     assert [row["step"] for row in run.metrics_rows()] == [1, 2, 3, 4]
-    assert not as_run(run).lock_path.exists()
+    assert not as_run_folder(run).lock_path.exists()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken"), SystemExit(3)])
@@ -67,7 +67,7 @@ def test_failed_training_releases_lock(settings: dict[str, Any], error: BaseExce
     with pytest.raises((KeyboardInterrupt, RuntimeError, SystemExit)):
         train(**settings, objective=CallbackObjective(fail))
     assert Run(settings["out"]).path.exists()
-    assert not as_run(settings["out"]).lock_path.exists()
+    assert not as_run_folder(settings["out"]).lock_path.exists()
 
 
 def test_rejected_folder_is_not_locked(settings: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def test_lock_of_ended_process_on_this_machine_is_taken_over(settings: dict[str,
     write_foreign_lock(run, **changes)
     train(data=settings["data"], out=run.path, resume=True, epochs=3, progress=False)
     assert [row["epoch"] for row in run.metrics_rows()] == [1, 2, 3]
-    assert not as_run(run).lock_path.exists()
+    assert not as_run_folder(run).lock_path.exists()
     assert not list(run.path.rglob(".*"))
 
 
@@ -107,16 +107,16 @@ def test_lock_of_other_machine_expires_without_heartbeat(
 ) -> None:
     run = train(**settings)
     if changes is None:
-        as_run(run).lock_path.write_text('{"host": "fa')
+        as_run_folder(run).lock_path.write_text('{"host": "fa')
     else:
         write_foreign_lock(run, **changes)
     go_on = {"data": settings["data"], "out": run.path, "resume": True, "epochs": 3, "progress": False}
     with raises_usage_error("out.in_use", "contraport train", "5 minutes"):
         train(**go_on)
     then = time.time() - locks.STALE_SECONDS - 60
-    os.utime(as_run(run).lock_path, (then, then))
+    os.utime(as_run_folder(run).lock_path, (then, then))
     train(**go_on)
-    assert not as_run(run).lock_path.exists()
+    assert not as_run_folder(run).lock_path.exists()
 
 
 def test_training_touches_lock_regularly(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_training_touches_lock_regularly(settings: dict[str, Any], monkeypatch: 
     run = Run(settings["out"])
 
     def wait() -> None:
-        os.utime(as_run(run).lock_path, (0, 0))
+        os.utime(as_run_folder(run).lock_path, (0, 0))
         end = time.monotonic() + TIMEOUT
-        while as_run(run).lock_path.stat().st_mtime == 0:
+        while as_run_folder(run).lock_path.stat().st_mtime == 0:
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -135,8 +135,8 @@ def test_training_touches_lock_regularly(settings: dict[str, Any], monkeypatch: 
 
 def test_lock_taken_over_by_another_process_is_not_removed(settings: dict[str, Any]) -> None:
     run = Run(settings["out"])
-    train(**settings, objective=CallbackObjective(lambda: as_run(run).lock_path.write_text("another's")))
-    assert as_run(run).lock_path.read_text() == "another's"
+    train(**settings, objective=CallbackObjective(lambda: as_run_folder(run).lock_path.write_text("another's")))
+    assert as_run_folder(run).lock_path.read_text() == "another's"
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "broken link"])
@@ -145,11 +145,11 @@ def test_rejects_lock_that_is_not_a_file(settings: dict[str, Any], kind: str, ho
     run = train(**settings)
     match kind:
         case "pipe":
-            os.mkfifo(as_run(run).lock_path)
+            os.mkfifo(as_run_folder(run).lock_path)
         case "folder":
-            as_run(run).lock_path.mkdir()
+            as_run_folder(run).lock_path.mkdir()
         case _:
-            as_run(run).lock_path.symlink_to("nowhere")
+            as_run_folder(run).lock_path.symlink_to("nowhere")
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match=r"lock\.json") as caught:
         train(**{**settings, how: True})

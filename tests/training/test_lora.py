@@ -15,7 +15,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, load_initial_weights, with_defaults_from_weights
 from tests.errors import raises_usage_error
@@ -62,13 +62,13 @@ def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, begu
     assert sound
     weights = run.model().encoders[0].state_dict()
     assert all(weights[name].ndim == 4 for name in photo)  # convolutions, and nothing of batch norm
-    kept = read_checkpoint(as_run(run).last_checkpoint)["pipeline"]
+    kept = read_checkpoint(as_run_folder(run).last_checkpoint)["pipeline"]
     base = {name: value for name, value in kept.items() if name.startswith("model.") and "lora_" not in name}
     first = {f"model.{name}": value for name, value in begun.model().state_dict().items()}
     held = [name for name in base if ".encoder." in name]
     assert held
     assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in held)
-    initial = Model.from_pretrained(as_run(run).initial_path)
+    initial = Model.from_pretrained(as_run_folder(run).initial_path)
     assert not moved(states(initial)[0], states(begun.model())[0])
 
 
@@ -91,7 +91,7 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, 
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
     ((_, then),) = iterate_epoch_models(
-        as_run(whole), whole.model(), find_checkpoints_by_epoch(as_run(whole), before_epoch=2)
+        as_run_folder(whole), whole.model(), find_checkpoints_by_epoch(as_run_folder(whole), before_epoch=2)
     )
     assert moved(states(then)[0], states(begun.model())[0])
     assert moved(states(then)[0], states(whole.model())[0])
@@ -101,9 +101,9 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     pytest.importorskip("peft")
     run = train(pairs, begun, lora=2)
     settings = run.settings(data=pairs)
-    first = load_initial_weights(settings, as_run(run))
+    first = load_initial_weights(settings, as_run_folder(run))
     module = build_components(with_defaults_from_weights(settings, first), first).module
-    weights = read_checkpoint(as_run(run).last_checkpoint)["pipeline"]
+    weights = read_checkpoint(as_run_folder(run).last_checkpoint)["pipeline"]
     module.load_state_dict(weights)
     batch = pairs.__getitems__(range(10)).views
     with torch.no_grad():

@@ -19,7 +19,7 @@ from contraport import embed, evaluate, train
 from contraport._utils.files import checksum_path
 from contraport.errors import UsageError
 from contraport.evaluation.loaded_run import iterate_epoch_models
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 
 SAVED = Path(__file__).parent / "fd55ee8"
 CLOSE = {"rel": 1e-4, "abs": 1e-4}
@@ -67,7 +67,7 @@ def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any
 def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
     run = Run("finished")
     model = run.model(trust_remote_code=True)
-    ((_, kept),) = iterate_epoch_models(as_run(run), model, {3: as_run(run).last_checkpoint})
+    ((_, kept),) = iterate_epoch_models(as_run_folder(run), model, {3: as_run_folder(run).last_checkpoint})
     for name, value in model.state_dict().items():
         assert np.array_equal(kept.state_dict()[name], value), name
 
@@ -84,7 +84,7 @@ def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
     ],
 )
 def test_rejects_an_old_checkpoint_of_something_else(expected: dict[str, Any], change: dict[str, Any]) -> None:
-    path = as_run("queue").last_checkpoint
+    path = as_run_folder("queue").last_checkpoint
     torch.save(torch.load(path, weights_only=True) | change, path)
     checksum_path(path).unlink()
     with pytest.raises(UsageError, match=r"last\.ckpt .*overwrite=True"):

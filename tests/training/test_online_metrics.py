@@ -11,7 +11,7 @@ from contraport.metrics import METRICS
 from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import as_metric_result
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
 from contraport.training.components import build_components
@@ -36,7 +36,7 @@ def train(out, data=None, **given):
 
 
 def collect_checkpoint_state(run):
-    return torch.load(as_run(run).last_checkpoint, weights_only=True)
+    return torch.load(as_run_folder(run).last_checkpoint, weights_only=True)
 
 
 def same(a, b):

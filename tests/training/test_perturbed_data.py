@@ -10,7 +10,7 @@ import pytest
 
 from contraport import evaluate, train
 from contraport.data import load
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training.components import build_dataset
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
@@ -23,14 +23,14 @@ FEW: dict[str, Any] = {
 
 def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path: Path) -> None:
     run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
-    partners = as_run(run).mismatched_partners()
+    partners = as_run_folder(run).mismatched_partners()
     assert len(partners) == 200
     assert int((partners != np.arange(200)).sum()) == 40
     longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
-    assert np.array_equal(as_run(longer).mismatched_partners(), partners)
+    assert np.array_equal(as_run_folder(longer).mismatched_partners(), partners)
     clean = train(**FEW, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
-        as_run(clean).mismatched_partners()
+        as_run_folder(clean).mismatched_partners()
     assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 
@@ -126,7 +126,7 @@ def test_what_measures_say_of_each_item_is_kept(tmp_path: Path) -> None:
     run = train(**FEW, out=tmp_path / "run")
     measured = evaluate(run, metrics=["knn", "uniformity"], alone=True, progress=False)
     assert list(measured["rows"]) == ["trained"]
-    assert list(as_run(run).item_metric_values()) == ["knn", "uniformity"]
-    for name, values in as_run(run).item_metric_values().items():
+    assert list(as_run_folder(run).item_metric_values()) == ["knn", "uniformity"]
+    for name, values in as_run_folder(run).item_metric_values().items():
         assert values.mean() == pytest.approx(measured["rows"]["trained"][name])
-    assert not as_run(run).samples_path.exists()
+    assert not as_run_folder(run).samples_path.exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training import train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
@@ -19,7 +19,7 @@ from contraport.training.preflight import are_views_identical
 def log_size(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
     """The lines before the first step: their level and text."""
     run = train(**{"data": data, "epochs": 1, "batch_size": 40, **options}, out=folder / "run", progress=False)
-    lines = [line.split(" ", 3)[2:] for line in as_run(run).log_path.read_text().splitlines()]
+    lines = [line.split(" ", 3)[2:] for line in as_run_folder(run).log_path.read_text().splitlines()]
     return [(level, text) for level, text in lines if level in ("INFO", "WARNING")][1:-2]
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from contraport import distributed
 from contraport.errors import UsageError
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
@@ -72,7 +72,9 @@ def ours(errors: str) -> list[str]:
 
 
 def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["pipeline"]
+    state: dict[str, torch.Tensor] = torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)[
+        "pipeline"
+    ]
     return state
 
 
@@ -191,7 +193,7 @@ def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
     own, theirs = (run.model().tower(0).encoder.state_dict() for run in (begun, Run(tmp_path / "two")))
     assert all(torch.equal(value, theirs[name]) for name, value in own.items())
     assert not (tmp_path / "two" / "features").exists()
-    told = "no feature cache" in as_run(tmp_path / "two").log_path.read_text()
+    told = "no feature cache" in as_run_folder(tmp_path / "two").log_path.read_text()
     assert told == (held == ["--freeze"])
 
 
@@ -216,7 +218,7 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
     errors = errors_of(process)
     assert len([line for line in ours(errors) if "--resume" in line]) == 1
     run = Run(tmp_path / "run")
-    saved = torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["step"]
+    saved = torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"]
     assert 0 < saved < 420
     train(out=run.path, resume=True, progress=False)
     assert [row["step"] for row in run.metrics_rows()] == list(range(1, 421))

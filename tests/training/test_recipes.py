@@ -14,7 +14,7 @@ from contraport.data import Dataset, build_loader, from_arrays
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.metrics.probes import knn
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training import train
 from contraport.training.config import Settings
 from contraport.training.preflight import list_overridden_option_names
@@ -103,7 +103,7 @@ def test_what_is_given_wins(splits: tuple[Dataset, Dataset], tmp_path: Any, capl
     config = run.config()
     assert (config["momentum"], config["queue_size"], config["negatives"]) == (0.5, 7, "queue")
     assert "overridden: momentum" in caplog.text
-    state = torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["pipeline"]
+    state = torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["pipeline"]
     assert len(state["comparison.memory.embeddings"]) == 7
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from contraport.errors import UsageError
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 
 from .conftest import Pull
@@ -42,7 +42,7 @@ def test_data_that_turn_out_bad_leave_the_old_run_as_it_was(settings: dict[str, 
     with pytest.raises(UsageError, match=r"must have shape \(6,\)"):
         train(**{**settings, "data": ragged, "batch_size": 16}, test_fraction=0.1, num_workers=0, overwrite=True)
     assert content(run) == before
-    assert not as_run(run).backup.path.exists()
+    assert not as_run_folder(run).backup.path.exists()
 
 
 def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(settings: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(sett
     with pytest.raises(RuntimeError, match="broken"):
         train(**settings, overwrite=True, objective=Pull(at=3, raising=RuntimeError("broken")))
     assert [row["epoch"] for row in run.metrics_rows()] == [1]
-    assert not as_run(run).backup.path.exists()
+    assert not as_run_folder(run).backup.path.exists()
 
 
 @pytest.mark.parametrize("again", ["resume", "overwrite"])
@@ -74,23 +74,24 @@ def test_both_runs_are_kept_where_the_new_one_can_go_on(
     with pytest.raises(error):
         train(**settings, overwrite=True, objective=Pull(at=2, **settled))
     kept = {
-        path.relative_to(as_run(run).backup.path): text for path, text in content(Run(as_run(run).backup.path)).items()
+        path.relative_to(as_run_folder(run).backup.path): text
+        for path, text in content(Run(as_run_folder(run).backup.path)).items()
     }
     assert kept == {path.relative_to(run.path): text for path, text in before.items()}
-    assert as_run(run).nonfinite_path.exists() == (error is FloatingPointError)
+    assert as_run_folder(run).nonfinite_path.exists() == (error is FloatingPointError)
     with pytest.raises(RuntimeError, match="broken"):
         train(**{**settings, again: True}, objective=Pull(at=2, raising=RuntimeError("broken")))
     assert content(run) == before
     with pytest.raises(error):
         train(**settings, overwrite=True, objective=Pull(at=2, **settled))
     train(**{**settings, again: True}, objective=Pull())
-    assert "objective: <Pull>" in as_run(run).config_path.read_text()
+    assert "objective: <Pull>" in as_run_folder(run).config_path.read_text()
     assert [row["epoch"] for row in run.metrics_rows()] == [1, 2]
     assert not list(run.path.rglob(".*"))
 
 
 def test_where_the_old_run_is_meanwhile_is_told(settings: dict[str, Any]) -> None:
     run = train(**settings)
-    assert ".replaced" not in as_run(run).log_path.read_text()
+    assert ".replaced" not in as_run_folder(run).log_path.read_text()
     train(**settings, overwrite=True)
-    assert str(as_run(run).backup.path) in as_run(run).log_path.read_text()
+    assert str(as_run_folder(run).backup.path) in as_run_folder(run).log_path.read_text()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport._utils.files import checksum_path
 from contraport.data import Dataset, from_arrays
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error
 
@@ -55,7 +55,7 @@ def test_resume_equals_the_run_that_never_stopped(
     settings.update({"epochs": 4, "log_every": 1, "batch_size": batch_size, **more})
     whole = train(**{**settings, "out": tmp_path / "whole"}, objective=Pull())
     stopped = interrupted(settings, at)
-    assert not as_run(stopped).model_path.exists()
+    assert not as_run_folder(stopped).model_path.exists()
     resumed = train(out=stopped.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
     assert losses(resumed) == losses(whole)
@@ -102,7 +102,7 @@ def test_a_signal_ends_the_step_and_saves(settings: dict[str, Any], number: int,
         train(**settings, objective=Signalled())
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     run = Run(settings["out"])
-    assert torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["step"] == at
+    assert torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"] == at
     resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
     assert losses(resumed) == losses(whole)
@@ -125,7 +125,7 @@ def test_halves_of_files_go(settings: dict[str, Any]) -> None:
     run = interrupted(settings, at=3)
     for half in (
         run.path / f".metrics-{uuid.uuid4().hex}.jsonl",
-        as_run(run).checkpoints / f".last-{uuid.uuid4().hex}.ckpt",
+        as_run_folder(run).checkpoints / f".last-{uuid.uuid4().hex}.ckpt",
     ):
         half.write_text("half")
     (run.path / ".model-x1y2").mkdir()
@@ -148,8 +148,8 @@ def test_ctrl_c_leaves_the_signal_as_it_was(settings: dict[str, Any]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     run = interrupted(settings, at=3)
     assert signal.getsignal(signal.SIGINT) is handler
-    assert (as_run(run).checkpoints / "last.ckpt").exists()
-    assert "stopped" in as_run(run).log_path.read_text()
+    assert (as_run_folder(run).checkpoints / "last.ckpt").exists()
+    assert "stopped" in as_run_folder(run).log_path.read_text()
 
 
 def test_ctrl_c_leaves_what_was_shown(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,11 +183,11 @@ def test_a_finished_run_says_so(settings: dict[str, Any], caplog: pytest.LogCapt
 
 def test_an_outdated_evaluation_goes(settings: dict[str, Any]) -> None:
     run = train(**settings)
-    as_run(run).evaluation_path.write_text("{}")
+    as_run_folder(run).evaluation_path.write_text("{}")
     train(out=run.path, resume=True, data=settings["data"], progress=False)
-    assert as_run(run).evaluation_path.exists()
+    assert as_run_folder(run).evaluation_path.exists()
     train(out=run.path, resume=True, epochs=3, data=settings["data"], progress=False)
-    assert not as_run(run).evaluation_path.exists()
+    assert not as_run_folder(run).evaluation_path.exists()
 
 
 @pytest.mark.parametrize(
@@ -226,14 +226,14 @@ def test_requires_objects_again(settings: dict[str, Any]) -> None:
 
 def test_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> None:
     run = train(**settings)
-    (as_run(run).checkpoints / "last.ckpt").write_bytes(b"not a checkpoint")
+    (as_run_folder(run).checkpoints / "last.ckpt").write_bytes(b"not a checkpoint")
     with raises_usage_error("run.corrupt", "last.ckpt"):
         train(out=run.path, resume=True, data=vectors)
 
 
 def test_an_unknown_key_in_the_config(settings: dict[str, Any], vectors: Dataset) -> None:
     run = train(**settings)
-    as_run(run).config_path.write_text(yaml.safe_dump({**run.config(), "epohcs": 3}))
+    as_run_folder(run).config_path.write_text(yaml.safe_dump({**run.config(), "epohcs": 3}))
     with raises_usage_error("*unknown", "config.yaml", "epohcs", "epochs"):
         train(out=run.path, resume=True, data=vectors)
 
@@ -243,11 +243,11 @@ def test_a_learned_temperature_of_before_is_resumed(settings: dict[str, Any], tm
     settings.update({"epochs": 2, "temperature": "learn"})
     run = train(**settings)
     shutil.copytree(run.path, tmp_path / "as it was")
-    state = torch.load(as_run(run).last_checkpoint, weights_only=True)
+    state = torch.load(as_run_folder(run).last_checkpoint, weights_only=True)
     changed = scalars(state)
     assert str(changed) != str(state)
-    torch.save(changed, as_run(run).last_checkpoint)
-    checksum_path(as_run(run).last_checkpoint).unlink()
+    torch.save(changed, as_run_folder(run).last_checkpoint)
+    checksum_path(as_run_folder(run).last_checkpoint).unlink()
     again = {"data": settings["data"], "resume": True, "epochs": 3, "progress": False}
     resumed, expected = (train(out=path, **again) for path in (run.path, tmp_path / "as it was"))
     assert losses(resumed) == losses(expected)

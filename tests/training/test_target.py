@@ -13,7 +13,7 @@ import torch
 from contraport import SimilarityMatrix, nt_xent, objective
 from contraport.data import from_arrays
 from contraport.evaluation import evaluate
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import load_failed_step, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
@@ -135,17 +135,17 @@ def test_a_step_is_replayed_with_its_target(items: dict[str, Any]) -> None:
 def test_the_plan_of_test_items_is_drawn_beside_what_was_wanted(items: dict[str, Any]) -> None:
     run = train(**items, target="labels", out="labels")
     evaluate(run, progress=False)
-    labels = as_run(run).page_arrays()["plan_labels"]
+    labels = as_run_folder(run).page_arrays()["plan_labels"]
     both = np.concatenate([labels, labels])
     assert np.array_equal(
-        as_run(run).page_arrays()["target"] > 0, (both[:, None] == both) & ~np.eye(len(both), dtype=bool)
+        as_run_folder(run).page_arrays()["target"] > 0, (both[:, None] == both) & ~np.eye(len(both), dtype=bool)
     )
 
 
 def test_what_only_training_items_want_is_not_drawn_of_others(items: dict[str, Any]) -> None:
     run = train(**items, target="neighbors:k=3", out="neighbors")
     result = evaluate(run, progress=False)
-    assert "plan" not in as_run(run).page_arrays()
+    assert "plan" not in as_run_folder(run).page_arrays()
     assert any("target" in note for note in result["notes"])
 
 
@@ -156,7 +156,7 @@ def test_items_without_labels_are_measured_by_what_needs_none(items: dict[str, A
     plain = tuple(from_arrays(random.normal(size=(count, 6))) for count in (40, 30))
     result = evaluate(run, data=plain, progress=False)
     assert "uniformity" in result["rows"]["trained"]
-    assert "plan" not in as_run(run).page_arrays()
+    assert "plan" not in as_run_folder(run).page_arrays()
     assert any("labels" in note for note in result["notes"])
 
 

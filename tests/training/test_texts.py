@@ -9,7 +9,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.features import read_features
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.similarity_search.page import NO_PICTURES_NOTE
 from tests.errors import raises_usage_error
 
@@ -76,7 +76,7 @@ def test_a_run_that_goes_on_ends_where_one_that_never_stopped_does(tmp_path):
     parts = train(**settings, epochs=2, out=tmp_path / "parts", resume=True, progress=False)
     states = zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True)
     assert all(bool((one == other).all()) for (_, one), other in states)
-    assert Model.from_pretrained(as_run(parts).model_path).shapes == ((),)
+    assert Model.from_pretrained(as_run_folder(parts).model_path).shapes == ((),)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import contraport
 from contraport.data import Dataset, from_arrays
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error
 
@@ -77,7 +77,7 @@ def test_out_is_named_after_data_and_objective(
 
 def test_config_holds_the_arguments(settings: dict[str, Any]) -> None:
     run = train(**settings, objective="gca-ince", objective_settings={"iterations": 3}, temperature=0.2)
-    config = yaml.safe_load(as_run(run).config_path.read_text())
+    config = yaml.safe_load(as_run_folder(run).config_path.read_text())
     assert config["data"] == "<vectors>"
     assert config["objective_settings"] == {"iterations": 3}
     assert config["temperature"] == 0.2
@@ -246,16 +246,19 @@ def test_data_with_two_views_of_its_own(tmp_path: Path) -> None:
 def test_keep_every(settings: dict[str, Any]) -> None:
     run = train(**{**settings, "epochs": 5}, keep_every=2)
     kept = ["epoch-0002.ckpt", "epoch-0004.ckpt", "last.ckpt"]
-    assert {path.name for path in as_run(run).checkpoints.iterdir()} == {*kept, *(f"{name}.sha256" for name in kept)}
-    torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)
+    assert {path.name for path in as_run_folder(run).checkpoints.iterdir()} == {
+        *kept,
+        *(f"{name}.sha256" for name in kept),
+    }
+    torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)
 
 
 def test_overwrite_replaces_a_run(settings: dict[str, Any]) -> None:
     first = train(**settings)
-    as_run(first).evaluation_path.write_text(json.dumps({"rows": {}}))
+    as_run_folder(first).evaluation_path.write_text(json.dumps({"rows": {}}))
     second = train(**{**settings, "epochs": 1}, overwrite=True)
     assert len(second.metrics_rows()) == 1
-    assert not as_run(second).evaluation_path.exists()
+    assert not as_run_folder(second).evaluation_path.exists()
 
 
 def test_progress_and_summary_go_to_the_standard_error(
@@ -265,8 +268,8 @@ def test_progress_and_summary_go_to_the_standard_error(
     output = capsys.readouterr()
     assert output.out == ""
     assert "waiting for data" in " ".join(output.err.split())
-    assert "items/s" in as_run(run).log_path.read_text()
-    assert "Lightning" not in output.err + as_run(run).log_path.read_text()
+    assert "items/s" in as_run_folder(run).log_path.read_text()
+    assert "Lightning" not in output.err + as_run_folder(run).log_path.read_text()
 
 
 def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,7 +279,7 @@ def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: p
 
 def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
     settings["data"].unreadable_files = ("broken.png",)
-    assert "unreadable files: broken.png" in as_run(train(**settings)).log_path.read_text()
+    assert "unreadable files: broken.png" in as_run_folder(train(**settings)).log_path.read_text()
 
 
 @pytest.mark.parametrize(("items", "size"), [(40, 40), (140, 32), (600, 128), (1_100, 256)])

@@ -31,7 +31,7 @@ from contraport.reporting.html_page import PageBuilder
 from contraport.reporting.page import render_sections
 from contraport.reporting.report_run import ReportRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.runs import Run, RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.seeding import torch_generator
 from contraport.training.components import build_unaugmented_views
 
@@ -128,7 +128,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
     """Load the features of the items to map (of a run, file or array, or raw inputs), and their dataset if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
-        return _embed_run_features_and_dataset(as_run(source), options, loader_config)
+        return _embed_run_features_and_dataset(as_run_folder(source), options, loader_config)
     features = _as_features_or_none(source)
     if features is None:
         return _load_raw_features_and_dataset(options, loader_config)

@@ -44,7 +44,7 @@ from contraport.features import (
     write_feature_shards,
     write_features,
 )
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training.components import build_unaugmented_views
 
 log = logging.getLogger("contraport.evaluation")
@@ -94,7 +94,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     older = find_files_conflicting_with_shards(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
         check_new_file("out", file, overwrite=options.overwrite)
-    run = as_run(options.run)
+    run = as_run_folder(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     if warning := run.earlier_epoch_warning():
         log.warning("%s", warning)

@@ -48,7 +48,7 @@ from contraport.metrics.intervals import (
     percentile_interval,
 )
 from contraport.metrics.probes import check_enough_neighbors
-from contraport.runs import Run, RunFolder, as_different_runs
+from contraport.runs import Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_is_run
 
 ValueAndDrawsByMetric = Mapping[str, tuple[float, ItemValues]]
@@ -68,7 +68,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     options = EvaluateOptions(**arguments)
     is_single = isinstance(options.run, str | Path | Run)
     paths = [options.run] if isinstance(options.run, str | Path | Run) else options.run
-    runs = as_different_runs("run", paths)
+    runs = as_different_run_folders("run", paths)
     evaluated: list[EvaluatedRun] = []
     with ExitStack() as locks:
         for run in runs:

@@ -21,7 +21,7 @@ from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, check_parent_folder, import_optional, report_write_errors
 from contraport.evaluation.config import EXPORT, ExportOptions
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
 
 log = logging.getLogger("contraport.exporting")
@@ -81,7 +81,7 @@ def export(arguments: dict[str, Any]) -> Path:
     if isinstance(options.run, Model):
         model = options.run
     else:
-        run = as_run(options.run)
+        run = as_run_folder(options.run)
         model = run.model(trust_remote_code=options.trust_remote_code)
         if warning := run.earlier_epoch_warning():
             log.warning("%s", warning)

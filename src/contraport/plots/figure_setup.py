@@ -240,9 +240,9 @@ def is_run_source(value: object) -> bool:
 def load_run(folder: Any) -> RunFolder:
     """Open a run folder as a `RunFolder`, which needs the extra `report`."""
     with report_missing_extra("report", "To read a run"):
-        from contraport.runs import as_run
+        from contraport.runs import as_run_folder
 
-        return as_run(folder)
+        return as_run_folder(folder)
 
 
 def sources_by_name(source: object) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES
 from contraport.plots.figure_setup import SERIES_COLORS
-from contraport.runs import MetricsRow, Run, RunFolder, as_different_runs
+from contraport.runs import MetricsRow, Run, RunFolder, as_different_run_folders
 from contraport.runs.run import check_is_run
 
 LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # plotly dash styles, by index of the run
@@ -120,7 +120,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
     Raises:
         UsageError: there is no run, one is named twice, or a folder is no run or holds a corrupt file.
     """
-    opened = as_different_runs("runs", runs)
+    opened = as_different_run_folders("runs", runs)
     for run in opened:
         check_is_run(run.path)
     repeated = Counter(run.name for run in opened)

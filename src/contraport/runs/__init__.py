@@ -6,11 +6,19 @@ from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.runs.run import MetricsRow, Run, read_run_file
-    from contraport.runs.run_folder import RunFolder, as_different_runs, as_run, default_run_path
+    from contraport.runs.run_folder import RunFolder, as_different_run_folders, as_run_folder, default_run_path
 
-__all__ = ["MetricsRow", "Run", "RunFolder", "as_different_runs", "as_run", "default_run_path", "read_run_file"]
+__all__ = [
+    "MetricsRow",
+    "Run",
+    "RunFolder",
+    "as_different_run_folders",
+    "as_run_folder",
+    "default_run_path",
+    "read_run_file",
+]
 
-_RUN_FOLDER_NAMES = ("RunFolder", "as_different_runs", "as_run", "default_run_path")
+_RUN_FOLDER_NAMES = ("RunFolder", "as_different_run_folders", "as_run_folder", "default_run_path")
 """Names that are imported from `run_folder` on first use."""
 
 make_package_lazy(

@@ -350,17 +350,17 @@ class RunFolder(Run):
         return self._read_file(self.mismatched_path, read_arrays)["partners"]
 
 
-def as_run(folder: str | Path | Run) -> RunFolder:
+def as_run_folder(folder: str | Path | Run) -> RunFolder:
     """Return the `RunFolder` of a path or a `Run`."""
     if isinstance(folder, RunFolder):
         return folder
     return RunFolder(folder.path, folder.encoder) if isinstance(folder, Run) else RunFolder(folder)
 
 
-def as_different_runs(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
+def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
     """Return the `RunFolder` of each run folder; raise `UsageError` if there is none, or one is named twice."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
-    runs = [as_run(folder) for folder in folders]
+    runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)
     repeated = dict.fromkeys(str(run.path) for run in runs if counts[run.path.resolve()] > 1)
     check(not repeated, f"{argument}: names the same run twice: {', '.join(repeated)}.", "repeated")

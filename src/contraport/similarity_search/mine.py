@@ -23,7 +23,7 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_existing_file, check_new_file, report_write_errors
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.similarity_search.config import MINE, MiningOptions
 from contraport.training.components.teacher import load_or_compute_teacher_features
 
@@ -103,7 +103,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
     """Load the training items to mine negatives for; with `as_one_split`, no random test split is held out."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
-        run = as_run(options.encoder)
+        run = as_run_folder(options.encoder)
         model = run.model(trust_remote_code=options.trust_remote_code)
         loader = SplitLoader(run.settings(), model, options.columns, options.root)
         dataset = loader.load(data, "train", as_one_split=as_one_split and data is not None)

@@ -33,7 +33,7 @@ from contraport.evaluation.split_loading import (
 )
 from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
-from contraport.runs import Run, RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
 from contraport.similarity_search.nearest_rows import (
     find_kernel_of_sets,
@@ -319,7 +319,7 @@ def _resolve_query_run(options: _Options, features: Features) -> RunFolder:
     if folder is None:
         message = f"run: required to embed the query, as the features name no run; pass {format_options(run=...)}."
         raise UsageError(message, kind="missing")
-    return as_run(folder)
+    return as_run_folder(folder)
 
 
 def _embed_query(
@@ -382,7 +382,7 @@ def _load_run_and_features(options: ItemSearchOptions) -> tuple[RunFolder, Featu
     """Return the run whose encoders embed items and query, and the features if they come from a file."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
-        run = as_run(source)
+        run = as_run_folder(source)
         check(options.run is None, f"run: cannot be combined with a run as features, {run.path}.", "conflict")
         return run, None
     check(options.view is None, "view: cannot be combined with a feature file, which is of one view.", "conflict")

@@ -19,7 +19,7 @@ from contraport._utils.text_bytes import tensor_to_texts as as_texts
 from contraport.data import build_loader, from_stream, load
 from contraport.errors import UsageError
 from contraport.features import read_features
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 
 
 class Numbers(IterableDataset):
@@ -193,7 +193,7 @@ def test_rejects_options_that_need_all_items_of_a_stream(
 def test_accepts_streams_for_options_that_need_only_a_batch(given: dict[str, Any], tmp_path: Path) -> None:
     run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **given)
     assert run.metrics_rows()[-1]["step"] == 2
-    assert not as_run(run).features_path.exists()
+    assert not as_run_folder(run).features_path.exists()
 
 
 def test_rejects_a_stream_that_is_shorter_the_second_time() -> None:

@@ -13,7 +13,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.cli import main
-from contraport.runs import Run, RunFolder, as_run
+from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
 
@@ -59,7 +59,7 @@ def test_a_full_disk(
         with raises_usage_error("out.not_writable", "(resume=True, out="):
             train(**settings, objective=Pull())
     run = Run(settings["out"])
-    assert torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 2
+    assert torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 2
     assert not list(run.path.rglob(".*")), "halves of files are removed"
     resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
@@ -74,7 +74,7 @@ def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) ->
     (run.path / file).symlink_to("/dev/full")
     with raises_usage_error("out.not_a_file", file):
         train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
-    assert torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
+    assert torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
 
 
 def test_a_folder_that_cannot_be_made(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import load_failed_step, resumable_fit, train
 from contraport.training.callbacks import finite_guard
 from contraport.training.step.training_module import TrainingModule
@@ -30,7 +30,7 @@ def test_a_broken_loss_stops_before_the_weights_change(settings: dict[str, Any],
     replay = json.loads((run.path / "nonfinite.json").read_text())
     assert (replay["step"], replay["epoch"], replay["seed"]) == (3, 2, 7)
     assert len(replay["ids"]) == 32
-    state = torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)
+    state = torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)
     assert state["step"] == 2
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
 
@@ -61,7 +61,7 @@ def test_an_infinite_gradient_of_a_finite_loss_stops_before_the_weights_change(
     kept = json.loads((run.path / "nonfinite.json").read_text())
     assert math.isfinite(float(kept["loss"]))
     assert not math.isfinite(float(kept["gradient_norm"]))
-    state = torch.load(as_run(run).nonfinite_checkpoint, weights_only=True)
+    state = torch.load(as_run_folder(run).nonfinite_checkpoint, weights_only=True)
     assert state["step"] == 2
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
     objective.calls -= 1
@@ -99,11 +99,11 @@ def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
     with pytest.raises(FloatingPointError, match=rf"loss nan, .* at step {at} "):
         train(**settings)
     run = Run(settings["out"])
-    state = torch.load(as_run(run).nonfinite_checkpoint, weights_only=True)
+    state = torch.load(as_run_folder(run).nonfinite_checkpoint, weights_only=True)
     assert state["step"] == at - 1
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
     assert load_failed_step(run.path, data=settings["data"]).loss().isnan()
-    rows = run.metrics_rows() if as_run(run).metrics_path.exists() else []
+    rows = run.metrics_rows() if as_run_folder(run).metrics_path.exists() else []
     assert [row["step"] for row in rows] == [step for step in (2, 4, 6, 7, 9, 11, 13) if step < at]
     assert all(math.isfinite(row["loss"]) for row in rows)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from contraport.training.callbacks import loggers
 
@@ -124,7 +124,7 @@ def test_each_row_and_the_settings_reach_the_loggers(
     assert mlflow.uris == ["http://tracking.example"]
     (client,), (board,) = mlflow.runs.values(), wandb.made
     assert client.name == "contraport/run"
-    assert (board.given["name"], board.given["dir"]) == ("run", str(as_run(run).loggers_path))
+    assert (board.given["name"], board.given["dir"]) == ("run", str(as_run_folder(run).loggers_path))
     assert len(rows_of(run)) == 4
     assert client.rows == board.rows == rows_of(run)
     assert board.settings == run.config()
@@ -161,7 +161,7 @@ def test_tensorboard(settings: dict[str, Any]) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = interrupted({**settings, "epochs": 3}, at=6, log_every=1, logger=["tensorboard"])
     train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
-    events = accumulator.EventAccumulator(str(as_run(run).loggers_path / "tensorboard")).Reload()
+    events = accumulator.EventAccumulator(str(as_run_folder(run).loggers_path / "tensorboard")).Reload()
     written = [(event.step, event.value) for event in events.Scalars("loss")]
     assert written == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics_rows()], "step 5 is there once"
     assert "data_wait" in events.Tags()["scalars"]
@@ -172,7 +172,7 @@ def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = train(**settings, log_every=1, logger=["mlflow"])
     train(out=run.path, resume=True, data=settings["data"], epochs=3, progress=False)
-    client = tracking.MlflowClient(f"sqlite:///{as_run(run).loggers_path / 'mlflow' / 'mlflow.db'}")
+    client = tracking.MlflowClient(f"sqlite:///{as_run_folder(run).loggers_path / 'mlflow' / 'mlflow.db'}")
     (logged,) = client.search_runs([client.get_experiment_by_name("contraport").experiment_id])
     history = [(entry.step, entry.value) for entry in client.get_metric_history(logged.info.run_id, "loss")]
     assert history == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics_rows()]
@@ -220,11 +220,11 @@ def test_wrong_loggers_are_told_at_once(
 
 
 def test_without_loggers_there_is_no_folder(settings: dict[str, Any]) -> None:
-    assert not as_run(train(**settings)).loggers_path.exists()
+    assert not as_run_folder(train(**settings)).loggers_path.exists()
 
 
 def test_every_logger_has_a_version_that_is_kept(settings: dict[str, Any], wandb: type[Board]) -> None:
     run = train(**settings, logger=["wandb"])
-    assert json.loads((as_run(run).loggers_path / "versions.json").read_text()) == {"wandb": "id-0"}
+    assert json.loads((as_run_folder(run).loggers_path / "versions.json").read_text()) == {"wandb": "id-0"}
     assert set(loggers.LOGGERS) == {"tensorboard", "mlflow", "wandb"}
     assert Run(run.path).config()["logger"] == ["wandb"]

@@ -20,7 +20,7 @@ from contraport.catalog.option_parsers import MiningRule
 from contraport.data import Dataset, from_arrays
 from contraport.embedding import LoaderConfig, embed_views
 from contraport.hard_negatives import mine_hard_negatives
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
@@ -87,7 +87,7 @@ class Recorder(torch.nn.Module):
 def test_negatives_equal_a_search_by_the_encoder(settings: dict[str, Any], pairs: Dataset) -> None:
     objective = Recorder()
     run = train(**settings | {"objective": objective, "epochs": 1})
-    model = as_run(run).initial_model()
+    model = as_run_folder(run).initial_model()
     assert model is None or model.training is False
     components = build_components(run.settings(data=pairs, objective=objective), None, pairs)
     embedded = embed_views(
@@ -181,7 +181,7 @@ def test_cached_features_of_a_frozen_encoder(settings: dict[str, Any], tmp_path:
     first = train(**settings | {"given_views": [0], "epochs": 1})
     options = {"given_views": [0], "augment": "weak", "init": first.path, "freeze": True, "out": tmp_path / "frozen"}
     run = train(**settings | options)
-    assert as_run(run).features_path.exists()
+    assert as_run_folder(run).features_path.exists()
     assert all(np.isfinite(row["loss"]) for row in run.metrics_rows())
 
 
@@ -235,7 +235,7 @@ def test_a_failed_step_can_be_computed_again(settings: dict[str, Any]) -> None:
         train(**settings | {"lr": 1e30, "optimizer": "sgd", "warmup_epochs": 0})
     failed = contraport.training.load_failed_step(settings["out"], data=settings["data"])
     assert not bool(failed.loss().isfinite())
-    assert as_run(settings["out"]).nonfinite_items.exists()
+    assert as_run_folder(settings["out"]).nonfinite_items.exists()
 
 
 def test_rejects_as_many_negatives_as_items(settings: dict[str, Any]) -> None:

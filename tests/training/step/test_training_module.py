@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from contraport import UsageError
 from contraport.data import from_arrays
-from contraport.runs import as_run
+from contraport.runs import as_run_folder
 from contraport.training import train
 
 
@@ -176,7 +176,8 @@ def test_a_checkpoint_holds_the_state_after_its_step(kind: str, tmp_path: Path) 
         assert len(names) > 5
     resumed = train(data=data(), out=tmp_path / "part", resume=True, progress=False)
     ends = [
-        torch.load(as_run(run).checkpoints / "last.ckpt", weights_only=True)["pipeline"] for run in (whole, resumed)
+        torch.load(as_run_folder(run).checkpoints / "last.ckpt", weights_only=True)["pipeline"]
+        for run in (whole, resumed)
     ]
     assert_equal(*ends)
 

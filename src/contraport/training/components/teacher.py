@@ -16,7 +16,7 @@ from contraport.embedding import LoaderConfig, check_views_fit_model, extract_fe
 from contraport.encoders import Model, read_initial_weights
 from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
-from contraport.runs import Run, as_run
+from contraport.runs import Run, as_run_folder
 from contraport.training.step.target_spec import read_teacher_features
 
 log = logging.getLogger("contraport.training")
@@ -35,7 +35,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     An encoder of timm takes images of its own size, and any number of channels as in a training that starts from it.
     """
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
-        return _Teacher(as_run(folder).model(trust_remote_code=trust_remote_code), None)
+        return _Teacher(as_run_folder(folder).model(trust_remote_code=trust_remote_code), None)
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
     names = weights.encoder_names
     size = None if not dataset.is_image else weights.image_size
