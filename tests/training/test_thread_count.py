@@ -15,7 +15,7 @@ from contraport.data import Dataset
 from contraport.training import step_timing, train
 from contraport.training.components import build_components
 from contraport.training.config import Settings
-from contraport.training.step_timing import choose_thread_count, find_fastest_thread_count, temporary_thread_count
+from contraport.training.step_timing import choose_thread_count, measure_fastest_thread_count, temporary_thread_count
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -104,7 +104,7 @@ def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
         run = train(**settings, objective=Watched())
     assert "CPU threads: 2 (--threads)" in caplog.text
     assert run.config()["threads"] == 2
-    monkeypatch.setattr(step_timing, "find_fastest_thread_count", fastest_is_not_asked)
+    monkeypatch.setattr(step_timing, "measure_fastest_thread_count", fastest_is_not_asked)
     numbers.clear()
     train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Watched(), progress=False)
     assert numbers[-2:] == [2, 2]
@@ -121,4 +121,4 @@ def fastest_is_not_asked(*args: Any, **kwargs: Any) -> int:
 def test_steps_are_timed_with_real_threads(vectors: Dataset) -> None:
     settings = Settings(data=vectors, batch_size=32)
     batch = vectors.__getitems__(list(range(32)))
-    assert find_fastest_thread_count(build_components(settings).module, batch, settings, max_threads=2) in (1, 2)
+    assert measure_fastest_thread_count(build_components(settings).module, batch, settings, max_threads=2) in (1, 2)

@@ -178,7 +178,7 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     optimizer = create_optimizer(
         pipeline, optimizer=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay
     )
-    steps, warmup = settings.epochs * len(batches), int(settings.num_warmup_epochs * len(batches))
+    steps, warmup = settings.epochs * len(batches), int(settings.effective_warmup_epochs * len(batches))
     schedule = build_lr_schedule(optimizer, lr_scheduler=settings.lr_scheduler, steps=steps, warmup=warmup)
     guard = [FiniteGuard()]
     loop = Loop(pipeline, batches, optimizer, schedule, epochs=settings.epochs, device=settings.device, callbacks=guard)

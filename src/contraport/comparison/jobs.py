@@ -29,7 +29,7 @@ from contraport.errors import FolderInUseError, UsageError, out_of_memory_messag
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
 from contraport.runs import RunFolder
-from contraport.training.components import build_dataset, build_held_out_dataset
+from contraport.training.components import build_dataset, find_held_out_dataset
 from contraport.training.config import DataPreparationSettings, DataSettings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.train import train
@@ -107,7 +107,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             continue
         if key not in digests:
             settings = resolve_settings(job.data_options)
-            record = SplitRecord.from_datasets(build_dataset(settings), build_held_out_dataset(settings))
+            record = SplitRecord.from_datasets(build_dataset(settings), find_held_out_dataset(settings))
             digests[key] = None if record is None else record.digest
         if result["data"] != digests[key]:
             raise UsageError(

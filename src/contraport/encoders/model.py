@@ -320,7 +320,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         Raises:
             UsageError: a file is missing, corrupt or of another model, or names code to run.
         """
-        folder = _find_or_download_folder(str(pretrained_model_name_or_path), download)
+        folder = _get_or_download_folder(str(pretrained_model_name_or_path), download)
         config = read_config(folder / CONFIG_FILE, "model")
         _check_config_keys(config, cls, folder / CONFIG_FILE)
         check_custom_code_trusted(
@@ -451,7 +451,7 @@ def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor])
     return tuple(outputs[number] for number in range(len(inputs)))
 
 
-def _find_or_download_folder(name: str, download: dict[str, Any]) -> Path:
+def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:
     """Return the folder of a saved model; download it from the hub if the name is no folder."""
     if (folder := Path(name)).is_dir():
         inner = folder / "model"

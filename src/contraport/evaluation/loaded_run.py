@@ -26,7 +26,7 @@ from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_loss_schedules, build_objective, build_untrained_copy, build_views
 from contraport.training.components.model_builder import apply_lora
 from contraport.training.config import Settings
-from contraport.training.step.target_spec import build_item_independent_target
+from contraport.training.step.target_spec import find_item_independent_target
 
 _CHECKPOINT_PATTERN = re.compile(r"epoch-(\d+)\.ckpt")  # file name of an intermediate checkpoint
 _MODEL_KEY_PREFIX = "model."  # of the weights of the model in the training module's state dict
@@ -74,7 +74,7 @@ def build_objective_or_reason(settings: Settings) -> Loss | str:
         return "No plan is drawn: the objective was an object, which the run folder does not store."
     if settings.prototypes is not None:
         return "No plan is drawn: items were compared with prototypes, which the run folder does not store."
-    target = None if settings.target is None else build_item_independent_target(settings.target)
+    target = None if settings.target is None else find_item_independent_target(settings.target)
     if settings.target is not None and target is None:
         return "No plan of test items is drawn: the target is known only for training items."
     try:

@@ -101,7 +101,7 @@ def build_loop(
         optimizer,
         lr_scheduler=settings.lr_scheduler,
         steps=settings.epochs * steps_per_epoch,
-        warmup=int(settings.num_warmup_epochs * steps_per_epoch),
+        warmup=int(settings.effective_warmup_epochs * steps_per_epoch),
     )
     return Loop(
         module,

@@ -244,13 +244,13 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
         return most
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
-        return find_fastest_thread_count(copy.deepcopy(module), batch, settings, max_threads=most)
+        return measure_fastest_thread_count(copy.deepcopy(module), batch, settings, max_threads=most)
     except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
         return None
 
 
 @torch.random.fork_rng(devices=[])
-def find_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
+def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
     """Return the number of threads with the fastest steps; the timed steps change the module's state."""
     best, seconds = 1, measure_step_seconds(module, batch, settings, threads=1)
     if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:

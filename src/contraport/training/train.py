@@ -34,9 +34,9 @@ from contraport.training.components import (
     build_batch_loader,
     build_components,
     build_dataset,
-    build_held_out_dataset,
     build_objective_and_check_settings,
     count_cached_draws,
+    find_held_out_dataset,
     load_initial_weights,
     with_defaults_from_weights,
     with_epochs_from_steps,
@@ -110,7 +110,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
-            record = SplitRecord.from_datasets(dataset, build_held_out_dataset(settings))
+            record = SplitRecord.from_datasets(dataset, find_held_out_dataset(settings))
         with propagate_errors():
             _check_data_equal_across_processes(dataset, record)
         with _lock_run(run), restore_replaced_run_on_failure(run):

@@ -90,7 +90,7 @@ class Meter(Callback):
         if self._steps_of_row == self._every or loop.is_last_batch:
             self._step_values = {
                 "lr": loop.optimizer.param_groups[0]["lr"],
-                "temperature": _read_temperature(self._objective),
+                "temperature": _find_temperature(self._objective),
                 "plan_mass": getattr(self._objective, "last_plan_mass", None),
             }
 
@@ -148,7 +148,7 @@ class Meter(Callback):
             send_metrics_row(self._loggers, self._run, self.last_row)
 
 
-def _read_temperature(objective: nn.Module | None) -> float | None:
+def _find_temperature(objective: nn.Module | None) -> float | None:
     """Return the current temperature of an objective; None if it has none."""
     temperature = getattr(objective, "temperature", None)
     if temperature is None:

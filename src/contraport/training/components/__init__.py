@@ -11,11 +11,11 @@ from contraport.training.components.assembly import (
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
-    build_held_out_dataset,
     build_unaugmented_views,
     build_views,
     count_cached_draws,
     feature_cache_blocker,
+    find_held_out_dataset,
     with_epochs_from_steps,
     with_simplified_freeze,
 )
@@ -31,7 +31,6 @@ __all__ = [
     "build_batch_loader",
     "build_components",
     "build_dataset",
-    "build_held_out_dataset",
     "build_loss_schedules",
     "build_objective",
     "build_objective_and_check_settings",
@@ -41,6 +40,7 @@ __all__ = [
     "build_views",
     "count_cached_draws",
     "feature_cache_blocker",
+    "find_held_out_dataset",
     "load_initial_weights",
     "with_defaults_from_weights",
     "with_epochs_from_steps",

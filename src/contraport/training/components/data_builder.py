@@ -137,7 +137,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     return _apply_perturbations(settings, dataset)
 
 
-def build_held_out_dataset(settings: Settings) -> Dataset | None:
+def find_held_out_dataset(settings: Settings) -> Dataset | None:
     """Load the held-out items; None if `test_fraction` is 0, or if the data have no test split."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:

@@ -101,7 +101,7 @@ class OptimizationSettings(BaseOptions):
         check(self.warmup_epochs is None or self.warmup_epochs < self.epochs, message, "too_large")
 
     @property
-    def num_warmup_epochs(self) -> float:
+    def effective_warmup_epochs(self) -> float:
         """Number of epochs of learning rate warmup."""
         return self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
 

@@ -175,10 +175,10 @@ def parse_target_kind_and_parameters(text: str) -> tuple[str, dict[str, Any]]:
     return name, dict(parameters)
 
 
-def build_item_independent_target(text: str) -> Target | None:
+def find_item_independent_target(text: str) -> Target | None:
     """Build the target of a specification if it does not depend on the training items; else return None.
 
-    >>> build_item_independent_target("domains:alpha=0.1"), build_item_independent_target("neighbors:k=3")
+    >>> find_item_independent_target("domains:alpha=0.1"), find_item_independent_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
     # Files are not checked: they may be gone when a run is evaluated.
