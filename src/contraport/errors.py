@@ -54,12 +54,12 @@ class UsageError(ValueError):
     ) -> None:
         super().__init__(message)
         self.suggested_options = dict(suggested_options or {})
-        named = _ARGUMENT_PREFIX.match(message)
+        named = _ARGUMENT_PREFIX_PATTERN.match(message)
         self.argument = named[1] if named else None
         self.code = f"{self.argument}.{kind}" if self.argument else kind
 
 
-_ARGUMENT_PREFIX = re.compile(r"([A-Za-z_][\w.]*): ")
+_ARGUMENT_PREFIX_PATTERN = re.compile(r"([A-Za-z_][\w.]*): ")
 """Pattern of the name of an argument at the beginning of a message."""
 
 
@@ -109,7 +109,7 @@ class SelfTestError(RuntimeError):
     """Error: a self-test of this installation failed."""
 
 
-_OUT_OF_MEMORY_MESSAGE = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
+_OUT_OF_MEMORY_PATTERN = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
 """Pattern of torch's messages on CPU and GPU; only the GPU has an exception class of its own."""
 
 
@@ -123,14 +123,14 @@ def out_of_memory_message(error: BaseException) -> str | None:
     """
     if not (
         isinstance(error, MemoryError)
-        or (isinstance(error, RuntimeError) and _OUT_OF_MEMORY_MESSAGE.search(str(error)))
+        or (isinstance(error, RuntimeError) and _OUT_OF_MEMORY_PATTERN.search(str(error)))
     ):
         return None
     cause = str(error).splitlines()[0] if str(error) else "a MemoryError"
     return f"there is not enough memory ({cause}); smaller batches, views or networks need less."
 
 
-_INCOMPLETE_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
+_INCOMPLETE_WRITE_PATTERN = re.compile(r"\d+ requested and \d+ written")
 """Pattern of NumPy's message for a write that was cut short, which has no errno."""
 
 
@@ -153,7 +153,7 @@ def report_write_errors(argument: str, path: Path, remedy: Callable[[], str] = s
     try:
         yield
     except OSError as error:
-        partly = _INCOMPLETE_WRITE_MESSAGE.match(str(error)) is not None
+        partly = _INCOMPLETE_WRITE_PATTERN.match(str(error)) is not None
         cause = "only a part of it was written" if partly else str(error)
         if partly or error.errno == errno.ENOSPC:
             folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
@@ -232,7 +232,7 @@ def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
     return UsageError(f"{where} cannot be read as {kind}: {one_line_reason(error)}", kind="unreadable")
 
 
-_PICKLE_MESSAGE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", re.I)
+_PICKLE_PATTERN = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file|Python objects", re.I)
 """Pattern of messages about pickled objects, which advise to load them without protection."""
 
 
@@ -244,7 +244,7 @@ def one_line_reason(error: BaseException) -> str:
     >>> one_line_reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
     'it is damaged, or holds pickled objects, which are never read, as they may run code'
     """
-    if _PICKLE_MESSAGE.search(str(error)):
+    if _PICKLE_PATTERN.search(str(error)):
         return "it is damaged, or holds pickled objects, which are never read, as they may run code"
     return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 

@@ -503,7 +503,7 @@ PAIRS_GROUP = "pairs"
 COMMAND_GROUPS = (GETTING_STARTED_GROUP, TRAIN_AND_EVALUATE_GROUP, USE_ENCODER_GROUP, PAIRS_GROUP)
 """Headings of this package's commands in `contraport --help`, in order."""
 
-COMMAND_EXTRAS = "train,report"
+TRAIN_AND_REPORT_EXTRAS = "train,report"
 """Extras to install for the commands of contraport, as in ``pip install 'contraport[train,report]'``."""
 
 

@@ -24,7 +24,7 @@ class ColumnsThenRows(SinkhornConstraint):
 
     iterations: int = 1
 
-    def half_steps(self):
+    def half_step_axes(self):
         return ("columns", "rows") * self.iterations
 
 

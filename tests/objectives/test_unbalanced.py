@@ -214,7 +214,7 @@ def with_slack(**declared):
     class Loose(SinkhornConstraint):
         reference: str | None = declared.get("reference")
 
-        def half_steps(self):
+        def half_step_axes(self):
             return ("rows", "columns") * 5
 
         def marginal_relaxation(self, axis, temperature):
@@ -237,7 +237,7 @@ def test_rejects_a_relaxed_constraint_class_without_a_reference():
     with raises_usage_error("reference.missing", "Unsaid"):
 
         class Unsaid(SinkhornConstraint):
-            def half_steps(self):
+            def half_step_axes(self):
                 return ("rows", "columns")
 
             def marginal_relaxation(self, axis, temperature):

@@ -9,8 +9,8 @@ from typing import Any
 
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import (
-    COMMAND_EXTRAS,
     PAIRS_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
     get_declared_options,
@@ -215,7 +215,7 @@ AUDIT = Command(
         "contraport audit --data table.parquet --given_views photo caption --drop --weigh --out audits/table",
     ),
     printer_path="contraport.cli.console:print_audit",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=PAIRS_GROUP,
     short_help_options=(
         "data",

@@ -26,7 +26,7 @@ from contraport.errors import (
     report_missing_extra,
     unknown_name_error,
 )
-from contraport.options import COMMAND_EXTRAS, COMMAND_GROUPS, Command, Option
+from contraport.options import COMMAND_GROUPS, TRAIN_AND_REPORT_EXTRAS, Command, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
 """Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
@@ -190,7 +190,8 @@ def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mappi
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
         with report_missing_extra(
-            command.required_extra or COMMAND_EXTRAS, name if command.required_extra else f"{name} with options"
+            command.required_extra or TRAIN_AND_REPORT_EXTRAS,
+            name if command.required_extra else f"{name} with options",
         ):
             # Here, not above: `contraport --help` is fast and needs no optional package.
             from contraport.cli.parsing import parse_command_line

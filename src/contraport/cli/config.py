@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from contraport.options import (
-    COMMAND_EXTRAS,
     GETTING_STARTED_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
     int_in_range,
@@ -43,7 +43,7 @@ LIST = Command(
     "List the named recipes, objectives, encoders, data sets, metrics or suites.",
     examples=("contraport list recipes", "contraport list objectives"),
     printer_path="contraport.cli.listing:print_names",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=GETTING_STARTED_GROUP,
 )
 
@@ -70,7 +70,7 @@ DEMO = Command(
     """,
     examples=("contraport demo", "contraport demo --json"),
     printer_path="contraport.cli.demo:print_demo_result",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=GETTING_STARTED_GROUP,
     docs_page="start",
 )

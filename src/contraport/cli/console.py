@@ -104,19 +104,19 @@ def print_neighbors(result: NearestItems) -> None:
 
 def print_duplicate_groups(groups: DuplicatesResult) -> None:
     """Print the largest groups of duplicate items, each under its number with its first items."""
-    from contraport.similarity_search.duplicates import MAX_GROUPS_PRINTED, MAX_NAMES_SHOWN
+    from contraport.similarity_search.duplicates import MAX_GROUPS_PRINTED, MAX_NAMES_SHOWN_PER_GROUP
 
     for number, group in enumerate(groups[:MAX_GROUPS_PRINTED], start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
-        for position, name in zip(group.positions[:MAX_NAMES_SHOWN], group.names, strict=False):
+        for position, name in zip(group.positions[:MAX_NAMES_SHOWN_PER_GROUP], group.names, strict=False):
             print(f"    {name} (position {position})")
-        if len(group.names) > MAX_NAMES_SHOWN:
-            print(f"    ... and {len(group.names) - MAX_NAMES_SHOWN:,} more")
+        if len(group.names) > MAX_NAMES_SHOWN_PER_GROUP:
+            print(f"    ... and {len(group.names) - MAX_NAMES_SHOWN_PER_GROUP:,} more")
     if len(groups) > MAX_GROUPS_PRINTED:
         print(f"... and {pluralize(len(groups) - MAX_GROUPS_PRINTED, 'more group', 'more groups')}")
     extra = sum(len(group.names) - 1 for group in groups)
     hint = f"Keeping one item of each removes {pluralize(extra, 'item')}." if groups else "Try a lower --threshold."
-    if len(groups) > MAX_GROUPS_PRINTED or any(len(group.names) > MAX_NAMES_SHOWN for group in groups):
+    if len(groups) > MAX_GROUPS_PRINTED or any(len(group.names) > MAX_NAMES_SHOWN_PER_GROUP for group in groups):
         hint += " To list all: --out FILE.csv"
     print(f"{pluralize(len(groups), 'group')} of duplicates. {hint}")
 

@@ -11,8 +11,8 @@ from typing import Any
 from contraport.errors import check
 from contraport.evaluation.config import check_metric_names
 from contraport.options import (
-    COMMAND_EXTRAS,
     TRAIN_AND_EVALUATE_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
     get_declared_options,
@@ -161,7 +161,7 @@ COMPARE = Command(
         "contraport compare --suite gca --tune 8 --budget 2h --processes 2 --device cuda",
     ),
     printer_path="contraport.cli.console:print_comparison",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
     short_help_options=(
         "suite",

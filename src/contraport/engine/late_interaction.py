@@ -223,7 +223,7 @@ def _set_similarities_op(
                 if temperature > 0:
                     value = tile.run_half_steps().similarities()
                 else:
-                    value, where = tile.max_sim()
+                    value, where = tile.max_sim_with_argmax()
                     places = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
                     positions[places] = where.to(positions.dtype)
                 scores[rows.set_indices[:, None], columns.set_indices] = value
@@ -387,7 +387,7 @@ class _CosineTile:
         if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.set_indices):
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
-    def max_sim(self) -> tuple[Tensor, Tensor]:
+    def max_sim_with_argmax(self) -> tuple[Tensor, Tensor]:
         """Return the MaxSim similarities, (b, c), and the argmax positions in the sets of columns, (b, t, c)."""
         values, places = self.cosines.max(3)
         positions = self.column_positions.expand(*places.shape[:2], *self.b.shape).gather(3, places[..., None])

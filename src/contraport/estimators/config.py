@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from contraport.errors import check_nonnegative, check_positive
 from contraport.options import (
-    COMMAND_EXTRAS,
     PAIRS_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     USE_ENCODER_GROUP,
     BaseOptions,
     Command,
@@ -76,7 +76,7 @@ MAP = Command(
         "contraport map digits --split test --exact --out maps/digits",
     ),
     printer_path="contraport.cli.console:print_map",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=USE_ENCODER_GROUP,
     docs_page="similarity-search maps",
 )
@@ -136,7 +136,7 @@ INVERSE_OT = Command(
         "contraport inverse-ot counts.csv --rows users.npz --columns items.npz --out learned/counts",
     ),
     printer_path="contraport.cli.console:print_learned_cost",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=PAIRS_GROUP,
     docs_page="couplings",
 )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
 from contraport.options import (
-    COMMAND_EXTRAS,
     TRAIN_AND_EVALUATE_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     USE_ENCODER_GROUP,
     Command,
     int_in_range,
@@ -123,7 +123,7 @@ EVALUATE = Command(
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer_path="contraport.cli.console:print_evaluation",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
     docs_page="evaluating",
 )
@@ -177,7 +177,7 @@ EMBED = Command(
         "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
     ),
     printer_path="builtins:print",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=USE_ENCODER_GROUP,
     docs_page="similarity-search",
 )
@@ -228,7 +228,7 @@ EXPORT = Command(
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
     printer_path="builtins:print",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=USE_ENCODER_GROUP,
     docs_page="export",
 )

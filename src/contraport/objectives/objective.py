@@ -278,7 +278,7 @@ class Objective(Loss):
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
         """Solve the plan of each direction of a block, and return the results with the target plans."""
-        directions, attributes = problem.build_directions(block), problem.inputs.attributes
+        directions, attributes = problem.build_weighted_directions(block), problem.inputs.attributes
         (forward, *_), ids = directions[0], attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":

@@ -150,7 +150,7 @@ class MatchingProblem:
         marked = self.layout.arrange_blocks(*present.to(torch.float32).T[:, :, None])
         return [_drop_absent_views(block, marks) for block, marks in zip(blocks, marked, strict=True)]
 
-    def build_directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
+    def build_weighted_directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
         """Return the one or two directions of a block, rows to columns and back, each with its target plan.
 
         Returns:

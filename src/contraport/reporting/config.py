@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contraport.options import COMMAND_EXTRAS, TRAIN_AND_EVALUATE_GROUP, BaseOptions, Command, option, option_metadata
+from contraport.options import (
+    TRAIN_AND_EVALUATE_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
+    BaseOptions,
+    Command,
+    option,
+    option_metadata,
+)
 from contraport.runs.config import Run
 
 
@@ -29,7 +36,7 @@ REPORT = Command(
     """,
     examples=("contraport report runs/a runs/b --out comparison.html",),
     printer_path="builtins:print",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
     docs_page="evaluating the-page",
 )

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from contraport.catalog.option_parsers import MINING_SAMPLINGS
 from contraport.errors import check, check_finite
 from contraport.options import (
-    COMMAND_EXTRAS,
     PAIRS_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     USE_ENCODER_GROUP,
     BaseOptions,
     Command,
@@ -196,7 +196,7 @@ class MiningOptions(TrustOptions):
     progress: bool = progress_option()
 
 
-_command = partial(Command, required_extra=COMMAND_EXTRAS, docs_page="similarity-search")  # of this package
+_command = partial(Command, required_extra=TRAIN_AND_REPORT_EXTRAS, docs_page="similarity-search")  # of this package
 
 SEARCH = _command(
     ItemSearchOptions,

@@ -43,13 +43,13 @@ TILE_SIZE = 2_048
 MAX_GROUPS_SHOWN = 100
 """Maximum number of groups on a page and in a notebook."""
 
-MAX_NAMES_SHOWN = 5
+MAX_NAMES_SHOWN_PER_GROUP = 5
 """Maximum number of items of a group that a table or the terminal names."""
 
 MAX_GROUPS_PRINTED = 20
 """Maximum number of groups that the terminal shows."""
 
-MAX_PAIRS_SHOWN = 12
+MAX_PAIRS_SHOWN_ON_PAGE = 12
 """Maximum number of pairs below the threshold on a page."""
 
 REPORTED_SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
@@ -119,8 +119,8 @@ class DuplicatesResult(list[DuplicateGroup]):
         """Format the groups as rows of a table, one for each group."""
         rows = []
         for number, (_, names) in enumerate(self, start=1):
-            more = len(names) - MAX_NAMES_SHOWN
-            first = ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+            more = len(names) - MAX_NAMES_SHOWN_PER_GROUP
+            first = ", ".join(names[:MAX_NAMES_SHOWN_PER_GROUP]) + (f" and {more:,} more" if more > 0 else "")
             rows.append({"group": str(number), "items": str(len(names)), "names": first})
         return rows
 
@@ -164,7 +164,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
         for (first, second), cosine in zip(
-            pairs[below][:MAX_PAIRS_SHOWN].tolist(), cosines[below].tolist(), strict=False
+            pairs[below][:MAX_PAIRS_SHOWN_ON_PAGE].tolist(), cosines[below].tolist(), strict=False
         )
     ]
     proposed = _propose_threshold(cosines)

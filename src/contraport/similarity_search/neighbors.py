@@ -50,7 +50,7 @@ log = logging.getLogger("contraport.similarity_search")
 MAX_COMPARED_KEYS = 100_000
 """Maximum number of keys that an unknown query is compared with, to suggest the most similar one."""
 
-_Options = NeighborSearchOptions | ItemSearchOptions
+_AnySearchOptions = NeighborSearchOptions | ItemSearchOptions
 
 
 class Neighbor(NamedTuple):
@@ -233,7 +233,12 @@ def _encode_sets(model: Model, inputs: Tensor) -> Tensor:
 
 
 def _find_nearest_items(
-    options: _Options, features: Features, query: Tensor, *, exclude: int | None = None, prior: Tensor | None = None
+    options: _AnySearchOptions,
+    features: Features,
+    query: Tensor,
+    *,
+    exclude: int | None = None,
+    prior: Tensor | None = None,
 ) -> list[Neighbor]:
     """Find the items nearest to a query ``(F,)``, exactly or by an index, except the item at `exclude`."""
     candidates, count = None, options.top + 1
@@ -255,7 +260,7 @@ def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) ->
 
 
 def _write_page(
-    options: _Options,
+    options: _AnySearchOptions,
     features: Features,
     result: NearestItems,
     *sections: CardSection,
@@ -313,7 +318,7 @@ def _format_query_title(query: int | str | Path) -> str:
     return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 
-def _resolve_query_run(options: _Options, features: Features) -> RunFolder:
+def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFolder:
     """Return the run that embeds the query: the option `run`, or the run that embedded the features."""
     folder = options.run if options.run is not None else features.run
     if folder is None:
@@ -323,7 +328,7 @@ def _resolve_query_run(options: _Options, features: Features) -> RunFolder:
 
 
 def _embed_query(
-    options: _Options, features: Features, run: RunFolder, view: str | None, device: torch.device
+    options: _AnySearchOptions, features: Features, run: RunFolder, view: str | None, device: torch.device
 ) -> Tensor:
     """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
@@ -342,7 +347,7 @@ def _embed_query(
     return embedded[0].to(device)
 
 
-def _load_query(options: _Options, model: Model, features: Features | None = None) -> Dataset:
+def _load_query(options: _AnySearchOptions, model: Model, features: Features | None = None) -> Dataset:
     """Load the query as a dataset of one item, for a model of its view or of whole items: a text, or a file."""
     query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_file_suffix(query)):

@@ -227,7 +227,7 @@ def from_object(
     )
 
 
-_TABLE_CLASSES = {
+_ACCEPTED_TABLE_CLASSES = {
     ("datasets", "Dataset"), ("datasets", "DatasetDict"), ("pandas", "DataFrame"), ("polars", "DataFrame"),
     ("pyarrow", "Table"),
 }  # fmt: skip
@@ -238,7 +238,7 @@ def _find_table_library(data: Any) -> str | None:
     """Return the name of the library that a table object belongs to, without importing it; None for other objects."""
     for kind in type(data).__mro__:
         library = kind.__module__.partition(".")[0]
-        if (library, kind.__name__) in _TABLE_CLASSES:
+        if (library, kind.__name__) in _ACCEPTED_TABLE_CLASSES:
             return library
     return None
 

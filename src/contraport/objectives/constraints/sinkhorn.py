@@ -57,6 +57,7 @@ def _check_reference_name(name: str | None) -> None:
     check_name("reference", name, REFERENCE_MEASURES)
 
 
+@keep_deprecated_attributes(half_steps="half_step_axes")
 class SinkhornConstraint(Constraint):
     """Base class of constraints whose plan is computed by Sinkhorn half-steps on rows and columns.
 
@@ -88,7 +89,7 @@ class SinkhornConstraint(Constraint):
         )
 
     @abstractmethod
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[Axis, ...]:
         """Return the sequence of half-steps, each given by its axis, ``"rows"`` or ``"columns"``.
 
         Each half-step reads the potential of the one before.
@@ -100,7 +101,7 @@ class SinkhornConstraint(Constraint):
 
     @property
     def meets_both_marginals(self) -> bool:
-        return len(set(self.half_steps())) == 2
+        return len(set(self.half_step_axes())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
         """Return the penalty on the plan's deviation from its target marginals, a scalar tensor."""
@@ -114,7 +115,7 @@ class SinkhornConstraint(Constraint):
         kernel = geometry.log_kernel
         like, temperature = kernel.inputs[0], kernel.temperature
         log_masses = request.marginals or _cached_uniform_log_marginals(*kernel.shape, like.dtype, like.device)
-        reference, axes = self._log_reference_factors(log_masses, request.log_column_weights), self.half_steps()
+        reference, axes = self._log_reference_factors(log_masses, request.log_column_weights), self.half_step_axes()
         if self.tolerance is not None:
             # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes[:2]]
@@ -243,7 +244,7 @@ class Rows(SinkhornConstraint):
             [0.1345, 0.3655]])
     """
 
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[Axis, ...]:
         return ("rows",)
 
 
@@ -258,7 +259,7 @@ class Columns(SinkhornConstraint):
             [0.1345, 0.3655]])
     """
 
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[Axis, ...]:
         return ("columns",)
 
 
@@ -273,7 +274,7 @@ class AlternatingConstraint(SinkhornConstraint):
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
 
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[Axis, ...]:
         return ("rows", "columns") * self.iterations
 
 

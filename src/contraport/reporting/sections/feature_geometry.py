@@ -43,7 +43,7 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
     lowest = min(0.9, math.floor(10 * quantile) / 10)
     summaries = [
-        _draw_and_summarize_cosines(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
+        _build_cosines_template_data(builder, run, lowest) for run in builder.runs if "cosines" in run.figure_arrays
     ]
     with_spectrum = [run for run in builder.runs if "spectrum" in run.figure_arrays]
     spectrum = (
@@ -59,7 +59,7 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def _draw_and_summarize_cosines(builder: PageBuilder, run: ReportRun, lowest_cosine: float) -> dict[str, Any]:
+def _build_cosines_template_data(builder: PageBuilder, run: ReportRun, lowest_cosine: float) -> dict[str, Any]:
     """Draw the cosines between test items of a run, and return the heatmap with means within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None

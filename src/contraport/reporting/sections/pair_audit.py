@@ -23,11 +23,11 @@ NUM_HISTOGRAM_BINS = 40  # of the scores
 
 def build_pair_audit_section(builder: PageBuilder) -> Section | None:
     """Build the section of online audits; None if no run was trained with an audit."""
-    audits = [_draw_and_summarize_audit(builder, run) for run in builder.runs if run.online_audit_arrays]
+    audits = [_build_audit_template_data(builder, run) for run in builder.runs if run.online_audit_arrays]
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _draw_and_summarize_audit(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
+def _build_audit_template_data(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
     """Draw the histogram of pair scores, and return it with the mismatch rate and the lowest pairs for the template."""
     assert run.online_audit_arrays
     scores, mismatched = (

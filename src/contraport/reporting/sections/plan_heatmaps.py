@@ -95,7 +95,9 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     if scale is None:
         return None
     plans = [
-        _draw_last_plan(builder, run, snapshots[run.position], scale) for run in builder.runs if snapshots[run.position]
+        _build_plan_template_data(builder, run, snapshots[run.position], scale)
+        for run in builder.runs
+        if snapshots[run.position]
     ]
     several = [(run, snapshots[run.position]) for run in builder.runs if len(snapshots[run.position]) > 1]
     over_epochs = (
@@ -123,7 +125,7 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _draw_last_plan(
+def _build_plan_template_data(
     builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
     """Draw the last plan of a run, and add the data of all its plans to the page; return the template data."""

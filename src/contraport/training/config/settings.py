@@ -14,9 +14,9 @@ from typing import Any
 from contraport.catalog import apply_recipe
 from contraport.errors import UsageError, check
 from contraport.options import (
-    COMMAND_EXTRAS,
     GETTING_STARTED_GROUP,
     TRAIN_AND_EVALUATE_GROUP,
+    TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
     get_declared_options,
@@ -146,7 +146,7 @@ TRAIN = Command(
         "contraport train --resume --out runs/photos",
     ),
     resolve_options=apply_recipe,
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
     short_help_options=(
         "data",
@@ -207,7 +207,7 @@ ADVISE = Command(
         "contraport advise people.csv --use_labels",
     ),
     printer_path="contraport.training.advise:print_advice",
-    required_extra=COMMAND_EXTRAS,
+    required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=GETTING_STARTED_GROUP,
     docs_page="choosing",
 )
