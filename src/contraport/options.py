@@ -525,6 +525,8 @@ class Command(Generic[P]):
         group: Heading of the command in `contraport --help`.
         short_help_options: Options shown by `--help`; all if empty. `--help_all` always shows all.
         docs_page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
+        next_commands_path: Location of a function of the explicit options and the result that returns command lines to
+            run next, printed after the result unless `--json` is passed; empty for none.
     """
 
     options_class: Callable[P, object]
@@ -539,6 +541,7 @@ class Command(Generic[P]):
     group: str = ""
     short_help_options: tuple[str, ...] = ()
     docs_page: str = ""
+    next_commands_path: str = ""
 
     @property
     def options(self) -> Mapping[str, Option]:

@@ -17,11 +17,12 @@ Command = Callable[..., Outcome]
 FEW_STEPS = ("--epochs", "2", "--device", "cpu", "--progress", "false")
 
 
-def write_table(path: Path, columns: Sequence[str], *, rows: int = 120) -> str:
-    """Write a table of numbers; the second half of its columns depends on the first."""
+def write_table(path: Path, columns: Sequence[str], *, rows: int = 120, wrong: int = 0) -> str:
+    """Write a table of numbers; the second half of its columns depends on the first, but for the first `wrong` rows."""
     random, half = np.random.default_rng(0), len(columns) // 2
     first = random.normal(size=(rows, half))
     second = first @ random.normal(size=(half, len(columns) - half))
+    second[:wrong] = np.roll(second[:wrong], wrong // 2, axis=0)
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([list(columns), *np.hstack([first, second]).round(3).tolist()])
     return path.name
@@ -82,3 +83,125 @@ def test_advice_about_a_table_of_numbers_has_the_whole_command(
 def test_advice_mentions_no_views_where_nothing_points_to_them(command: Command, tmp_path: Path) -> None:
     advice = command("advise", write_table(tmp_path / "pairs.csv", NO_GROUPS))
     assert len(printed_commands(advice.out, "contraport")) == 1
+
+
+def run_all(command: Command, outcome: Outcome, *added: str) -> list[Outcome]:
+    """Run the commands that an outcome proposes, each in the folder as it is; return their outcomes."""
+    assert outcome.status == 0, outcome.err
+    proposed = printed_commands(outcome.err, "next: ", "  or: ")
+    assert 1 <= len(proposed) <= 2
+    outcomes = [command(*words, *(added if words[0] == "train" else ())) for words in proposed]
+    for words, after in zip(proposed, outcomes, strict=True):
+        assert after.status == 0, (words, after.err)
+    return outcomes
+
+
+QUICK = ("--epochs", "1", "--device", "cpu")
+
+
+def write_pairs(folder: Path, kind: str) -> tuple[str, ...]:
+    """Write 300 pairs of a kind in a folder, a fifth of them wrong, and return the options by which they are loaded."""
+    random = np.random.default_rng(0)
+    first = random.normal(size=(300, 4)).astype(np.float32)
+    second = np.vstack([first[59::-1], first[60:]])[:, ::-1]
+    if kind == "numbers":
+        data = write_table(folder / "my pairs.csv", GROUPS, rows=300, wrong=60)
+        return "--data", data, "--columns.views", '["left_*", "right_*"]'
+    if kind == "texts":
+        words = ["".join(random.choice(list("abcdefghijklmno"), size=12)) for _ in range(300)]
+        lines = [
+            f'{{"one": "{one}", "two": "{two}"}}' for one, two in zip(words, words[59::-1] + words[60:], strict=True)
+        ]
+        (folder / "texts.jsonl").write_text("\n".join(lines))
+        return "--data", "texts.jsonl"
+    if kind in ("arrays", "three views"):
+        np.savez(folder / "views.npz", ear=first, eye=first + 0.1, hand=second)
+        return "--data", "views.npz", *(() if kind == "three views" else ("--given_views", "ear", "hand"))
+    (folder / "shop").mkdir()
+    for name, letter, vectors in (("rows", "u", first), ("columns", "i", second)):
+        table = [["id", "x", "y", "z", "w"], *([f"{letter}{row}", *vectors[row].round(3)] for row in range(300))]
+        with (folder / "shop" / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(table)
+    (folder / "shop" / "pairs.csv").write_text("\n".join(["row,column", *(f"u{row},i{row}" for row in range(300))]))
+    return "--data", "shop"
+
+
+FAST_AUDITS = {
+    "numbers": ("--method", "frozen"),
+    "texts": ("--method", "crossfit", "--folds", "2", "--rounds", "1", "--encoder", "short-ngrams", *QUICK),
+    "arrays": ("--method", "frozen"),
+    "three views": ("--method", "frozen"),
+    "coupling": ("--method", "frozen"),
+}
+
+
+@pytest.mark.parametrize("kind", ["numbers", "arrays", "three views", "coupling"])
+def test_commands_after_an_audit_run_as_printed(command: Command, tmp_path: Path, kind: str) -> None:
+    audited = command("audit", *write_pairs(tmp_path, kind), "--out", "audits/first", *FAST_AUDITS[kind])
+    run_all(command, audited, *QUICK)
+    train, _ = printed_commands(audited.err, "next: ", "  or: ")
+    assert "--audit" in train
+    assert list((tmp_path / "audits" / "first").glob("dropped.*"))
+
+
+def test_commands_after_an_audit_without_a_folder_run_as_printed(command: Command, tmp_path: Path) -> None:
+    run_all(command, command("audit", *write_pairs(tmp_path, "numbers"), *FAST_AUDITS["numbers"]), *QUICK)
+    assert (tmp_path / "audits" / "my-pairs" / "dropped.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "exports"),
+    [
+        ("numbers", ["--drop", "--weigh"]),
+        ("texts", ["--repair"]),
+        ("arrays", ["--drop", "--weigh"]),
+        ("three views", ["--drop"]),
+        ("coupling", ["--drop", "--weigh"]),
+    ],
+)
+def test_commands_after_an_audit_train_on_the_cleaned_files(
+    command: Command, tmp_path: Path, kind: str, exports: list[str]
+) -> None:
+    audited = command("audit", *write_pairs(tmp_path, kind), "--out", "audits/first", *exports, *FAST_AUDITS[kind])
+    run_all(command, audited, *QUICK)
+    proposed = printed_commands(audited.err, "next: ", "  or: ")
+    assert [any("audits/first/" in word for word in words) for words in proposed] == [True] * len(exports)
+
+
+def test_without_a_known_share_the_command_trains_on_all_pairs(command: Command, tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "views.npz", **{name: np.random.default_rng(k).normal(size=(60, 3)) for k, name in enumerate("ab")}
+    )
+    audited = command(
+        "audit", "--data", "views.npz", "--method", "frozen", "--rounds", "1", "--out", "audits/first", "--drop"
+    )
+    run_all(command, audited, *QUICK)
+    (train,) = printed_commands(audited.err, "next: ")
+    assert train[:3] == ["train", "--data", "views.npz"]
+    assert "--audit" not in train
+
+
+def test_commands_after_a_training_and_an_evaluation_run_as_printed(command: Command, tmp_path: Path) -> None:
+    data = write_pairs(tmp_path, "numbers")
+    trained = command("train", *data, "--audit", "--out", "runs/the first", *QUICK)
+    (evaluated,) = run_all(command, trained)
+    run_all(command, evaluated)
+    run_all(command, command("evaluate", "runs/the first"))
+    assert len(list(tmp_path.glob("report*.html"))) == 2, "no page replaces another"
+    run_all(command, command("train", *data, "--test_fraction", "0", "--out", "runs/all", *QUICK))
+    assert (tmp_path / "all.npz").exists()
+
+
+def test_commands_after_embed_and_map_run_as_printed(command: Command, tmp_path: Path) -> None:
+    command("train", *write_pairs(tmp_path, "numbers"), "--out", "runs/it", *QUICK)
+    embedded = command("embed", "runs/it", "--out", "my features.npz")
+    assert embedded.out == "my features.npz\n", "the path alone, for a script"
+    run_all(command, embedded)
+    (mapped,) = run_all(command, command("map", "my features.npz", "--iterations", "20"))
+    run_all(command, mapped)
+
+
+def test_no_command_without_progress_or_with_json(command: Command, tmp_path: Path) -> None:
+    command("train", *write_pairs(tmp_path, "numbers"), "--out", "runs/it", *QUICK)
+    for added in (["--progress", "false"], ["--json"]):
+        assert "next: " not in command("embed", "runs/it", "--out", "features.npz", "--overwrite", *added).err

@@ -38,6 +38,15 @@ _SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf
 """Pattern of a number with a sign, which is no formula."""
 
 
+def find_unused_path(path: Path) -> Path:
+    """Return a path itself, or with the smallest number from 2 on after its stem at which nothing exists."""
+    number, unused = 1, path
+    while unused.exists():
+        number += 1
+        unused = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return unused
+
+
 @contextmanager
 def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
     """Context manager: yield a temporary path, which replaces `path` if the block succeeds and is removed otherwise.

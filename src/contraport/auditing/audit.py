@@ -29,6 +29,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
+from contraport.auditing.training_commands import compose_next_commands
 from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_unsplit
 from contraport.data.split_record import fingerprint_dataset
@@ -98,6 +99,8 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
                         )  # fmt: skip
                     log.info("%s: wrote %s.", form, path)
                     result = replace(result, clean_files=(*result.clean_files, path))
+        commands = compose_next_commands(result, options, dataset, view_numbers=list(views))
+        result = replace(result, next_commands=commands)
     except KeyboardInterrupt as interrupt:
         # The training's own message names `train`, which would not finish the audit.
         message = "stopped"

@@ -215,6 +215,7 @@ AUDIT = Command(
         "contraport audit --data table.parquet --given_views photo caption --drop --weigh --out audits/table",
     ),
     printer_path="contraport.cli.console:print_audit",
+    next_commands_path="contraport.cli.next_commands:after_audit",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=PAIRS_GROUP,
     short_help_options=(

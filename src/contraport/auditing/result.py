@@ -61,6 +61,7 @@ class Audit:
         partner_confidences: estimated probability that each better partner is the right one, ``(n,)``; 0 without a
             better partner; None in run folders written before confidences were.
         clean_files: files with the cleaned data that the audit wrote.
+        next_commands: command lines that train on the data, or clean them; none for data that only Python has.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
@@ -84,6 +85,7 @@ class Audit:
     keys: Sequence[str] | None = None
     partner_confidences: NDArray[np.floating] | None = None
     clean_files: tuple[Path, ...] = ()
+    next_commands: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         low, high = self.noise_interval

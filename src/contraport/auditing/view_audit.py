@@ -51,6 +51,7 @@ class ViewAudit:
         source_rows: row of each item in the source, int64 ``(n,)``.
         keys: names of the items in the source; None if they have no names.
         clean_files: files with the cleaned data that the audit wrote.
+        next_commands: command lines that train on the data, or clean them; none for data that only Python has.
     """
 
     data_name: str
@@ -61,6 +62,7 @@ class ViewAudit:
     source_rows: NDArray[np.int64]
     keys: Sequence[str] | None = None
     clean_files: tuple[Path, ...] = ()
+    next_commands: tuple[str, ...] = ()
 
     @classmethod
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:

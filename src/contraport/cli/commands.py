@@ -100,7 +100,7 @@ def run_command(name: str, argv: list[str]) -> None:
     options = dict(options)
     as_json = options.pop("json", False)
     needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
-    with needed, _log_to_terminal(quiet=not options.get("progress", True)):
+    with needed, _log_to_terminal(quiet=_is_quiet(options)):
         for message in _list_repeated_flag_warnings(argv):
             logging.getLogger("contraport").warning(message)
         result = import_object(command.function_path)(**options)
@@ -110,6 +110,10 @@ def run_command(name: str, argv: list[str]) -> None:
         import_object(command.printer_path)(result)
     if options.get("page") and Path in get_args(command.options["page"].type) and not as_json:
         print(f"page: {options['page']}")
+    if command.next_commands_path and not as_json and not _is_quiet(options):
+        # The standard output is the result alone.
+        for number, line in enumerate(import_object(command.next_commands_path)(options, result)):
+            print("next:" if number == 0 else "  or:", line, file=sys.stderr)
     if command.failure_check_path:
         import_object(command.failure_check_path)(result)
 
@@ -149,13 +153,14 @@ def _list_repeated_flag_warnings(argv: Sequence[str]) -> list[str]:
     return [f"{name} is passed {times} times; the last value is used" for name, times in repeated.items()]
 
 
+def _is_quiet(options: Mapping[str, Any]) -> bool:
+    """Return whether only results and warnings are printed: without progress, or in a process other than the first."""
+    return not options.get("progress", True) or os.environ.get("RANK", "0") != "0"
+
+
 @contextmanager
 def _log_to_terminal(*, quiet: bool) -> Iterator[None]:
-    """Context manager: print the log messages of the package to standard error; with `quiet` only warnings.
-
-    Processes other than the first of a distributed launch are quiet.
-    """
-    quiet = quiet or os.environ.get("RANK", "0") != "0"
+    """Context manager: print the log messages of the package to standard error; with `quiet` only warnings."""
     log, handler = logging.getLogger("contraport"), _TerminalHandler(logging.WARNING if quiet else logging.INFO)
     level = log.level
     log.setLevel(logging.INFO)

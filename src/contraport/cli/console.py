@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +92,6 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
         print(sentence)
     if not others and results[first]["verdict"]:
         print(results[first]["verdict"])
-    print(f"next: contraport report {shlex.join(results)} --out report.html")
 
 
 def print_neighbors(result: NearestItems) -> None:

@@ -76,6 +76,7 @@ MAP = Command(
         "contraport map digits --split test --exact --out maps/digits",
     ),
     printer_path="contraport.cli.console:print_map",
+    next_commands_path="contraport.cli.next_commands:after_map",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=USE_ENCODER_GROUP,
     docs_page="similarity-search maps",

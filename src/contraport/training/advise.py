@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport._utils.formatting import format_flags, pluralize
+from contraport._utils.files import find_unused_path
+from contraport._utils.formatting import format_flags, pluralize, to_file_name
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
@@ -109,15 +110,16 @@ def advise(values: dict[str, Any]) -> Advice:
     - --objective sup-con: trains on the labels (10 classes).
     """
     options = AdviseOptions(**values)
-    data_options = {name: getattr(options, name) for name in ("data", "columns", "image_size")}
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
+    data = options.data if isinstance(options.data, str | Path) else dataset.name
+    data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
     reasons = list_suggestions(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
-        (reasons if len(dataset.shapes) >= 2 else alternatives).append(_make_wrong_pairs_suggestion(dataset))
+        (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
-    own = {} if options.dimensions is None else {"projection": options.dimensions}
-    command = compose_train_command(dataset, data_options, reasons, **own)
+    out = str(find_unused_path(Path("runs", get_base_name(dataset))))
+    command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
     return Advice(command, tuple(reasons), tuple(alternatives), _find_multi_view_advice(values, options))
 
 
@@ -142,22 +144,21 @@ def list_suggestions(dataset: Dataset, *, use_labels: bool = False, dimensions: 
     return [objective] if encoder is None else [objective, encoder]
 
 
-def compose_train_command(
-    dataset: Dataset, data_options: Mapping[str, Any], suggestions: Sequence[Suggestion], **options: Any
-) -> str:
-    """Return the command that trains on data with suggested options, in a run folder named after the data.
+def get_base_name(dataset: Dataset) -> str:
+    """Return the name of data without folder and suffixes, to name a folder of results after it."""
+    return to_file_name(dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0]) or "run"
+
+
+def compose_train_command(data_options: Mapping[str, Any], suggestions: Sequence[Suggestion], **options: Any) -> str:
+    """Return the command that trains on data with suggested options.
 
     Args:
-        dataset: the loaded data.
-        data_options: the option ``data``, and others of `contraport train` by which it was loaded.
+        data_options: options of `contraport train` by which the data are loaded.
         suggestions: recommended options.
-        options: further options of `contraport train`.
+        options: further options of `contraport train`; None is left out.
     """
-    name = dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0] or "run"
-    data = data_options["data"]
-    flags = {**data_options, "data": str(data) if isinstance(data, str | Path) else dataset.name}
-    words = ["contraport train", format_flags(flags), *(one.options for one in suggestions)]
-    return " ".join(filter(None, [*words, format_flags(options | {"out": f"runs/{name}"})]))
+    flags = [format_flags(data_options), *(one.options for one in suggestions), format_flags(options)]
+    return " ".join(["contraport train", *filter(None, flags)])
 
 
 def make_objective_suggestion(
@@ -219,7 +220,7 @@ def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     return Suggestion(PRETRAINED_RESNET18_FLAGS, f"{text}; its weights come from the Hugging Face hub; {offline}.")
 
 
-def _make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
+def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
     """Recommend `--audit` if items have several stored views, else the robust loss rince."""
     use_case = "pairs, some of them wrong"
     if len(dataset.shapes) >= 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -223,8 +222,6 @@ def _fit_and_save_model(
         remedy = larger_patience if loop.should_stop else "increase --epochs to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         log.info("%s; model: %s", meter.format_summary() if meter.session_steps else complete, run.model_path)
-        if hint_options is not None:
-            log.info("next: contraport evaluate %s", shlex.quote(str(run.path)))
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:

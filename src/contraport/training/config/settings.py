@@ -146,6 +146,7 @@ TRAIN = Command(
         "contraport train --resume --out runs/photos",
     ),
     resolve_options=apply_recipe,
+    next_commands_path="contraport.cli.next_commands:after_train",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group=TRAIN_AND_EVALUATE_GROUP,
     short_help_options=(

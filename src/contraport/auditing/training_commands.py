@@ -1,0 +1,83 @@
+"""Commands that train on audited data, with the options by which the audit loaded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from contraport._utils.files import find_unused_path
+from contraport._utils.formatting import format_options, use_flag_style
+from contraport.auditing.config import AUDIT, AuditOptions
+from contraport.auditing.export_clean import SAMPLE_WEIGHT_COLUMN
+from contraport.auditing.result import Audit
+from contraport.auditing.view_audit import ViewAudit
+from contraport.data import Dataset
+from contraport.data.formats.tables import TABLE_SUFFIXES
+from contraport.options import has_object_placeholder, to_config_value
+from contraport.training.advise import (
+    Suggestion,
+    compose_train_command,
+    get_base_name,
+    list_suggestions,
+    make_wrong_pairs_suggestion,
+)
+
+_TRAINING_OPTIONS = ("data", "columns", "given_views", "image_size", "root", "encoder")
+"""Options of an audit that `contraport train` has too: the same pairs and encoders."""
+
+
+def compose_next_commands(
+    result: Audit | ViewAudit, options: AuditOptions, dataset: Dataset, *, view_numbers: list[int]
+) -> tuple[str, ...]:
+    """Return one or two commands to run after an audit; none for data that only Python has.
+
+    They train on the files of cleaned data or, before these are written, with `--audit`; the other then writes one. If
+    nothing is flagged, or the share of wrong pairs is unknown, the only command trains on all pairs.
+
+    Args:
+        result: result of the audit.
+        options: its options.
+        dataset: the audited items.
+        view_numbers: numbers of the audited views among those of the data.
+    """
+    values = {name: to_config_value(getattr(options, name)) for name in AUDIT.options}
+    if has_object_placeholder(values):
+        return ()
+    explicit = {name: value for name, value in values.items() if value != to_config_value(AUDIT.options[name].default)}
+    data_options = {name: explicit[name] for name in _TRAINING_OPTIONS if name in explicit}
+    name, suggestions = get_base_name(dataset), list_suggestions(dataset)
+
+    def compose(*added: Suggestion, suffix: str = "", **changes: Any) -> str:
+        out = find_unused_path(Path("runs", f"{name}{suffix}"))
+        return compose_train_command(data_options | changes, [*suggestions, *added], out=str(out))
+
+    if len(result.flagged()) == 0 or (isinstance(result, Audit) and not result.is_rate_reliable):
+        return (compose(),)
+    if result.clean_files:
+        return tuple(
+            compose(suffix=f"-{path.stem}", **_replace_data(path, data_options, view_numbers))
+            for path in result.clean_files[:2]
+        )
+    repeated = {"resume": True, "out": explicit.get("out")}
+    if options.out is None:
+        lasting = {name: value for name, value in explicit.items() if AUDIT.options[name].lifetime != "call"}
+        repeated = {**lasting, "out": str(find_unused_path(Path("audits", name)))}
+    with use_flag_style():
+        return compose(
+            make_wrong_pairs_suggestion(dataset)
+        ), f"contraport audit {format_options(**repeated, drop=True)}"
+
+
+def _replace_data(path: Path, data_options: Mapping[str, Any], view_numbers: list[int]) -> dict[str, Any]:
+    """Return the changes to the options of the audited data that load a cleaned file in their place."""
+    source = Path(str(data_options["data"]))
+    if path.suffix == ".npy":  # weights alone
+        return {"sample_weight": str(path)}
+    if path.suffix in TABLE_SUFFIXES:
+        return {"data": str(path)} | ({"sample_weight": SAMPLE_WEIGHT_COLUMN} if path.stem == "weighed" else {})
+    if source.suffix == ".npz" and source.is_file():
+        return {"data": str(path)}
+    # The arrays of other data have names of their own, and the size of images is that of the audit.
+    views = view_numbers if "given_views" in data_options else None
+    return {"data": str(path), "columns": None, "image_size": None, "root": None, "given_views": views}

@@ -1,0 +1,64 @@
+"""Commands to run after a command: what a newcomer does next, with the paths of this call."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contraport._utils.files import find_unused_path
+from contraport._utils.formatting import format_flags
+from contraport.runs import as_run_folder
+
+if TYPE_CHECKING:
+    from contraport.auditing import Audit, ViewAudit
+    from contraport.estimators import Map
+    from contraport.runs import Run
+
+Options = Mapping[str, Any]
+"""Explicit options of a command, by name."""
+
+_MAX_CLUSTERS = 10
+"""Number of clusters that a proposed command asks for, if there are enough items."""
+
+
+def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
+    """Train without the suspected pairs, or write the data without them."""
+    return result.next_commands
+
+
+def after_train(options: Options, run: Run) -> Sequence[str]:
+    """Evaluate the run, or embed its items if none is held out."""
+    if options.get("dry_run"):
+        return []
+    path, record = shlex.quote(str(run.path)), as_run_folder(run).split_record()
+    if record is not None and len(record.test_digests) == 0:
+        return [f"contraport embed {path} {format_flags({'split': 'train', 'out': _unused(f'{run.path.name}.npz')})}"]
+    return [f"contraport evaluate {path}"]
+
+
+def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str]:
+    """Write the report of the evaluated runs."""
+    return [f"contraport report {shlex.join(results)} {format_flags({'out': _unused('report.html')})}"]
+
+
+def after_embed(options: Options, path: Path) -> Sequence[str]:
+    """Look at the features: items that are nearly equal, and those nearest to the first."""
+    features = shlex.quote(str(options["out"]))
+    return [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
+
+
+def after_map(options: Options, result: Map) -> Sequence[str]:
+    """Write the files of the map, or cluster its points."""
+    if result.folder is None:
+        rest = {name: value for name, value in options.items() if name != "source"}
+        out = _unused(f"maps/{Path(str(options['source'])).stem}")
+        return [f"contraport map {shlex.quote(str(options['source']))} {format_flags({**rest, 'out': out})}"]
+    clusters = min(_MAX_CLUSTERS, len(result.points))
+    return [f"contraport cluster {shlex.quote(str(result.folder / 'map.npz'))} --k {clusters}"]
+
+
+def _unused(path: str) -> str:
+    """Return a path that does not exist yet, as a text."""
+    return str(find_unused_path(Path(path)))
