@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import contraport
-from contraport.comparison.config import COMPARE, CompareOptions
+from contraport.comparison.config import COMPARE_COMMAND, CompareOptions
 from contraport.errors import check, check_name, unknown_name_error, unreadable_error
 from contraport.options import replace_deprecated_options, to_config_value
 from contraport.runs import default_run_path
@@ -259,10 +259,10 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise unreadable_error(f"suite: {path}", "YAML", error) from error
     check(isinstance(values, dict), f"suite: {path} must contain keys with values.", "not_a_mapping")
-    values = replace_deprecated_options(COMPARE.options, values)
+    values = replace_deprecated_options(COMPARE_COMMAND.options, values)
     if isinstance(values.get("quick"), dict):
-        values["quick"] = replace_deprecated_options(COMPARE.options, values["quick"])
-    keys = [*(name for name in COMPARE.options if name not in ("suite", "out")), *SUITE_KEYS]
+        values["quick"] = replace_deprecated_options(COMPARE_COMMAND.options, values["quick"])
+    keys = [*(name for name in COMPARE_COMMAND.options if name not in ("suite", "out")), *SUITE_KEYS]
     for key in [*values, *values.get("quick", {})]:
         check_name(f"suite: {path}: key", key, keys)
     return values

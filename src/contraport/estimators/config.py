@@ -58,7 +58,7 @@ class MapOptions(TrustOptions):
     progress: bool = progress_option()
 
 
-MAP = Command(
+MAP_COMMAND = Command(
     MapOptions,
     "contraport.estimators:map",
     "Draw a map of items in the plane by t-SNE.",
@@ -115,7 +115,7 @@ class InverseOTOptions(BaseOptions):
     )
 
 
-INVERSE_OT = Command(
+INVERSE_OT_COMMAND = Command(
     InverseOTOptions,
     "contraport.estimators:inverse_ot",
     "Learn the cost whose transport plan is an observed coupling.",

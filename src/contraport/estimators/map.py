@@ -19,7 +19,7 @@ from contraport.data.sources.load import load, load_unsplit
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_inputs
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
-from contraport.estimators.config import MAP, MapOptions
+from contraport.estimators.config import MAP_COMMAND, MapOptions
 from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.page_samples import ArraysByName, choose_fixed_subsample, collect_item_data
 from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_splits_of_source, resolve_device
@@ -75,7 +75,7 @@ class Map(NamedTuple):
         return f"{self.method} of {len(self.points):,} items after {self.iterations:,} iterations: {quality}"
 
 
-@MAP.with_option_parameters
+@MAP_COMMAND.with_option_parameters
 def map(values: dict[str, Any]) -> Map:
     """Map items to the plane by t-SNE or SNE, so that similar items are near.
 

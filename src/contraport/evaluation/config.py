@@ -100,7 +100,7 @@ class EvaluateOptions(RunEncoderOptions):
     )
 
 
-EVALUATE = Command(
+EVALUATE_COMMAND = Command(
     EvaluateOptions,
     "contraport.evaluation:evaluate",
     "Evaluate a trained encoder on held-out items.",
@@ -154,7 +154,7 @@ class EmbedOptions(SingleRunOptions):
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
-EMBED = Command(
+EMBED_COMMAND = Command(
     EmbedOptions,
     "contraport.evaluation:embed",
     "Write the features of a dataset to a file.",
@@ -204,7 +204,7 @@ class ExportOptions(TrustOptions):
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
-EXPORT = Command(
+EXPORT_COMMAND = Command(
     ExportOptions,
     "contraport.evaluation.model_export:export",
     "Export a trained encoder: ONNX, torch.export, TorchScript, safetensors.",

@@ -26,7 +26,7 @@ class ReportOptions(BaseOptions):
     overwrite: bool = option(False, "Replace `out` where it exists.")
 
 
-REPORT = Command(
+REPORT_COMMAND = Command(
     ReportOptions,
     "contraport.reporting:report",
     "Compare runs on one HTML page.",

@@ -15,7 +15,7 @@ from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
 from contraport.plots.figure_setup import MASS_COLORS_ON_DARK, MASS_COLORS_ON_LIGHT
-from contraport.reporting.config import REPORT, ReportOptions
+from contraport.reporting.config import REPORT_COMMAND, ReportOptions
 from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.report_run import ReportRun, load_runs, shorten_data_name
@@ -53,7 +53,7 @@ PLOTLY_FILE_NAME = "plotly-cartesian-4.1.1.min.js.gz"
 """Name of the file with the cartesian bundle of plotly.js (lines, bars, heatmaps), as published, in gzip."""
 
 
-@REPORT.with_option_parameters
+@REPORT_COMMAND.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
     """Write one self-contained HTML page that compares one or more runs, and return its path.
 

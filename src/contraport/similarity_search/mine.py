@@ -24,7 +24,7 @@ from contraport.errors import UsageError, check, check_existing_file, check_new_
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
-from contraport.similarity_search.config import MINE, MiningOptions
+from contraport.similarity_search.config import MINE_COMMAND, MiningOptions
 from contraport.training.components.teacher import load_or_compute_teacher_features
 
 OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
@@ -34,7 +34,7 @@ TEXT_BLOCK_ITEMS = 4_096
 """Number of items whose texts are read at a time."""
 
 
-@MINE.with_option_parameters
+@MINE_COMMAND.with_option_parameters
 def mine(arguments: dict[str, Any]) -> MinedNegatives:
     """Mine hard negatives of pairs, and write them to a file.
 

@@ -34,7 +34,12 @@ from contraport.evaluation.split_loading import (
 from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run_folder
-from contraport.similarity_search.config import NEIGHBORS, SEARCH, ItemSearchOptions, NeighborSearchOptions
+from contraport.similarity_search.config import (
+    NEIGHBORS_COMMAND,
+    SEARCH_COMMAND,
+    ItemSearchOptions,
+    NeighborSearchOptions,
+)
 from contraport.similarity_search.nearest_rows import (
     find_kernel_of_sets,
     find_most_similar,
@@ -97,7 +102,7 @@ class NearestItems(list[Neighbor]):
         return format_html_rows(f"nearest to {self.query_name}", rows) if rows else "no other items"
 
 
-@NEIGHBORS.with_option_parameters
+@NEIGHBORS_COMMAND.with_option_parameters
 def neighbors(arguments: dict[str, Any]) -> NearestItems:
     """Find the items most similar to a query by cosine similarity, the nearest first.
 
@@ -127,7 +132,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     return result
 
 
-@SEARCH.with_option_parameters
+@SEARCH_COMMAND.with_option_parameters
 def search(arguments: dict[str, Any]) -> NearestItems:
     """Find items by a query of another view, such as images by a text, the nearest first.
 

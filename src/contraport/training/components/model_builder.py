@@ -45,11 +45,8 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
     if init is not None and not isinstance(init, Mapping):
         return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
     encoder = settings.encoder
-    parts = {
-        view: load_pretrained_weights(_select_encoder_option(encoder, view))
-        for view, used in (pretrained_views or {}).items()
-        if used
-    }
+    used = [view for view, is_used in (pretrained_views or {}).items() if is_used]
+    parts = {view: load_pretrained_weights(_select_encoder_option(encoder, view)) for view in used}
     for view, source in (init or {}).items():
         parts[view] = read_initial_weights(
             source, _select_encoder_option(encoder, view), trust_remote_code=settings.trust_remote_code, view=view

@@ -6,20 +6,20 @@ written.
 
 from contraport.training.config.data_options import DataPreparationSettings, DataSettings
 from contraport.training.config.settings import (
-    ADVISE,
+    ADVISE_COMMAND,
     OPTIONS,
     RECORDED_OPTIONS,
-    TRAIN,
+    TRAIN_COMMAND,
     AdviseOptions,
     Settings,
     check_config_types,
 )
 
 __all__ = [
-    "ADVISE",
+    "ADVISE_COMMAND",
     "OPTIONS",
     "RECORDED_OPTIONS",
-    "TRAIN",
+    "TRAIN_COMMAND",
     "AdviseOptions",
     "DataPreparationSettings",
     "DataSettings",

@@ -200,11 +200,8 @@ class DataPreparationSettings(BaseOptions):
     @property
     def reads_weights_from_file(self) -> bool:
         """True if the sample weights come from an .npy file."""
-        return (
-            self.sample_weight is not None
-            and not self.derives_weights_from_plan
-            and Path(self.sample_weight).suffix == ".npy"
-        )
+        is_file = Path(self.sample_weight or "").suffix == ".npy"
+        return is_file and not self.derives_weights_from_plan
 
     @property
     def reads_weights_from_column(self) -> bool:

@@ -201,9 +201,8 @@ class ObjectiveSettings(BaseOptions):
     @property
     def mined_negatives_spec(self) -> MinedNegativesSpec | None:
         """Settings of mined negatives; None if negatives are not mined."""
-        return (
-            parse_mined_negatives(self.negatives) if self.negatives.partition(":")[0] == MINED_NEGATIVES_NAME else None
-        )
+        is_mined = self.negatives.partition(":")[0] == MINED_NEGATIVES_NAME
+        return parse_mined_negatives(self.negatives) if is_mined else None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -119,7 +119,7 @@ def check_config_types(config: Mapping[str, Any], where: object) -> None:
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
 
 
-TRAIN = Command(
+TRAIN_COMMAND = Command(
     Settings,
     "contraport.training:train",
     "Train an encoder without labels.",
@@ -193,7 +193,7 @@ class AdviseOptions(BaseOptions):
     )
 
 
-ADVISE = Command(
+ADVISE_COMMAND = Command(
     AdviseOptions,
     "contraport.training.advise:advise",
     "Recommend a training command for given data.",
