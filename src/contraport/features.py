@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from contraport._utils.files import atomic_write
+from contraport._utils.files import atomic_write, read_npy_array, read_npz_arrays
 from contraport.errors import UsageError, check, check_regular_file, describe_value, unreadable_error
 
 _METADATA_PREFIX = "contraport."
@@ -318,8 +318,7 @@ def _write_npz(path: Path, features: Features) -> None:
 
 def _read_npz(path: Path) -> Features:
     """Read a `.npz` file; one without item values becomes plain features."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = read_npz_arrays(path)
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:
         return _features_from_array(arrays["features"])
@@ -342,7 +341,7 @@ def _write_npy(path: Path, features: Features) -> None:
 
 def _read_npy(path: Path) -> Features:
     """Read a memory-mapped `.npy` file, and the table of items beside it if there is one."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    array = read_npy_array(path, "r")
     if not items_table_path(path).exists():
         return _features_from_array(array)
     check_regular_file("features", items_table_path(path))

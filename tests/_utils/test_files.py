@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
 import subprocess
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import contraport
 from contraport._utils import files
 from contraport._utils.files import (
     atomic_write,
     atomic_write_folder,
     check_checksum,
     checksum_path,
+    read_npy_array,
+    read_npz_arrays,
     write_checksum,
     write_text,
 )
+from contraport.features import read_features
+from contraport.training.step.target_spec import read_pairwise_matrix
 from tests import TIMEOUT
+
+
+def write_damaged_archive(path: Path, name: str) -> Path:
+    """Write a file that begins as a zip archive and is none."""
+    file = path / name
+    file.write_bytes(b"PK\x03\x04" + bytes(100))
+    return file
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy"])
+def test_damaged_archives_are_closed(tmp_path: Path, name: str) -> None:
+    file = write_damaged_archive(tmp_path, name)
+    readers: list[Callable[[Path], Any]] = [
+        read_npz_arrays if name.endswith("z") else read_npy_array,
+        read_features,
+        lambda path: contraport.data.load(str(path), "train"),
+        lambda path: read_pairwise_matrix(str(path), 3),
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for read in readers:
+            with pytest.raises((ValueError, zipfile.BadZipFile)):
+                read(file)
+        gc.collect()
+    assert [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)] == []
+
+
+def test_npz_and_npy_are_not_confused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "many.npy.npz", x=np.ones(3))
+    np.save(tmp_path / "one.npy", np.arange(3))
+    assert read_npz_arrays(tmp_path / "many.npy.npz")["x"].tolist() == [1, 1, 1]
+    assert read_npy_array(tmp_path / "one.npy").tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"\.npz"):
+        read_npy_array(tmp_path / "many.npy.npz")
+    with pytest.raises(ValueError, match=r"\.npy"):
+        read_npz_arrays(tmp_path / "one.npy")
 
 
 class Killed(BaseException):

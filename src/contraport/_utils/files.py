@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -112,6 +112,31 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write a compressed `.npz` file atomically."""
     with atomic_write(path) as temporary:
         np.savez_compressed(temporary, allow_pickle=False, **arrays)
+
+
+def read_npz_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """Read all arrays of an `.npz` file by name, without unpickling; the file is closed also if it is damaged.
+
+    NumPy leaves a damaged archive open if it opens the file itself.
+    """
+    with Path(path).open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it has one array without a name; name it .npy")
+        return dict(archive)
+
+
+def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None) -> np.ndarray:
+    """Read the array of an `.npy` file, or map it to memory, without unpickling.
+
+    Raises:
+        ValueError: the file is an archive of arrays, which NumPy would read and leave open.
+    """
+    with Path(path).open("rb") as file:
+        if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+            raise ValueError("it is an archive of arrays, or a damaged one; name it .npz")
+    array: np.ndarray = np.load(path, mmap_mode, allow_pickle=False)
+    return array
 
 
 def create_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:

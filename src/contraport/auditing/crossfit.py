@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contraport._utils.files import write_npz
+from contraport._utils.files import read_npz_arrays, write_npz
 from contraport.auditing.pairs.noise_rate import NoiseRate, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
@@ -118,8 +118,9 @@ class CrossFitScores:
     def _load(self, path: Path) -> None:
         """Read the scores from the file of a stopped audit."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                self.scores_by_round = file["scores"].astype(np.float32).reshape(self.scores_by_round.shape)
+            self.scores_by_round = (
+                read_npz_arrays(path)["scores"].astype(np.float32).reshape(self.scores_by_round.shape)
+            )
         except Exception as error:  # parsers raise errors of any class on damaged files
             message = f"resume: {path} is corrupt: {one_line_reason(error)}; delete it to score all pairs again."
             raise UsageError(message, kind="corrupt") from error

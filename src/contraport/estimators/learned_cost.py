@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from contraport._utils.files import atomic_write_folder, write_npz
+from contraport._utils.files import atomic_write_folder, read_npy_array, write_npz
 from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
@@ -179,7 +179,7 @@ def _read_matrix(source: Any) -> np.ndarray:
         check(Path(source).stat().st_size > 0, f"coupling: {source} is empty.", "shape")
         try:
             is_csv = Path(source).suffix == ".csv"
-            matrix = np.loadtxt(source, delimiter=",", ndmin=2) if is_csv else np.load(source, allow_pickle=False)
+            matrix = np.loadtxt(source, delimiter=",", ndmin=2) if is_csv else read_npy_array(source)
         except (ValueError, EOFError, OSError) as error:
             raise unreadable_error(f"coupling: {source}", "a matrix of numbers without a heading", error) from error
     matrix = as_array("coupling", matrix)

@@ -6,7 +6,6 @@ import copy
 import json
 import re
 import shlex
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import yaml
 
+from contraport._utils.files import read_npz_arrays
 from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, check_regular_file, one_line_reason
@@ -316,10 +316,7 @@ _ARRAY_NAMES_BY_NDIM_AND_KIND = {
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of an .npz file of a run; nothing is unpickled, and their dimensions and types are checked."""
-    if not zipfile.is_zipfile(path):
-        raise ValueError("not an .npz file")
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = read_npz_arrays(path)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
     for (dimensions, kinds), names in _ARRAY_NAMES_BY_NDIM_AND_KIND.items():

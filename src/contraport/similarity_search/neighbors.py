@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.files import read_npy_array
 from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
@@ -367,7 +368,7 @@ def _load_query_item(path: Path, model: Model) -> Dataset:
     check_regular_file("query", path)
     if path.suffix == ".npy":
         try:
-            return from_arrays(np.load(path, allow_pickle=False)[None], name=str(path), argument="query")
+            return from_arrays(read_npy_array(path)[None], name=str(path), argument="query")
         except UsageError:
             raise
         except Exception as error:  # parsers raise errors of any class on damaged files

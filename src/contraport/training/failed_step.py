@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.files import read_npz_arrays
 from contraport.data import Batch
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check
@@ -96,8 +96,7 @@ def _read_step_and_micro_batch_indices(file: Path) -> tuple[int, int]:
 
 def _read_failed_batch(file: Path) -> Batch:
     """Read the batch of the failed step from its .npz file."""
-    with np.load(file, allow_pickle=False) as arrays:
-        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    tensors = {name: torch.from_numpy(array) for name, array in read_npz_arrays(file).items()}
     views = sum(name.startswith("view") for name in tensors)
     return Batch(
         views=tuple(tensors[f"view{number}"] for number in range(views)),

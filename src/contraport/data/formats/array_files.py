@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from contraport._utils.files import read_npy_array, read_npz_arrays
 from contraport.data.arrays import as_array, copy_subset, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_content
@@ -102,13 +104,12 @@ def read_npy(argument: str, path: str, mmap_mode: Literal["c"] | None = None) ->
     Raises:
         UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.
     """
+    message = f"{argument}: {path} must be a single array, got an archive of several; name it .npz."
+    check(not zipfile.is_zipfile(path), message, "archive")
     try:
-        array = np.load(path, mmap_mode, allow_pickle=False)
+        return read_npy_array(path, mmap_mode)
     except Exception as error:  # parsers raise anything on hostile bytes
         raise unreadable_error(f"{argument}: {path}", "an .npy array", error) from error
-    message = f"{argument}: {path} must be a single array, got an archive of several; name it .npz."
-    check(isinstance(array, np.ndarray), message, "archive")
-    return np.asanyarray(array)
 
 
 def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
@@ -118,8 +119,7 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
         UsageError: the file is missing, corrupt or pickled; the message names the argument.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
+        return read_npz_arrays(path)
     except Exception as error:  # parsers raise anything on hostile bytes
         raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.files import read_npy_array
 from contraport._utils.spec_parser import parse_spec
 from contraport.data import Batch, Dataset
 from contraport.data.formats.array_files import read_npy, read_npz
@@ -240,7 +241,8 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
         if Path(file).suffix == ".npz":
             from scipy import sparse
 
-            loaded = sparse.load_npz(file)
+            with Path(file).open("rb") as opened:  # SciPy leaves a damaged archive open if it opens the file itself
+                loaded = sparse.load_npz(opened)
             if loaded.format in ("csr", "csc"):
                 loaded.check_format(full_check=True)  # scipy would follow corrupt offsets out of its memory
             elif loaded.format != "coo":
@@ -248,7 +250,7 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
             entries = sparse.coo_array(loaded)
             values, shape = np.asarray(entries.data), entries.shape
         else:
-            values = np.load(file, mmap_mode="c", allow_pickle=False)
+            values = read_npy_array(file, "c")
             shape = values.shape
     except Exception as error:  # on corrupt bytes the parsers raise arbitrary exceptions
         raise unreadable_error(f"target: {file}", "an .npy array, or a sparse .npz of scipy,", error) from error
