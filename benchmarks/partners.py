@@ -78,7 +78,7 @@ def propose_alone(paired: PairedFeatures, free: torch.Tensor) -> torch.Tensor:
     found = score_candidates(paired, free, free, "combined", np.arange(len(paired)), with_own=True)
     order = np.lexsort((-found.scores, found.rows))
     best = order[np.unique(found.rows[order], return_index=True)[1]]
-    best = best[~found.is_own_partner[best]]
+    best = best[~found.own_partner_mask[best]]
     partners = torch.full((len(paired),), -1)
     partners[free[found.rows[best]]] = free[found.columns[best]]
     return partners

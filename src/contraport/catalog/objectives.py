@@ -99,7 +99,7 @@ def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Los
                 if isinstance(signature.parameters[option].default, bool):
                     check_boolean(option, value)
             if isinstance(call.arguments.get("temperature"), str):
-                call.arguments["temperature"] = _build_learned_temperature(call.arguments["temperature"], signature)
+                call.arguments["temperature"] = _resolve_initial_temperature(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]
             loss.accepts_temperature = "temperature" in signature.parameters
@@ -174,7 +174,7 @@ def list_objectives() -> list[str]:
     return sorted(OBJECTIVES)
 
 
-def _build_learned_temperature(text: str, signature: inspect.Signature) -> float:
+def _resolve_initial_temperature(text: str, signature: inspect.Signature) -> float:
     """Return the start of a learned temperature, ``"learn"`` or ``"learn:0.07"``; by default that of the builder."""
     good = is_learned_temperature(text)
     check(good, f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}.")

@@ -225,7 +225,7 @@ def merge_options(options: OptionMap, others: OptionMap) -> dict[str, Any]:
 SUITE_KEYS = ("title", "source", "claims", "quick", "not_run")
 """Keys of a suite that are not options of `compare`."""
 
-CLAIM_FIELDS_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
+CLAIM_FIELD_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
 """Fields of `Claim` by their keys in the file of a suite."""
 
 
@@ -277,10 +277,10 @@ def parse_claim(value: Any) -> Claim:
     is_claim = isinstance(value, Mapping) and {"says", "better", "than"} <= value.keys()
     check(is_claim, f"claims: must have the keys says, better and than, got {value!r}.", "missing_key")
     for key in value:
-        check_name("claims: key", key, CLAIM_FIELDS_BY_KEY)
+        check_name("claims: key", key, CLAIM_FIELD_BY_KEY)
     lists = {key: tuple(value[key]) for key in ("better", "settings") if key in value}
     has_lists = not any(isinstance(value[key], str) for key in lists)
     check(has_lists, f"claims: better and settings must be lists of names, got {value!r}.", "not_a_list")
     each = value.get("each", False)
     check(isinstance(each, bool), f"claims: each must be true or false, got {each!r}.", "not_a_bool")
-    return Claim(**{CLAIM_FIELDS_BY_KEY[key]: entry for key, entry in {**value, **lists}.items()})
+    return Claim(**{CLAIM_FIELD_BY_KEY[key]: entry for key, entry in {**value, **lists}.items()})

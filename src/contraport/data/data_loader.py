@@ -116,7 +116,7 @@ class BatchOrder(Sampler[list[int]]):
         self._resumed_batch = batch
 
     @property
-    def first_batch(self) -> int:
+    def first_batch_index(self) -> int:
         """Index of the first batch of the next iteration: nonzero only in a resumed epoch."""
         return self._resumed_batch if self.epoch == self._resumed_epoch else 0
 
@@ -162,7 +162,7 @@ class BatchOrder(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._draw_epoch_positions()
-        for batch in range(self.first_batch, len(self)):
+        for batch in range(self.first_batch_index, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             local = positions[_local_slice(len(positions))] if self.shared else positions
             if self._companions is not None:
@@ -318,7 +318,7 @@ class StreamLoader:
         if self.batch_sampler is None:
             yield from self.stream.batches(self.batch_size)
             return
-        skipped = self.batch_sampler.epoch * len(self) + self.batch_sampler.first_batch
+        skipped = self.batch_sampler.epoch * len(self) + self.batch_sampler.first_batch_index
         last = (self.batch_sampler.epoch + 1) * len(self)
         if self._iterator is None or self._read != skipped:  # else the iterator is already at this place
             self._iterator = self.stream.batches(self.batch_size, skipped_batches=skipped, endless=True)

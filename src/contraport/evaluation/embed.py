@@ -71,14 +71,14 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
 
 
 @torch.random.fork_rng(devices=[])
-def compute_features_in_memory(options: EmbedOptions, output: Callable[..., Tensor] | None = None) -> Features:
+def compute_features_in_memory(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
     """Return the features of the items that `options` select, or the values of another function of model and inputs.
 
-    The values ``(b, F)`` are those of ``output(model, *inputs)``, of the model of ``options.view`` and its inputs for a
-    block of items. Items are embedded block by block, so that only the values of all items are in memory.
+    The values ``(b, F)`` are those of ``output_function(model, *inputs)``, of the model of ``options.view`` and its
+    inputs for a block of items. Items are embedded block by block, so that only the values of all items are in memory.
     """
     with TemporaryDirectory() as folder:
-        return read_features(_embed_to_file(options, Path(folder) / "features.npz", output))
+        return read_features(_embed_to_file(options, Path(folder) / "features.npz", output_function))
 
 
 def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tensor] | None = None) -> Path:

@@ -167,7 +167,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         for epoch, model in iterate_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
             results[context.name] = _compute_metric_results(context, possible, run, report_step)
-            if plan := loaded.compute_epoch_plan(model, epoch):
+            if plan := loaded.compute_epoch_plan_arrays(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
             report_step(f"{run.path.name}: samples for the page")

@@ -178,7 +178,7 @@ class LoadedRun:
             before = {"given": initial}
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
-    def compute_epoch_plan(self, model: Model, epoch: int) -> ArraysByName:
+    def compute_epoch_plan_arrays(self, model: Model, epoch: int) -> ArraysByName:
         """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
         if not isinstance(self.initial_objective, str):
             objective = build_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)

@@ -121,7 +121,7 @@ def approximate_assignment(
         largest = max(x.abs().amax().item(), y.abs().amax().item())
         scale = 2.0 ** (math.frexp(largest)[1] - 1)
         u, v = (points / scale - (points / scale).mean(0) for points in (x, y))
-        leaves = list(_iterate_leaf_parts((u, v), block_size, generator, _sort_both))
+        leaves = list(_iterate_leaf_parts((u, v), block_size, generator, _argsort_into_matched_parts))
         blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
         row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
         for rows, columns in leaves:
@@ -131,7 +131,10 @@ def approximate_assignment(
                 # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
                 # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
                 blocks = [
-                    block for (block,) in _iterate_leaf_parts((u + v[partners],), block_size, generator, _sort_points)
+                    block
+                    for (block,) in _iterate_leaf_parts(
+                        (u + v[partners],), block_size, generator, _argsort_along_random_direction
+                    )
                 ]
             gain = 0.0
             for rows in blocks:
@@ -178,25 +181,25 @@ def _iterate_leaf_parts(
         stack.append(([index[cut:] for index in indices], parts - parts // 2))
 
 
-def _random_direction(points: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_direction(points: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random direction, (d,), in which the points differ as they do among themselves."""
     weights = torch.randn(len(points), generator=generator, dtype=points.dtype)
     return (weights - weights.mean()) @ points
 
 
-def _sort_points(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Sort a set of points along a random direction."""
+def _argsort_along_random_direction(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
+    """Return the order of a set of points along a random direction, as a list of one index tensor."""
     (points,) = sides
-    return [(points @ _random_direction(points, generator)).argsort()]
+    return [(points @ _draw_direction(points, generator)).argsort()]
 
 
-def _sort_both(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Sort two sets so that the first `cut` points of both are one part, and the others another, of a plan of rank 2.
+def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
+    """Return orders of two sets of which the first `cut` points of both are one part, the others another, of a rank-2 plan.
 
     Given the parts of one set, the best parts of the other are cut along the difference of the means of these parts:
     no plan has to be computed. The two sets take turns, which never raises the cost.
     """
-    direction, orders = _random_direction(sides[0], generator), [torch.empty(0)] * 2
+    direction, orders = _draw_direction(sides[0], generator), [torch.empty(0)] * 2
     for step in range(2 * _NUM_HALF_STEPS):
         number = (step + 1) % 2  # the second set begins, on a direction of the first
         points = sides[number]

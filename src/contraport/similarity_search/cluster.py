@@ -29,7 +29,7 @@ from contraport.similarity_search.page import (
     CardSection,
     ItemCard,
     check_page,
-    check_table,
+    check_table_path,
     write_cards_page,
     write_table,
 )
@@ -115,7 +115,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
     warn_of_pooled_sets(features.run)
-    check_table(options.out, overwrite=options.overwrite)
+    check_table_path(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
     labels, centers = _fit_kmeans(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)

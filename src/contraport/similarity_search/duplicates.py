@@ -30,7 +30,7 @@ from contraport.similarity_search.page import (
     CardSection,
     ItemCard,
     check_page,
-    check_table,
+    check_table_path,
     write_cards_page,
     write_table,
 )
@@ -149,7 +149,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     options = DuplicateSearchOptions(**arguments)
     features, threshold = as_features(options.features), options.threshold
     warn_of_pooled_sets(features.run)
-    check_table(options.out, overwrite=options.overwrite)
+    check_table_path(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)

@@ -67,7 +67,7 @@ def check_page(path: str | Path | None, *, overwrite: bool) -> None:
         check_new_file("page", path, overwrite=overwrite)
 
 
-def check_table(path: str | Path | None, *, overwrite: bool) -> None:
+def check_table_path(path: str | Path | None, *, overwrite: bool) -> None:
     """Raise `UsageError` if the table of items cannot be written to `path`; None requests no table, always passes."""
     if path is not None:
         path = Path(path)

@@ -185,7 +185,7 @@ def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
 def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Cross-domain similarity local scaling (Conneau et al., 2018): cosine similarity corrected for hubs."""
-    rows, columns = paired.hub_similarity
+    rows, columns = paired.hub_similarities_by_view
     return 2 * _score_cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 

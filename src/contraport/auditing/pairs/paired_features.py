@@ -316,7 +316,7 @@ class PairedFeatures:
         return tuple(folds)
 
     @cached_property
-    def hub_similarity(self) -> tuple[Tensor, Tensor]:
+    def hub_similarities_by_view(self) -> tuple[Tensor, Tensor]:
         """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings

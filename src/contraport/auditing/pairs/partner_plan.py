@@ -83,10 +83,10 @@ class ScoredCandidates(NamedTuple):
     own_columns: IntArray
 
     @property
-    def is_own_partner(self) -> NDArray[np.bool_]:
+    def own_partner_mask(self) -> NDArray[np.bool_]:
         """Mask of the entries that pair an item with its own second view, ``(e,)``."""
-        is_own_partner: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
-        return is_own_partner
+        own_partner_mask: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
+        return own_partner_mask
 
 
 def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
@@ -144,8 +144,8 @@ def propose_partners(
         candidates = score_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
         mass, slack = solve_plan_with_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
-        own[candidates.rows[candidates.is_own_partner]] = mass[candidates.is_own_partner]
-        entries = _find_row_maxima(candidates.rows, np.where(candidates.is_own_partner, -1.0, mass))
+        own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
+        entries = _find_row_maxima(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
         entries, members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
@@ -204,7 +204,7 @@ def fit_plan_slope_and_offset(samples: Sequence[ScoredCandidates]) -> tuple[floa
     from scipy.optimize import minimize
 
     known = _stack_block_diagonally(samples)
-    is_right = known.is_own_partner
+    is_right = known.own_partner_mask
     rows_with = known.rows[is_right]
     rows_without = np.setdiff1d(np.arange(len(known.own_columns)), rows_with)
     mean, spread = float(known.scores.mean()), float(known.scores.std()) or 1.0

@@ -59,7 +59,7 @@ class CustomTransform:
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
         """
-        with self._explain_failure("an item", item):
+        with self._translate_callable_errors("an item", item):
             if type(self.function).__module__.partition(".")[0].startswith("albumentations"):
                 image = np.ascontiguousarray(np.moveaxis(item.numpy(), 0, -1))
                 changed = np.asarray(self.function(image=image)["image"])
@@ -89,14 +89,14 @@ class CustomTransform:
         seed = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
             seed_torch_generators(derive_torch_seed("data.views.batch", seed, 0 if share is None else share.start))
-            with self._explain_failure("a batch", items):
+            with self._translate_callable_errors("a batch", items):
                 changed = self.function(items)
         good = isinstance(changed, Tensor) and len(changed) == len(items)
         check(good, f"augment: {self.name} must return a tensor of {len(items)} items.", "transform_output")
         return cast(Tensor, changed)
 
     @contextmanager
-    def _explain_failure(self, what: str, values: Tensor) -> Iterator[None]:
+    def _translate_callable_errors(self, what: str, values: Tensor) -> Iterator[None]:
         """Context manager: raise an error of the callable as `UsageError`, with its input."""
         try:
             yield
