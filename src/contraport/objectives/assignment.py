@@ -194,7 +194,7 @@ def _argsort_along_random_direction(sides: Sequence[Tensor], cut: int, generator
 
 
 def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: torch.Generator) -> list[Tensor]:
-    """Return orders of two sets of which the first `cut` points of both are one part, the rest another, of a rank-2 plan.
+    """Return orders of two sets: the first `cut` points of both are one part, the rest another, of a rank-2 plan.
 
     Given the parts of one set, the best parts of the other are cut along the difference of the means of these parts:
     no plan has to be computed. The two sets take turns, which never raises the cost.
