@@ -11,7 +11,7 @@ import pytest
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, find_command
 from contraport.options import COMMAND_GROUPS
-from contraport.training.config import OPTIONS
+from contraport.training.config import TRAIN_OPTIONS
 from tests import TIMEOUT
 
 from .conftest import Outcome
@@ -64,8 +64,8 @@ def test_help_has_description_and_default(command: Command) -> None:
     assert re.search(r"--epochs EPOCHS [^(]+\(default: 10\)", text)
     assert "--resume" in text
     assert re.search(r"--seed SEED [^(]+\(default: 0\)", text)
-    assert all(f" --{name} " in text for name in OPTIONS)
-    first = {option.group: name for name, option in reversed(OPTIONS.items())}
+    assert all(f" --{name} " in text for name in TRAIN_OPTIONS)
+    first = {option.group: name for name, option in reversed(TRAIN_OPTIONS.items())}
     places = [text.index(f" {heading}: --{name} ") for heading, name in reversed(first.items())]
     assert places == sorted(places)
 

@@ -18,8 +18,8 @@ from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
 from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTIONS
-from contraport.training.callbacks.loggers import LOGGERS
-from contraport.training.config import OPTIONS, RECORDED_OPTIONS, Settings
+from contraport.training.callbacks.loggers import LOGGER_BUILDERS_BY_NAME
+from contraport.training.config import RECORDED_OPTIONS, TRAIN_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_LOSS_BY_NAME
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
@@ -27,12 +27,12 @@ from tests.errors import raises_usage_error
 
 def test_train_takes_the_settings_and_tells_of_each() -> None:
     parameters = inspect.signature(train).parameters
-    assert list(parameters) == list(OPTIONS)
-    assert all(parameters[name].default == option.default for name, option in OPTIONS.items())
-    assert get_type_hints(train) == {name: option.type for name, option in OPTIONS.items()} | {"return": Run}
+    assert list(parameters) == list(TRAIN_OPTIONS)
+    assert all(parameters[name].default == option.default for name, option in TRAIN_OPTIONS.items())
+    assert get_type_hints(train) == {name: option.type for name, option in TRAIN_OPTIONS.items()} | {"return": Run}
     told = docstring_parser.parse(inspect.getdoc(train) or "")
     assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
-        name: option.help for name, option in OPTIONS.items()
+        name: option.help for name, option in TRAIN_OPTIONS.items()
     }
     assert {one.type_name for one in told.raises} == {"UsageError", "FloatingPointError", "KeyboardInterrupt"}
 
@@ -45,7 +45,7 @@ def test_train_refuses_what_is_no_setting() -> None:
 
 
 def test_each_default_is_one_of_its_values() -> None:
-    for option in OPTIONS.values():
+    for option in TRAIN_OPTIONS.values():
         option.validate(option.default)
         assert option.group
         assert option.help.endswith(".")
@@ -59,18 +59,18 @@ def test_names_are_those_that_the_parts_know() -> None:
         ("negatives", ("in-batch", "queue", "bank", "mined")),
     ):
         for value in known:
-            OPTIONS[name].validate(value)
+            TRAIN_OPTIONS[name].validate(value)
         with raises_usage_error(f"{name}.unknown", ", ".join(sorted(known))):
-            OPTIONS[name].validate("?")
-    with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGERS))):
-        OPTIONS["logger"].validate(["?"])
+            TRAIN_OPTIONS[name].validate("?")
+    with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_BUILDERS_BY_NAME))):
+        TRAIN_OPTIONS["logger"].validate(["?"])
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_of_settings(name: str) -> None:
     for setting, value in RECIPES[name].settings.items():
-        OPTIONS[setting].validate(value)
-        assert matches_type(value, OPTIONS[setting].type)
+        TRAIN_OPTIONS[setting].validate(value)
+        assert matches_type(value, TRAIN_OPTIONS[setting].type)
 
 
 def test_the_estimator_has_settings_of_the_same_meaning() -> None:
@@ -80,13 +80,17 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     assert [one.arg_name for one in told if one.args[0] == "param"] == list(parameters)
     assert parameters.pop("random_state").default is None
     assert parameters.pop("opt").default == "deprecated"
-    assert parameters.keys() <= OPTIONS.keys()
+    assert parameters.keys() <= TRAIN_OPTIONS.keys()
     differ = {
-        name for name, one in parameters.items() if one.default is not None and one.default != OPTIONS[name].default
+        name
+        for name, one in parameters.items()
+        if one.default is not None and one.default != TRAIN_OPTIONS[name].default
     }
     assert differ == {"epochs", "device"}
     for name, parameter in parameters.items():
-        OPTIONS[name].validate(parameter.default if parameter.default is not None else OPTIONS[name].default)
+        TRAIN_OPTIONS[name].validate(
+            parameter.default if parameter.default is not None else TRAIN_OPTIONS[name].default
+        )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from contraport.comparison.config import COMPARE_COMMAND, CompareOptions
 from contraport.errors import check, check_name, unknown_name_error, unreadable_error
 from contraport.options import replace_deprecated_options, to_config_value
 from contraport.runs import default_run_path
-from contraport.training.config import OPTIONS
+from contraport.training.config import TRAIN_OPTIONS
 
 OptionMap = Mapping[str, Any]
 """Options of `contraport.train` by name."""
@@ -171,7 +171,9 @@ class Grid:
         for name, kind in kinds.items():
             if kind not in seen:
                 seen.append(kind)
-                rows[name] = {key: value for key, value in kind.items() if value != base.get(key, OPTIONS[key].default)}
+                rows[name] = {
+                    key: value for key, value in kind.items() if value != base.get(key, TRAIN_OPTIONS[key].default)
+                }
         return rows
 
     @property

@@ -29,7 +29,7 @@ from contraport.comparison.grid import (
 from contraport.errors import UsageError, check, check_name, unknown_name_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import replace_deprecated_options
-from contraport.training.config import OPTIONS
+from contraport.training.config import TRAIN_OPTIONS
 
 
 def build_grid(explicit: OptionMap) -> Grid:
@@ -78,7 +78,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     shared |= {name: getattr(options, name) for name, one in DATA_OPTIONS.items() if one.lifetime == "run"}
     defaults = {name: one.default for name, one in DATA_OPTIONS.items()}
     changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
-    common = replace_deprecated_options(OPTIONS, options.train or {}) | changed
+    common = replace_deprecated_options(TRAIN_OPTIONS, options.train or {}) | changed
     check_train_options("train", common)
     _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
@@ -245,13 +245,13 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
     Raises:
         UsageError: the objective does not have such a setting either.
     """
-    options = replace_deprecated_options(OPTIONS, options)
-    top = {key: value for key, value in options.items() if key in OPTIONS}
-    own = {key: value for key, value in options.items() if key not in OPTIONS}
+    options = replace_deprecated_options(TRAIN_OPTIONS, options)
+    top = {key: value for key, value in options.items() if key in TRAIN_OPTIONS}
+    own = {key: value for key, value in options.items() if key not in TRAIN_OPTIONS}
     parameters = get_objective_signature_parameters(top)
     for key in own:
         if key not in parameters:
-            names = [name for name in OPTIONS if name not in _RESERVED_TRAIN_OPTIONS]
+            names = [name for name in TRAIN_OPTIONS if name not in _RESERVED_TRAIN_OPTIONS]
             error = unknown_name_error(f"{argument}: option or setting", key, {*names, *parameters})
             own_settings = f"Settings of the objective: {', '.join(parameters) or 'none'}."
             raise UsageError(f"{error} {own_settings}", kind="unknown")
@@ -269,13 +269,13 @@ def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspe
 def check_train_options(argument: str, options: OptionMap) -> None:
     """Raise `UsageError` for an option that `train` does not have, that is reserved, or that has a wrong value."""
     for key, value in options.items():
-        check_name(argument, key, OPTIONS)
+        check_name(argument, key, TRAIN_OPTIONS)
         check(
             key not in _RESERVED_TRAIN_OPTIONS,
             f"{argument}: {key} is set by the comparison itself, got {value!r}.",
             "reserved",
         )
-        OPTIONS[key].validate(value)
+        TRAIN_OPTIONS[key].validate(value)
 
 
 def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
@@ -323,7 +323,7 @@ def parse_column_name_and_options(
         name, options = _parse_name_and_options("settings", value)
         if isinstance(options, str):
             return name, parse_column_name_and_options(options)[1]
-        options = replace_deprecated_options(OPTIONS, options)
+        options = replace_deprecated_options(TRAIN_OPTIONS, options)
         check_train_options(f"settings: {name}", options)
         return name, options
     options = {}

@@ -7,9 +7,9 @@ written.
 from contraport.training.config.data_options import DataPreparationSettings, DataSettings
 from contraport.training.config.settings import (
     ADVISE_COMMAND,
-    OPTIONS,
     RECORDED_OPTIONS,
     TRAIN_COMMAND,
+    TRAIN_OPTIONS,
     AdviseOptions,
     Settings,
     check_config_types,
@@ -17,9 +17,9 @@ from contraport.training.config.settings import (
 
 __all__ = [
     "ADVISE_COMMAND",
-    "OPTIONS",
     "RECORDED_OPTIONS",
     "TRAIN_COMMAND",
+    "TRAIN_OPTIONS",
     "AdviseOptions",
     "DataPreparationSettings",
     "DataSettings",

@@ -104,10 +104,10 @@ class Settings(
         return {name: option.serialize(getattr(self, name)) for name, option in RECORDED_OPTIONS.items()}
 
 
-OPTIONS = get_declared_options(Settings)
+TRAIN_OPTIONS = get_declared_options(Settings)
 """Options of `contraport train` by name."""
 
-RECORDED_OPTIONS = {name: option for name, option in OPTIONS.items() if option.lifetime != "call"}
+RECORDED_OPTIONS = {name: option for name, option in TRAIN_OPTIONS.items() if option.lifetime != "call"}
 """Options that `config.yaml` records: all except those of a single call, such as `resume`."""
 
 
