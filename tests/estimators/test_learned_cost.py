@@ -28,15 +28,20 @@ PLAN = ot.sinkhorn(np.full(40, 1 / 40), np.full(30, 1 / 30), -X @ AFFINITY @ Y.T
 def test_features_of_a_file_are_sorted_by_row():
     order = RNG.permutation(40)
     embedded = Features((X[order]).astype(np.float32), order, np.where(order % 5, "train", "test"))
-    learned = contraport.inverse_ot(PLAN, rows=embedded, columns=Y)
-    np.testing.assert_allclose(learned.affinity, contraport.inverse_ot(PLAN, rows=X, columns=Y).affinity, atol=1e-5)
+    learned = contraport.inverse_ot(PLAN, row_features=embedded, column_features=Y)
+    np.testing.assert_allclose(
+        learned.affinity, contraport.inverse_ot(PLAN, row_features=X, column_features=Y).affinity, atol=1e-5
+    )
 
 
 def test_recovers_a_planted_affinity(tmp_path):
     np.savetxt(tmp_path / "plan.csv", 100 * PLAN, delimiter=",")
     np.save(tmp_path / "rows.npy", 5 * X.astype(np.float32) + 2)  # in other units
     learned = contraport.inverse_ot(
-        tmp_path / "plan.csv", rows=tmp_path / "rows.npy", columns=Y.astype(np.float32), out=tmp_path / "learned"
+        tmp_path / "plan.csv",
+        row_features=tmp_path / "rows.npy",
+        column_features=Y.astype(np.float32),
+        out=tmp_path / "learned",
     )
     np.testing.assert_allclose(learned.affinity, AFFINITY, atol=1e-4)
     np.testing.assert_allclose(learned.plan, PLAN, atol=1e-7)
@@ -74,10 +79,10 @@ def test_learns_from_the_folder_of_a_coupling(tmp_path, capsys):
 
 def test_keeps_principal_components_of_many_features():
     wide = X @ RNG.normal(size=(3, 50))
-    learned = contraport.inverse_ot(PLAN, rows=wide, columns=Y, components=3)
+    learned = contraport.inverse_ot(PLAN, row_features=wide, column_features=Y, components=3)
     assert learned.affinity.shape == (3, 2)
     assert learned.explained_share > 0.99999  # the three components span the features
-    poor = contraport.inverse_ot(PLAN, rows=wide, columns=Y, components=1)
+    poor = contraport.inverse_ot(PLAN, row_features=wide, column_features=Y, components=1)
     assert poor.explained_share < learned.explained_share
 
 
@@ -95,12 +100,12 @@ def test_independent_couplings_need_no_cost():
         ({"coupling": [[1.0, np.nan]]}, "coupling.invalid"),
         ({"coupling": [1.0, 2.0]}, "coupling.shape"),
         ({"coupling": [["a", "b"]]}, "coupling.shape"),
-        ({"coupling": PLAN, "rows": X[:5]}, "rows.shape"),
-        ({"coupling": PLAN, "columns": np.ones((30, 2))}, "columns.constant"),
-        ({"coupling": PLAN, "columns": np.where(Y > 1, np.inf, Y)}, "columns.not_finite"),
+        ({"coupling": PLAN, "row_features": X[:5]}, "row_features.shape"),
+        ({"coupling": PLAN, "column_features": np.ones((30, 2))}, "column_features.constant"),
+        ({"coupling": PLAN, "column_features": np.where(Y > 1, np.inf, Y)}, "column_features.not_finite"),
         ({"coupling": "missing.csv"}, "coupling.not_found"),
-        ({"coupling": PLAN, "rows": "missing.npz"}, "rows.not_found"),
-        ({"coupling": PLAN, "columns": np.array([None] * 30)}, "columns.invalid"),
+        ({"coupling": PLAN, "row_features": "missing.npz"}, "row_features.not_found"),
+        ({"coupling": PLAN, "column_features": np.array([None] * 30)}, "column_features.invalid"),
         ({"coupling": PLAN, "ridge": -1}, "ridge.invalid"),
         ({"coupling": PLAN, "components": 0}, "components.invalid"),
     ],
@@ -108,6 +113,18 @@ def test_independent_couplings_need_no_cost():
 def test_rejects_invalid_couplings(values, code):
     with raises_usage_error(code):
         contraport.inverse_ot(**values)
+
+
+def test_accepts_the_former_names_of_the_features(tmp_path, capsys, caplog):
+    with pytest.warns(FutureWarning, match="row_features"):
+        learned = contraport.inverse_ot(PLAN, rows=X, column_features=Y)
+    np.testing.assert_array_equal(learned.cost, contraport.inverse_ot(PLAN, row_features=X, column_features=Y).cost)
+    for name, values in (("plan", PLAN), ("users", X), ("items", Y)):
+        np.save(tmp_path / f"{name}.npy", values)
+    line = ["inverse-ot", "plan.npy", "--rows", "users.npy", "--columns", "items.npy", "--json"]
+    assert main([str(tmp_path / word) if word.endswith(".npy") else word for word in line]) == 0
+    assert json.loads(capsys.readouterr().out)["kl_divergence"] == pytest.approx(learned.kl_divergence)
+    assert [record.getMessage().split()[-1] for record in caplog.records] == ["--row_features.", "--column_features."]
 
 
 def test_rejects_files_and_folders_of_another_kind(tmp_path):

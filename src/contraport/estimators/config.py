@@ -94,12 +94,15 @@ class InverseOTOptions(BaseOptions):
             "a matrix of nonnegative numbers in a .csv or .npy file; in Python also an array (n, m)."
         ),
     )
-    rows: str | Path | Any | None = option(
+    row_features: str | Path | Any | None = option(
         None,
         "Features of the rows: a feature file, whose items are sorted by their row in the data, or in Python an array "
         "(n, p) in the order of the coupling; default: those in the folder, and for a matrix an indicator of each row.",
+        deprecated_name="rows",
     )
-    columns: str | Path | Any | None = option(None, "Features of the columns, in the same form.")
+    column_features: str | Path | Any | None = option(
+        None, "Features of the columns, in the same form.", deprecated_name="columns"
+    )
     components: int = option(
         16, "Number of principal components kept of the features of each side.", check=int_in_range(1)
     )
@@ -134,7 +137,7 @@ INVERSE_OT_COMMAND = Command(
     """,
     examples=(
         "contraport inverse-ot shop/ --ridge 0.001 --out learned/shop",
-        "contraport inverse-ot counts.csv --rows users.npz --columns items.npz --out learned/counts",
+        "contraport inverse-ot counts.csv --row_features users.npz --column_features items.npz --out learned/counts",
     ),
     printer_path="contraport.cli.console:print_learned_cost",
     required_extra=TRAIN_AND_REPORT_EXTRAS,

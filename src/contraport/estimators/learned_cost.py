@@ -37,8 +37,8 @@ log = logging.getLogger("contraport.estimators")
 MAX_COUPLING_ENTRIES = 25_000_000
 """Maximum number of entries of a coupling, rows times columns, as its plan is a dense matrix."""
 
-SIDES = ("rows", "columns")
-"""Sides of a coupling, as options and views of coupling folders name them."""
+SIDES = ("row_features", "column_features")
+"""Options with the features of the two sides of a coupling."""
 
 
 class LearnedCost(NamedTuple):
@@ -134,7 +134,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 
 
 def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
-    """Load the coupling matrix, ``(n, m)``, and the features by side ("rows", "columns"), None for missing ones."""
+    """Load the coupling matrix, ``(n, m)``, and the features by name of their option, None for missing ones."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():
