@@ -157,7 +157,7 @@ def _search_negatives_with_scores(
     # More than the rule considers: positives are among the most similar, and are removed afterwards.
     count = min(last + most_positives, total)
     is_large = len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1
-    search = _build_search(queries, columns, count) if is_large else None
+    search = _build_search_by_cells(queries, columns, count) if is_large else None
     block_size = max(1, MAX_BLOCK_SIMILARITIES // total) if search is None else QUERIES_PER_BLOCK
     positions, scores = [], []
     for first in range(0, len(queries), block_size):
@@ -191,7 +191,7 @@ def _search_negatives_with_scores(
     return torch.cat(positions), torch.cat(scores)
 
 
-def _build_search(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
+def _build_search_by_cells(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
     """Build a search by cells for most of the `count` columns most similar to each query; None if it is no faster."""
     generator = torch_generator("negatives.cells", len(queries), len(columns))
     search = calibrate_search(queries, columns, count, generator, min_recall=MIN_RECALL, sample_size=RECALL_QUERIES)

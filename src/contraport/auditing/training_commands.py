@@ -58,7 +58,7 @@ def compose_next_commands(
         return (compose(),)
     if result.clean_files:
         return tuple(
-            compose(suffix=f"-{path.stem}", **_replace_data(path, data_options, view_numbers))
+            compose(suffix=f"-{path.stem}", **_build_cleaned_data_options(path, data_options, view_numbers))
             for path in result.clean_files[:2]
         )
     repeated = {"resume": True, "out": explicit.get("out")}
@@ -71,7 +71,7 @@ def compose_next_commands(
         ), f"contraport audit {format_options(**repeated, drop=True)}"
 
 
-def _replace_data(path: Path, data_options: Mapping[str, Any], view_numbers: list[int]) -> dict[str, Any]:
+def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_numbers: list[int]) -> dict[str, Any]:
     """Return the changes to the options of the audited data that load a cleaned file in their place."""
     source = Path(str(data_options["data"]))
     if path.suffix == ".npy":  # weights alone

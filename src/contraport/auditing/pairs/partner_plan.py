@@ -145,7 +145,7 @@ def propose_partners(
         mass, slack = solve_plan_with_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
         own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
-        entries = _find_row_maxima(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
+        entries = _find_row_argmax(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
         entries, members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
@@ -265,7 +265,7 @@ def solve_plan_with_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _find_row_maxima(rows: IntArray, values: FloatArray) -> IntArray:
+def _find_row_argmax(rows: IntArray, values: FloatArray) -> IntArray:
     """Return the index of the largest entry of each row, int64 ``(r,)``."""
     order = np.lexsort((-values, rows))
     return order[np.unique(rows[order], return_index=True)[1]]

@@ -81,12 +81,12 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     failures = []
     for folder in (FASHION_DEBIAN_FOLDER, raw):
         try:
-            return _read_fashion(folder, split)
+            return _read_fashion_mnist(folder, split)
         except (OSError, EOFError, ValueError) as error:
             failures.append(f"{folder} ({error})")
     try:
         _download_fashion(download)
-        return _read_fashion(raw, split)
+        return _read_fashion_mnist(raw, split)
     except (OSError, EOFError, ValueError, RuntimeError) as error:
         failures.append(f"download to {download} ({error})")
     raise UsageError(f"data: fashion-mnist was not found in {'; '.join(failures)}.", kind="not_found")
@@ -99,7 +99,7 @@ def _download_fashion(root: Path) -> None:
     FashionMNIST(str(root), download=True)
 
 
-def _read_fashion(folder: Path, split: str) -> Dataset:
+def _read_fashion_mnist(folder: Path, split: str) -> Dataset:
     """Read one split of Fashion-MNIST from its IDX files."""
     prefix = "train" if split == "train" else "t10k"
     images = _read_idx(folder / f"{prefix}-images-idx3-ubyte", dimensions=3)

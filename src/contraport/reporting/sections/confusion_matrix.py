@@ -43,11 +43,11 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
         figure = draw_confusion_matrix(counts, names) if drawn else None
         plot = None if figure is None else builder.add_plot(f"confusion-{run.position}", figure, label, "square")
         views = [str(name) for name in run.figure_arrays.get("mistaken_views", ())]
-        entries.append((run, plot, worst, views, add_most_confident_errors(builder, run, names)))
+        entries.append((run, plot, worst, views, add_and_list_most_confident_errors(builder, run, names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def add_most_confident_errors(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
+def add_and_list_most_confident_errors(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
     """Add previews of the most confident errors of a run's linear probe to the page, and return one record each."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
