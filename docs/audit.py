@@ -221,7 +221,9 @@ are scored, except those of the data's own test split. The audit never writes to
 --out FOLDER` continues an audit that was stopped, with its data and options, and keeps the scores of its training or of
 the finished folds of its cross-fit. `--resume --drop` also writes the cleaned data of a finished audit.
 
-`train --audit` saves the scores in the run folder; `Run.pair_scores()` reads them. Such a run resumes bit for bit, and
+`train --audit` saves the scores in `pairs.npz` of the run folder; `Run.pair_scores()` reads them. Its array `rows` has
+the row of each pair in the data (from 0, as `row` in `pairs.csv` of an audit), and `keys` its name if it has one: in
+pandas, `table.loc[scores["rows"], "score"] = scores["scores"]`. Such a run resumes bit for bit, and
 several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
 this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
 With three or more views it leaves out [single views](#three-or-more-views). A target (`--target`) states which pairs

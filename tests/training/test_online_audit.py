@@ -12,8 +12,10 @@ from sklearn.metrics import roc_auc_score
 
 from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.data import Dataset, from_arrays
-from contraport.runs import Run
+from contraport.auditing.result import build_audit_from_arrays
+from contraport.data import Dataset, from_arrays, load
+from contraport.reporting.report_run import load_runs
+from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error
 from tests.processes import Report, reports_of
@@ -55,6 +57,34 @@ def test_trains_on_trusted_pairs_and_saves_the_scores(audited: dict[str, Any]) -
     kept_wrong, kept_right = found["kept"][:WRONG].mean(), found["kept"][WRONG:].mean()
     assert kept_wrong < 0.5 < kept_right
     assert [row["step"] for row in run.metrics_rows()][-1] == 6 * (ITEMS // 50), "as many steps as without"
+
+
+def test_scores_are_joined_with_the_table_by_row_and_key(audited: dict[str, Any], tmp_path: Path) -> None:
+    first, second = dirty()
+    names = ["id", *(f"a_{k}" for k in range(6)), *(f"b_{k}" for k in range(9))]
+    rows = [
+        ",".join([f"item {k}", *map(str, numbers)]) for k, numbers in enumerate(np.hstack([first, second]).tolist())
+    ]
+    (tmp_path / "pairs.csv").write_text("\n".join([",".join(names), *rows]))
+    options = audited | {"data": tmp_path / "pairs.csv", "columns": {"views": ["a_*", "b_*"]}, "epochs": 3}
+    run = train(**options)
+    found, trained = run.pair_scores(), load(options["data"], "train", columns=options["columns"])
+    assert len(found["rows"]) == len(trained) < ITEMS, "some rows are held out"
+    view = trained.__getitems__(list(range(len(trained)))).views[0]
+    np.testing.assert_allclose(first[found["rows"]], view, rtol=1e-6)
+    assert found["keys"].tolist() == [f"item {row}" for row in found["rows"]]
+    wrong = found["rows"] < WRONG
+    assert found["scores"][wrong].mean() < found["scores"][~wrong].mean()
+
+
+def test_reads_scores_of_earlier_versions_without_rows(audited: dict[str, Any]) -> None:
+    run = train(**audited | {"epochs": 1})
+    older = {name: values for name, values in run.pair_scores().items() if name not in ("rows", "keys")}
+    run_folder = as_run_folder(run)
+    run_folder.save_arrays(run_folder.pairs_path, older)
+    assert build_audit_from_arrays("pairs", run.pair_scores()).source_rows is None
+    (written,) = load_runs([run])
+    assert set(written.online_audit_arrays) == set(older)
 
 
 def test_batch_size_is_limited_by_the_audit(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

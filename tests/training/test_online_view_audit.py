@@ -58,6 +58,7 @@ def test_names_the_wrong_view_and_leaves_it_out(never_stopped: Run) -> None:
     is_wrong = np.zeros((ITEMS, VIEWS), dtype=bool)
     is_wrong[:WRONG, 1] = True
     assert found["view_names"].tolist() == ["a", "b", "c"]
+    assert found["rows"].tolist() == list(range(ITEMS))
     assert roc_auc_score(is_wrong.ravel(), -found["view_scores"].ravel()) > 0.95
     assert (found["view_scores"][:WRONG].argmin(axis=1) == 1).mean() > 0.9
     assert found["view_rates"][1] == pytest.approx(WRONG / ITEMS, abs=0.08)

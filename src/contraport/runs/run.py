@@ -178,8 +178,10 @@ class Run:
         """Read the last pair scores of the online audit of `n` pairs.
 
         Per pair, ``(n,)``: `scores`, `fdr`, `kept`, and after the last epoch `partners`, `partner_scores` and
-        `partner_confidences`. Scores of the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high`
-        and `remembered`. See `contraport.auditing.Audit`.
+        `partner_confidences`. To join them with the data: `rows`, the row of each pair in the source, from 0, counting
+        all splits and skipped rows, and `keys`, if the pairs have names; runs of earlier versions lack both. Scores of
+        the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high` and `remembered`. See
+        `contraport.auditing.Audit`.
         """
         return self._read_file(self.path / "pairs.npz", read_arrays)
 
@@ -187,9 +189,9 @@ class Run:
         """Read the last scores of the online audit of `n` items in three or more views.
 
         Per item and view, ``(n, k)``: `view_scores`, the log odds that the view belongs to the item, and `kept_views`,
-        whether it is trained on. Per item and pair of views, ``(n, pairs)``: `pair_scores`. Estimated shares:
-        `view_rates` of wrong views, ``(k,)``, and `pair_rates` of mismatches. Without dimensions: `epoch` and
-        `remembered`. The views are in the order of `view_names`.
+        whether it is trained on. Per item and pair of views, ``(n, pairs)``: `pair_scores`. Per item: `rows` and
+        `keys`, as of `pair_scores`. Estimated shares: `view_rates` of wrong views, ``(k,)``, and `pair_rates` of
+        mismatches. Without dimensions: `epoch` and `remembered`. The views are in the order of `view_names`.
         """
         return self._read_file(self.path / "view_scores.npz", read_arrays)
 

@@ -187,6 +187,12 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
     def _score_and_select(self, epoch: int) -> State:
         """Score after `epoch` epochs, and return the state with the new selection."""
 
+    @property
+    def _item_origins(self) -> dict[str, np.ndarray]:
+        """Row of each item in its source, and its key if it has one, by which scores are joined with the source."""
+        keys = self._dataset.keys
+        return {"rows": self._dataset.rows.numpy()} | ({} if keys is None else {"keys": np.array(keys, dtype=np.str_)})
+
     def _apply_selection(self) -> None:
         """Restrict the training to the positions of the last state, or to the initial positions before any scoring."""
         state = self.last_state
@@ -258,6 +264,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         arrays = {name: np.asarray(value) for name, value in self.state().items() if name not in ("number", "drawn")}
         arrays["fdr"] = estimate_fdr(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
+        arrays |= self._item_origins
         if state.trained_epochs == self._epochs:
             proposals = propose_partners(
                 self._get_final_features(),

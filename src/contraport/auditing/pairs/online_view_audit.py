@@ -104,6 +104,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             "pair_scores": state.mean_scores[:items].numpy(),
             "pair_rates": state.pair_rates.numpy(),
             "remembered": np.asarray(state.memorization_auc),
+            **self._item_origins,
         }
 
     def _apply_selection(self) -> None:
