@@ -51,7 +51,8 @@ def iterate_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]
 
     def load_model(path: Path) -> Model:
         weights = read_checkpoint(path)["pipeline"]
-        intermediate = apply_lora(copy.deepcopy(model), settings)
+        intermediate = copy.deepcopy(model)
+        apply_lora(intermediate, settings)
         intermediate.load_state_dict(
             {
                 name.removeprefix(_MODEL_KEY_PREFIX): weight

@@ -196,12 +196,11 @@ def _shares_encoder(settings: Settings, views: Views) -> bool:
     return len(views.unaugmented_shapes) == 1 or (all(map(is_text_shape, views.unaugmented_shapes)) and not by_view)
 
 
-def apply_lora(model: Model, settings: Settings) -> Model:
-    """Add LoRA adapters to the encoders of a model, in place, and return the model."""
+def apply_lora(model: Model, settings: Settings) -> None:
+    """Add LoRA adapters to the encoders of a model, in place."""
     for encoder, rank in zip(model.encoders, resolve_option_per_tower("lora", settings.lora, model), strict=True):
         if rank is not None:
             add_lora(encoder, rank)
-    return model
 
 
 def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
