@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import contraport as cp
 from contraport.distributed import gather
-from contraport.errors import check
+from contraport.engine import normalize
+from contraport.errors import check, check_boolean, check_type, describe_value
 from contraport.options import accept_deprecated_keywords
 
 
@@ -16,7 +16,7 @@ class MemoryBankLoss(nn.Module):
     """Loss of queries and keys with a memory bank: keys of earlier calls are negatives (MoCo).
 
     The bank is part of the module's state, holds the keys of all processes, and starts empty. It receives the keys of
-    each call whose queries have a gradient, after the loss is computed.
+    each call whose queries have a gradient, after the loss is computed, unless one is NaN or infinite.
 
     Args:
         memory_bank_size: number of keys, first in, first out, and their dimension: ``(4096, 128)``.
@@ -29,7 +29,8 @@ class MemoryBankLoss(nn.Module):
         written: number of keys that were ever added, a scalar; the next key replaces the oldest.
 
     Raises:
-        UsageError: the size is not a pair of positive integers.
+        UsageError: the size is not a pair of positive integers, or the objective is of another type; in the call, shapes
+            disagree.
 
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 
@@ -57,6 +58,9 @@ class MemoryBankLoss(nn.Module):
         pair = isinstance(memory_bank_size, tuple | list) and len(memory_bank_size) == 2
         good = pair and all(isinstance(number, int) and number >= 1 for number in memory_bank_size)
         check(good, f"memory_bank_size: must be a pair of integers, (keys, dimension), got {memory_bank_size!r}.")
+        check_boolean("in_batch_negatives", in_batch_negatives)
+        if objective is not None:
+            check_type("objective", objective, cp.objectives.Loss, "info_nce()")
         self.objective = cp.info_nce(temperature=0.5, symmetric=False) if objective is None else objective
         self.in_batch_negatives = in_batch_negatives
         self.register_buffer("bank", torch.zeros(*memory_bank_size))
@@ -69,6 +73,8 @@ class MemoryBankLoss(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the loss of queries and keys, (n, d) each, and add the keys to the bank."""
+        good = isinstance(query, Tensor) and query.ndim == 2
+        check(good, f"query: must be a tensor (n, d), got {describe_value(query)}.", "shape")
         options: dict[str, Tensor | bool] = {}
         if self.size > 0:
             options = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}
@@ -81,8 +87,11 @@ class MemoryBankLoss(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, key: Tensor) -> None:
-        """Add the normalized keys of all processes to the bank, in place of the oldest."""
-        keys = F.normalize(gather(key.detach()).to(self.bank), dim=1)[-len(self.bank) :]
+        """Add the normalized keys of all processes to the bank, in place of the oldest, if all are finite."""
+        keys = gather(key.detach())
+        if not bool(keys.isfinite().all()):  # the loss of this step is NaN; those of the next steps would be too
+            return
+        keys = normalize(keys.to(torch.promote_types(keys.dtype, self.bank.dtype)))[-len(self.bank) :].to(self.bank)
         slots = torch.arange(len(keys), device=keys.device) + self.written
         self.bank[slots % len(self.bank)] = keys
         self.written += len(keys)

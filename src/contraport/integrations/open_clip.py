@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import contraport as cp
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, check_positive, check_type
 
 
 class ClipLoss(nn.Module):
@@ -22,7 +22,8 @@ class ClipLoss(nn.Module):
             ``sigmoid()`` is its `SigLipLoss`.
 
     Raises:
-        UsageError: in the call, a bias is given for an objective without one.
+        UsageError: the objective is of another type; in the call, a bias is given for an objective without one, or the
+            scale is not positive.
 
     >>> import torch
     >>> ClipLoss()(torch.eye(2), torch.eye(2), logit_scale=torch.tensor(1.0))
@@ -31,6 +32,8 @@ class ClipLoss(nn.Module):
 
     def __init__(self, objective: cp.objectives.Loss | None = None) -> None:
         super().__init__()
+        if objective is not None:
+            check_type("objective", objective, cp.objectives.Loss, "info_nce()")
         self.objective = cp.info_nce() if objective is None else objective
 
     def forward(
@@ -50,6 +53,10 @@ class ClipLoss(nn.Module):
             logit_bias: of `sigmoid`, or None.
             output_dict: return the loss in a dictionary, under ``contrastive_loss``.
         """
+        if not isinstance(logit_scale, Tensor):
+            check_positive("logit_scale", logit_scale)
+        if logit_bias is not None:
+            check_type("logit_bias", logit_bias, Tensor, "model.logit_bias")
         names = [name for name, _ in self.objective.named_parameters() if name.endswith("divergence.bias")]
         good = bool(names) or logit_bias is None
         message = f"logit_bias: not accepted by {self.objective!r}, which has no bias; sigmoid() has one."

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import contraport as cp
-from contraport.errors import check
+from contraport.errors import check, check_type
 
 
 class MetricLearningLoss(nn.Module):
@@ -21,7 +21,8 @@ class MetricLearningLoss(nn.Module):
         reference: called on embeddings and a reference set; default: ``sup_con(temperature=0.1, layout="cross")``.
 
     Raises:
-        UsageError: in the call, ``indices_tuple`` is given, or a reference set without the labels of both.
+        UsageError: an objective is of another type; in the call, ``indices_tuple`` is given, or a reference set without
+            the labels of both.
 
     >>> import torch
     >>> loss = MetricLearningLoss()
@@ -33,6 +34,9 @@ class MetricLearningLoss(nn.Module):
         self, objective: cp.objectives.Loss | None = None, reference: cp.objectives.Loss | None = None
     ) -> None:
         super().__init__()
+        for name, loss in (("objective", objective), ("reference", reference)):
+            if loss is not None:
+                check_type(name, loss, cp.objectives.Loss, "sup_con()")
         self.objective = cp.sup_con(temperature=0.1) if objective is None else objective
         self.reference = cp.sup_con(temperature=0.1, layout="cross") if reference is None else reference
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport as cp
-from contraport.errors import UsageError, check, check_name
+from contraport.errors import UsageError, check, check_name, check_type, describe_value
 
 COLUMN_ROLES = ("negatives", "views")  # of the columns after the second
 
@@ -38,8 +38,8 @@ class SentenceTransformerLoss(nn.Module):
             whole batch. Default: the batch.
 
     Raises:
-        UsageError: columns is unknown, or mini_batch_size is not a positive integer; in the call, labels that the
-            objective does not accept, or features that cannot be split into chunks.
+        UsageError: columns is unknown, the objective is of another type, or mini_batch_size is not a positive integer;
+            in the call, labels that the objective does not accept, or features that cannot be split into chunks.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
     """
@@ -56,6 +56,8 @@ class SentenceTransformerLoss(nn.Module):
         check_name("columns", columns, COLUMN_ROLES)
         good = mini_batch_size is None or (isinstance(mini_batch_size, int) and mini_batch_size >= 1)
         check(good, f"mini_batch_size: must be an integer >= 1, got {mini_batch_size!r}.")
+        if objective is not None:
+            check_type("objective", objective, cp.objectives.Loss, "info_nce()")
         self.model = model
         self.objective = cp.info_nce(temperature=0.05, symmetric=False) if objective is None else objective
         self.columns = columns
@@ -72,6 +74,11 @@ class SentenceTransformerLoss(nn.Module):
 
     def compute_embedding_loss(self, columns: list[Tensor], labels: Tensor | None = None) -> Tensor:
         """Return the loss of the embeddings of all columns, (n, d) each."""
+        for number, column in enumerate(columns):
+            good = isinstance(column, Tensor) and column.ndim == 2
+            check(good, f"columns: {number}: must be a tensor (n, d), got {describe_value(column)}.", "shape")
+        if labels is not None:
+            check_type("label", labels, Tensor, "torch.tensor([0, 1])")
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
             self._check_labels_accepted(labels)

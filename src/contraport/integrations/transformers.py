@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import contraport as cp
 from contraport.distributed import current_processes
-from contraport.errors import check
+from contraport.errors import check, check_nonempty_sequence, check_type
 
 
 class TrainerLoss(nn.Module):
@@ -29,7 +29,7 @@ class TrainerLoss(nn.Module):
         arguments: the trainer's `TrainingArguments`; default: no accumulation, one device.
 
     Raises:
-        UsageError: in the call, a name is missing in the model's output.
+        UsageError: an argument has another type; in the call, a name is missing in the model's output.
 
     >>> import torch
     >>> loss = TrainerLoss(cp.sup_con(), outputs=["pooler_output"])
@@ -46,6 +46,13 @@ class TrainerLoss(nn.Module):
         arguments: Any = None,
     ) -> None:
         super().__init__()
+        if objective is not None:
+            check_type("objective", objective, cp.objectives.Loss, "info_nce()")
+        check_nonempty_sequence("outputs", outputs, "a list of names of the model output")
+        for name in outputs:
+            check_type("outputs", name, str, "'image_embeds'")
+        if logit_scale is not None:
+            check_type("logit_scale", logit_scale, Tensor, "model.logit_scale")
         self.objective = cp.info_nce(temperature=0.07) if objective is None else objective
         self.outputs = tuple(outputs)
         # In a tuple: a bare parameter would be registered as one of this module, but it is the model's.
@@ -62,6 +69,7 @@ class TrainerLoss(nn.Module):
             labels: class of each item, (n,), for objectives that need it.
             num_items_in_batch: the count of the trainer.
         """
+        check_type("outputs", outputs, Mapping, "the output of a model")
         missing = [name for name in self.outputs if outputs.get(name) is None]
         check(not missing, f"outputs: must be names of the model output, {sorted(outputs)}, got {missing}.", "unknown")
         (scale,) = self._logit_scale
