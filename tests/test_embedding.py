@@ -230,6 +230,8 @@ def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) ->
         next(model.parameters()).fill_(torch.nan)
     with raises_usage_error("features.not_finite", "item 0"):
         embed_dataset(model, digits)
+    with raises_usage_error("features.not_finite", "item 0"):
+        embed_views(model, digits, Views(digits), LoaderConfig(), project=True)
 
 
 def test_items_of_another_shape_are_told(digits: Dataset) -> None:

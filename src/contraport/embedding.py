@@ -343,6 +343,7 @@ def embed_views(
         stacked = loader_config.map_views(
             encode, encoder, views.make_unaugmented if unaugmented else views, dataset, f"{name}: views"
         )
+    check_finite_features(stacked)
     return stacked.unbind(dim=1)
 
 

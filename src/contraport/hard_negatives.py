@@ -16,6 +16,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.vector_search import CalibratedSearch, calibrate_search
 from contraport.catalog.option_parsers import MiningRule
+from contraport.engine import normalize
 from contraport.errors import check
 from contraport.seeding import torch_generator
 
@@ -105,7 +106,7 @@ def mine_hard_negatives(
     items = torch.arange(len(anchors))
     query_of, queries = _number_distinct_ids_and_find_first(items if anchor_ids is None else anchor_ids.cpu())
     candidate_of, columns = _number_distinct_ids_and_find_first(items if candidate_ids is None else candidate_ids.cpu())
-    anchors, candidates = (F.normalize(rows.detach().float(), dim=1) for rows in (anchors, candidates))
+    anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted is None else trusted
     excluded = [query_of * len(columns) + candidate_of]
     if partners is not None:

@@ -67,7 +67,7 @@ def test_effective_rank_counts_the_directions_in_use() -> None:
 def test_geometry_rejects_wrong_shapes() -> None:
     with raises_usage_error("z1.shape", (3, 2), (4, 2)):
         alignment(random(3, 2), random(4, 2))
-    with raises_usage_error("z.invalid", (1, 2)):
+    with raises_usage_error("z.shape", (1, 2)):
         uniformity(random(1, 2))
-    with raises_usage_error("z0.invalid"):
+    with raises_usage_error("z0.shape"):
         alignment(random(0, 2), random(0, 2))

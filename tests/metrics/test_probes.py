@@ -138,7 +138,7 @@ def test_probes_reject_wrong_shapes_and_values(measure) -> None:  # type: ignore
         measure(x, y[:5], x, y)
     with raises_usage_error("test_x.shape", 6, 3):
         measure(x, y, x[:, :3], y)
-    with raises_usage_error("test_x.empty"):
+    with raises_usage_error("test_x.shape"):
         measure(x, y, x[:0], y[:0])
     with raises_usage_error("train_x.invalid", "nan"):
         measure(x.where(x > 0, torch.nan), y, x, y)

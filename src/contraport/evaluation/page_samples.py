@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from contraport.data.perturbations import with_partner_views
 from contraport.data.thumbnails import make_thumbnails, shrink_images
 from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
 from contraport.encoders import Model
+from contraport.engine import normalize
 from contraport.errors import UsageError
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
@@ -101,7 +101,7 @@ def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> 
 def collect_cosines(dataset: Dataset, features: Tensor) -> ArraysByName:
     """Return the pairwise cosines of a subsample of the items, sorted by label, and the labels of these items."""
     positions = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_COSINE_ITEMS))
-    z = F.normalize(features[positions], dim=1)
+    z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
         arrays["cosine_labels"] = dataset.labels[positions].numpy()

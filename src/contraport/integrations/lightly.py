@@ -29,8 +29,8 @@ class MemoryBankLoss(nn.Module):
         written: number of keys that were ever added, a scalar; the next key replaces the oldest.
 
     Raises:
-        UsageError: the size is not a pair of positive integers, or the objective is of another type; in the call, shapes
-            disagree.
+        UsageError: the size is not a pair of positive integers, or the objective is of another type; in the call,
+            shapes disagree.
 
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 

@@ -6,12 +6,13 @@ import warnings
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from contraport.errors import check_integer
 from contraport.metrics.influence import influence_values
 from contraport.metrics.intervals import ItemValues
+from contraport.metrics.retrieval import unit_vectors
 
 
 def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> ItemValues:
@@ -19,15 +20,19 @@ def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> ItemValues:
 
     `z` is `(n, d)` and normalized inside. The best of 5 runs is used.
 
+    Raises:
+        UsageError: there are fewer items than clusters, or an embedding is not finite.
+
     >>> assign_kmeans_clusters(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 9.0]]), 2).tolist()
     [1, 0, 0]
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
+    check_integer("num_clusters", num_clusters)
+    points = unit_vectors("z", z, num_clusters).cpu().numpy()
     # A collapsed encoder has fewer distinct points than clusters: no error, as the score shows it.
     with threadpool_limits(1), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        points = F.normalize(z.float(), dim=1).cpu().numpy()
         return np.asarray(KMeans(num_clusters, n_init=5, random_state=0).fit_predict(points))
 
 

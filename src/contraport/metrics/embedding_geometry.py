@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.errors import check
-from contraport.metrics.retrieval import nearest_neighbors
+from contraport.errors import check, check_integer
+from contraport.metrics.retrieval import check_labels, check_points, nearest_neighbors, unit_vectors
 from contraport.seeding import torch_generator
 
 MAX_PAIRWISE_METRIC_ITEMS = 10_000
@@ -37,7 +37,7 @@ def alignment(z0: Tensor, z1: Tensor) -> float:
     alignment and uniformity on the hypersphere" (ICML 2020), with exponent 2.
 
     Raises:
-        UsageError: the shapes differ, or there are no items.
+        UsageError: the shapes differ, there are no items, or an embedding is not finite.
 
     >>> alignment(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
     2.0
@@ -47,12 +47,9 @@ def alignment(z0: Tensor, z1: Tensor) -> float:
 
 def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
     """Return the squared distance of each item's two views on the unit sphere, `(n,)`; `alignment` is their mean."""
-    check(
-        z0.ndim == 2 and z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape"
-    )
-    check(len(z0) > 0, "z0: must have at least one item, got 0.")
-    distances: Tensor = (F.normalize(z0, dim=1) - F.normalize(z1, dim=1)).square().sum(dim=1)
-    return distances.double().cpu().numpy()
+    first, second = unit_vectors("z0", z0, dtype=torch.float64), unit_vectors("z1", z1, dtype=torch.float64)
+    check(z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape")
+    return (first - second).square().sum(dim=1).cpu().numpy()
 
 
 def uniformity(z: Tensor) -> float:
@@ -63,13 +60,13 @@ def uniformity(z: Tensor) -> float:
     not with its square.
 
     Raises:
-        UsageError: there are fewer than two items.
+        UsageError: there are fewer than two items, or an embedding is not finite.
 
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 6)
     -8.0
     """
-    check(z.ndim == 2 and len(z) > 1, f"z: must be (items, features) with at least 2 items, got {tuple(z.shape)}.")
-    return math.log(float(gaussian_potential_per_item(_limit_to_fixed_subset(F.normalize(z.float(), dim=1))).mean()))
+    points = _limit_to_fixed_subset(unit_vectors("z", z, 2))
+    return math.log(float(gaussian_potential_per_item(points).mean()))
 
 
 def gaussian_potential_per_item(z: Tensor) -> Tensor:
@@ -93,10 +90,14 @@ def gaussian_potential_per_item(z: Tensor) -> Tensor:
 def centered_singular_values(features: Tensor) -> Tensor:
     """Return the singular values of the centered features `(n, F)` in descending order, `(F,)` float64.
 
+    Raises:
+        UsageError: there are no items, or a feature is not finite.
+
     >>> centered_singular_values(torch.tensor([[3.0, 0.0], [-3.0, 0.0]])).round(decimals=4).tolist()
     [4.2426, 0.0]
     """
-    centered = features.double() - features.double().mean(dim=0)
+    check_points("features", features)
+    centered = features.detach().double() - features.detach().double().mean(dim=0)
     # The smaller of the two Gram matrices has all non-zero eigenvalues; the other singular values are zero.
     n, width = centered.shape
     eigenvalues: Tensor = torch.linalg.eigvalsh(centered.T @ centered if width <= n else centered @ centered.T)
@@ -132,7 +133,7 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     eq. 10. Better uniformity usually lowers it.
 
     Raises:
-        UsageError: no class has two items.
+        UsageError: no class has two items, or an embedding is not finite.
 
     >>> tolerance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 1, 0]))
     1.0
@@ -150,7 +151,8 @@ def normalize_and_sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     Returns the normalized `z` `(n, d)`, the sum of each class `(C, d)`, the class sizes `(C,)` and the class of each
     item from 0 `(n,)`.
     """
-    z = F.normalize(z.double(), dim=1)
+    z = unit_vectors("z", z, dtype=torch.float64)
+    check_labels("labels", labels, len(z))
     codes = labels.to(z.device).unique(return_inverse=True)[1]
     sizes = codes.bincount().double()
     sums = torch.zeros(len(sizes), z.shape[1], dtype=z.dtype, device=z.device).index_add_(0, codes, z)
@@ -165,11 +167,13 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
     fixed random subset of this size is used.
 
     Raises:
-        UsageError: there are no more items than neighbors.
+        UsageError: there are no more items than neighbors, or an embedding is not finite.
 
     >>> hubness(torch.randn(500, 2, generator=torch.Generator().manual_seed(0))) < 1
     True
     """
+    check_integer("neighbors", neighbors)
+    check_points("z", z)
     check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
     counts = nearest_neighbors(_limit_to_fixed_subset(z), neighbors).flatten()
     counts = counts.bincount(minlength=min(len(z), MAX_PAIRWISE_METRIC_ITEMS)).double()
@@ -189,7 +193,7 @@ def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGH
         neighbors: number of neighbors, below n / 2.
 
     Raises:
-        UsageError: there are too few items.
+        UsageError: shapes disagree, there are too few items, or a coordinate is not finite.
 
     Source: Venna and Kaski (2001), Neighborhood preservation in nonlinear projection methods, eq. 1.
 
@@ -197,7 +201,11 @@ def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGH
     >>> trustworthiness(x, 3 - x, neighbors=3)
     1.0
     """
+    check_integer("neighbors", neighbors)
+    check_points("x", x)
+    check_points("z", z)
     n = len(x)
+    check(len(z) == n, f"z: must have {n} items, as x, got {len(z)}.", "shape")
     check(n > 2 * neighbors, f"z: must have more than {2 * neighbors} items, got {n}.")
     order = torch.randperm(n, generator=torch_generator("metrics.trustworthiness", n))
     rows = order[:MAX_TRUSTWORTHINESS_QUERIES].to(x.device)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.metrics.embedding_geometry import (
@@ -28,7 +27,7 @@ from contraport.metrics.embedding_geometry import (
     weighted_skewness,
 )
 from contraport.metrics.intervals import ItemValues
-from contraport.metrics.retrieval import nearest_neighbors
+from contraport.metrics.retrieval import nearest_neighbors, unit_vectors
 
 
 def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
@@ -63,8 +62,8 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     >>> bool(abs(uniformity_influence(z).mean() - uniformity(z)) < 1e-6)
     True
     """
-    subset, value = fixed_subset_positions(len(z)), uniformity(z)
-    potentials = gaussian_potential_per_item(F.normalize(z.float(), dim=1)[subset.to(z.device)])
+    value, subset = uniformity(z), fixed_subset_positions(len(z))
+    potentials = gaussian_potential_per_item(unit_vectors("z", z)[subset.to(z.device)])
     slopes = torch.zeros(len(z), dtype=torch.float64)
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.
@@ -83,7 +82,7 @@ def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
 
 def effective_rank_influence(features: Tensor) -> ItemValues:
     """Return the influence of each item on the effective rank of the features, `(n,)`."""
-    value, x = effective_rank(features), features.double().cpu()
+    value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
     # The smaller of the two Gram matrices has all non-zero eigenvalues.
     if x.shape[1] <= len(x):
@@ -104,7 +103,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
 
 def hubness_influence(z: Tensor) -> ItemValues:
     """Return the influence of each item on the hubness, `(n,)`."""
-    subset, value = fixed_subset_positions(len(z)), hubness(z)
+    value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_neighbors(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
 
     def weighted_hubness(weights: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from contraport.errors import check
+from contraport.errors import UsageError, check, check_integer, format_value, is_number
 from contraport.seeding import numpy_generator
 
 CONFIDENCE_LEVEL = 0.95
@@ -178,12 +178,14 @@ def draw_bootstrap_values(
     Subtracting two of them therefore gives a paired bootstrap. The time grows with items times resamples.
 
     Raises:
-        UsageError: the results have different numbers of items.
+        UsageError: the results have no items or different numbers of them, or there are no resamples.
     """
+    check_integer("resamples", resamples)
     sizes = {len(result.item_values) for result in results.values()}
     check(len(sizes) <= 1, f"results: all must have the same number of items, got {sorted(sizes)}.", "shape")
     if not sizes:
         return {}
+    check(0 not in sizes, "results: must have at least one item, got none.", "empty")
     items, random = sizes.pop(), numpy_generator("bootstrap.items", seed)
     step = max(1, _MAX_COUNTS_IN_MEMORY // items)
     chunks: dict[ResultKey, list[ItemValues]] = {key: [] for key in results}
@@ -198,8 +200,16 @@ def draw_bootstrap_values(
 
 
 def percentile_interval(draws: ItemValues, level: float = CONFIDENCE_LEVEL) -> Interval:
-    """Return the percentile interval of bootstrap draws at a confidence level, ignoring draws that are not finite."""
-    low, high = np.quantile(draws[np.isfinite(draws)], [(1 - level) / 2, (1 + level) / 2])
+    """Return the percentile interval of bootstrap draws at a confidence level, ignoring draws that are not finite.
+
+    Raises:
+        UsageError: no draw is finite.
+    """
+    finite = draws[np.isfinite(draws)]
+    if len(finite) == 0:
+        message = "draws: must have a finite value, got none: the metric is not defined on these items."
+        raise UsageError(message, kind="not_finite")
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 
@@ -211,9 +221,13 @@ def bootstrap_interval(
     Efron and Tibshirani, "An introduction to the bootstrap" (1993), chapter 13. If all items agree, it has no width;
     other values may still occur among up to about 3 / n of other items.
 
+    Raises:
+        UsageError: there are no items or no resamples, the level is not in (0, 1), or all draws are NaN or infinite.
+
     >>> bootstrap_interval(MetricResult(np.arange(100) % 10 > 0))
     Interval(low=0.84, high=0.95)
     """
+    check(is_number(level) and 0 < level < 1, f"level: must be in (0, 1), got {format_value(level)}.")
     return percentile_interval(draw_bootstrap_values({"": result}, resamples=resamples, seed=seed)[""], level)
 
 

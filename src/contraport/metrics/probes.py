@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport._utils.vector_search import calibrate_search, find_largest_products
 from contraport.data.splits import draw_stratified_split
-from contraport.errors import UsageError, check, check_all_values, check_positive
+from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.influence import influence_values
+from contraport.metrics.retrieval import check_equal_widths, check_labels, check_points, scale_to_unit_length
 from contraport.seeding import numpy_generator, torch_generator
 
 if TYPE_CHECKING:
@@ -63,13 +63,18 @@ def linear_probe(
     (`select_penalty`).
 
     Raises:
-        UsageError: shapes disagree, a feature is not finite, or all training labels are equal.
+        UsageError: shapes disagree, a feature is not finite, all training labels are equal, or `penalty` is not
+            positive.
 
     >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     >>> linear_probe(x, torch.tensor([0, 0, 1, 1]), x + 0.5, torch.tensor([0, 0, 1, 0]))
     0.75
     """
     _check_features_and_labels(train_x, train_y, test_x, test_y)
+    if penalty is not None:
+        check_positive("penalty", penalty)
+    # NumPy has neither gradients nor bfloat16.
+    train_x, test_x = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (train_x, test_x))
     return float(probe_correctness(fit_linear_probe(train_x, train_y, penalty=penalty), test_x, test_y).mean())
 
 
@@ -295,8 +300,9 @@ def knn_correctness(
     _check_features_and_labels(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)
     check_enough_neighbors(neighbors, len(train_x))
+    check_all_values("train_y", train_y, train_y >= 0, "classes from 0")
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
-    queries, keys = F.normalize(test_x.float(), dim=1), F.normalize(train_x.float(), dim=1)
+    queries, keys = scale_to_unit_length(test_x), scale_to_unit_length(train_x)
     is_large = len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1
     found = _find_approximate_neighbors(queries, keys, neighbors) if is_large else None
     hits = []
@@ -333,19 +339,16 @@ def _find_approximate_neighbors(queries: Tensor, keys: Tensor, count: int) -> tu
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:
-    """Raise `UsageError` if there are fewer training items than neighbors."""
+    """Raise `UsageError` unless the number of neighbors is an integer from 1 to the number of training items."""
     check(
-        1 <= neighbors <= items,
-        f"neighbors: must be between 1 and {items}, the number of training items, got {neighbors}.",
+        is_integer(neighbors) and 1 <= neighbors <= items,
+        f"neighbors: must be between 1 and {items}, the number of training items, got {format_value(neighbors)}.",
     )
 
 
 def _check_features_and_labels(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> None:
     """Raise `UsageError` if shapes disagree, a feature is not finite, or there are no items."""
     for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
-        check(x.ndim == 2, f"{name}_x: must be (items, features), got shape {tuple(x.shape)}.", "shape")
-        check(len(x) > 0, f"{name}_x: must have at least one item, got 0.", "empty")
-        check(y.shape == x.shape[:1], f"{name}_y: must have {len(x)} labels, got shape {tuple(y.shape)}.", "shape")
-        check_all_values(f"{name}_x", x, x.isfinite(), "finite features")
-    width = train_x.shape[1]
-    check(test_x.shape[1] == width, f"test_x: must have {width} features as train_x, got {test_x.shape[1]}.", "shape")
+        check_points(f"{name}_x", x)
+        check_labels(f"{name}_y", y, len(x))
+    check_equal_widths("test_x", test_x, "train_x", train_x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -13,7 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.vector_search import find_largest_products
-from contraport.errors import check
+from contraport.errors import (
+    UsageError,
+    check,
+    check_all_values,
+    check_integer,
+    check_positive,
+    describe_value,
+)
 from contraport.metrics.intervals import ItemValues
 
 MAX_COSINES_IN_MEMORY = 1 << 24
@@ -24,6 +31,48 @@ TILE_SIZE = 1_024
 
 TIE_DISTANCE_TOLERANCE = 4e-6
 """Distances between unit vectors that differ by at most this are ties: rounding depends on the position in a batch."""
+
+
+def is_real_tensor(value: object) -> TypeGuard[Tensor]:
+    """Return whether a value is a dense tensor of real numbers; a sparse one or one of the device meta is not."""
+    return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
+
+
+def check_points(argument: str, points: Tensor, least: int = 1) -> None:
+    """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
+    if not is_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
+        expected = f"a tensor (n, d) with n >= {least}"
+        raise UsageError(f"{argument}: must be {expected}, got {describe_value(points)}.", kind="shape")
+    finite = points.float().isfinite()
+    if not bool(finite.all()):
+        check_all_values(argument, points, finite, "finite numbers")
+
+
+def check_labels(argument: str, labels: Tensor, items: int) -> None:
+    """Raise `UsageError` unless a value is a tensor of integers, one for each of a number of items."""
+    if not is_real_tensor(labels) or labels.shape != (items,) or labels.is_floating_point():
+        expected = f"integers, ({items},)"
+        raise UsageError(f"{argument}: must be {expected}, got {describe_value(labels)}.", kind="shape")
+
+
+def check_equal_widths(argument: str, points: Tensor, other_argument: str, other: Tensor) -> None:
+    """Raise `UsageError` unless two sets of points, (n, d) and (m, d), have one width."""
+    expected = f"must have {other.shape[1]} features, as {other_argument}"
+    check(points.shape[1] == other.shape[1], f"{argument}: {expected}, got {points.shape[1]}.", "shape")
+
+
+def unit_vectors(argument: str, points: Tensor, least: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Check points, (n, d), and return them scaled to unit length, without a gradient; rows of zeros stay zero."""
+    check_points(argument, points, least)
+    return scale_to_unit_length(points, dtype)
+
+
+def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return finite points, (n, d), scaled to unit length, without a gradient; rows of zeros stay zero."""
+    points = points.detach().to(dtype)
+    # Divided by the largest entry first, so that the squared length neither overflows nor underflows.
+    largest = points.abs().amax(dim=1, keepdim=True)
+    return F.normalize(points / largest.where(largest > 0, 1.0), dim=1)
 
 
 def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.ndarray[Any, Any]:
@@ -40,7 +89,7 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
             the best of its matches counts.
 
     Raises:
-        UsageError: the shapes differ.
+        UsageError: the shapes differ, or an embedding is not finite.
 
     >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]]).tolist()
     [[1, 1], [3, 3], [3, 3]]
@@ -49,8 +98,13 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
     [[1, 1], [1, 2], [1, 1]]
     """
     check(len(views) > 1, f"views: must be at least 2, got {len(views)}.")
-    points = [_normalize_views(views[0], view)[1] for view in views]
-    ids = torch.arange(len(points[0])).expand(len(points), -1) if content_ids is None else content_ids.T
+    points = _normalize_views(*views)
+    shape = (len(points[0]), len(points))
+    if content_ids is None:
+        content_ids = torch.arange(shape[0])[:, None].expand(shape)
+    good = is_real_tensor(content_ids) and content_ids.shape == shape and not content_ids.is_floating_point()
+    check(good, f"content_ids: must be integers of shape {shape}, got {describe_value(content_ids)}.", "shape")
+    ids = content_ids.T
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
         ranks[v, w], ranks[w, v] = _compute_match_ranks(points[v], points[w], ids[v], ids[w])
@@ -73,11 +127,12 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
     with all items in one batch.
 
     Raises:
-        UsageError: the shapes differ.
+        UsageError: the shapes differ, an embedding is not finite, or the temperature is not positive.
 
     >>> bool(np.allclose(log_match_probabilities(torch.ones(4, 2), torch.ones(4, 2), 0.1), -np.log(4)))
     True
     """
+    check_positive("temperature", temperature)
     a, b = _normalize_views(z0, z1)
 
     def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
@@ -89,19 +144,25 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
 
 
 def nearest_neighbors(z: Tensor, count: int) -> Tensor:
-    """Return the positions of each item's nearest other items in `z` `(n, d)` by cosine, `(n, count)`."""
-    z = F.normalize(z.float(), dim=1)
+    """Return the positions of each item's nearest other items in `z` `(n, d)` by cosine, `(n, count)`.
+
+    Raises:
+        UsageError: `z` is not finite, or has no more than `count` items.
+    """
+    z = unit_vectors("z", z)
+    check_integer("count", count, 0, len(z) - 1)
     nearest = find_largest_products(z, z, count + 1)[1]
     is_self = nearest == torch.arange(len(z), device=z.device)[:, None]
     return nearest.gather(1, is_self.to(torch.uint8).argsort(dim=1, stable=True)[:, :count])
 
 
-def _normalize_views(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two views `(n, d)` scaled to unit length, in double precision, after a check of their shapes."""
-    check(
-        z0.ndim == 2 and z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape"
-    )
-    return F.normalize(z0.double(), dim=1), F.normalize(z1.double(), dim=1)
+def _normalize_views(*views: Tensor) -> list[Tensor]:
+    """Return views `(n, d)` scaled to unit length, in double precision, after a check of their shapes."""
+    points = [unit_vectors(f"z{number}", view, dtype=torch.float64) for number, view in enumerate(views)]
+    for number, view in enumerate(points):
+        expected, got = tuple(points[0].shape), tuple(view.shape)
+        check(got == expected, f"z{number}: shape must be {expected}, got {got}.", "shape")
+    return points
 
 
 def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,9 +270,10 @@ def average_text_embeddings_by_class(texts: Tensor, num_templates: int) -> Tenso
     Source: Radford et al. (2021), Learning transferable visual models from natural language supervision (CLIP), section
     3.1.4.
     """
+    check_integer("num_templates", num_templates)
+    points = unit_vectors("texts", texts)
     check(len(texts) % num_templates == 0, f"texts: need {num_templates} per class, got {len(texts)} in all.", "shape")
-    means = F.normalize(texts, dim=1).view(-1, num_templates, texts.shape[1]).mean(dim=1)
-    return F.normalize(means, dim=1)
+    return F.normalize(points.view(-1, num_templates, texts.shape[1]).mean(dim=1), dim=1)
 
 
 def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues:
@@ -226,7 +288,10 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
     >>> zero_shot_correctness(torch.eye(2), torch.tensor([0, 0]), torch.eye(2)).tolist()
     [True, False]
     """
-    nearest = (F.normalize(items, dim=1) @ F.normalize(classes, dim=1).T).argmax(dim=1)
+    points, centers = unit_vectors("items", items), unit_vectors("classes", classes)
+    check_labels("labels", labels, len(items))
+    check_equal_widths("classes", classes, "items", items)
+    nearest = (points @ centers.T).argmax(dim=1)
     hits: ItemValues = (nearest.cpu() == labels.cpu()).numpy()
     return hits
 
@@ -299,13 +364,25 @@ def rank_links(
         test_pairs: the same of the held-out pairs, (m, 2).
         normalize: whether to scale the embeddings to unit length.
 
+    Raises:
+        UsageError: shapes disagree, an embedding is not finite, or a pair is out of range.
+
     >>> eye = torch.eye(3)
     >>> ranking = rank_links(eye, eye, torch.tensor([[0, 0]]), torch.tensor([[0, 1], [1, 1]]))
     >>> ranking.pair_hits_at(1).tolist(), ranking.pair_has_unseen_row.tolist()
     ([True, True], [False, True])
     """
     if normalize:
-        rows, columns = F.normalize(rows.float(), dim=1), F.normalize(columns.float(), dim=1)
+        rows, columns = unit_vectors("rows", rows), unit_vectors("columns", columns)
+    else:
+        check_points("rows", rows)
+        check_points("columns", columns)
+    check_equal_widths("columns", columns, "rows", rows)
+    for name, pairs in (("train_pairs", train_pairs), ("test_pairs", test_pairs)):
+        good = is_real_tensor(pairs) and pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype == torch.int64
+        check(good, f"{name}: must be int64, (n, 2), got {describe_value(pairs)}.", "shape")
+        is_inside = (pairs >= 0) & (pairs < torch.tensor([len(rows), len(columns)]))
+        check_all_values(name, pairs, is_inside, f"positions of {len(rows)} rows and {len(columns)} columns")
     chosen = test_pairs[:, 0].unique()
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))

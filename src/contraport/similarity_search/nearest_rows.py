@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.files import atomic_write, read_json_or_none, write_json
 from contraport.embedding import check_finite_features
-from contraport.engine import LateInteraction
+from contraport.engine import LateInteraction, normalize
 from contraport.errors import (
     UsageError,
     check,
@@ -72,7 +71,7 @@ def normalize_rows(features: np.ndarray, device: torch.device, *, first_item: in
     with np.errstate(over="ignore"):  # overflow is reported below
         rows = torch.from_numpy(np.array(features, dtype=np.float32))
     check_finite_features(rows, first_item=first_item)
-    return F.normalize(rows.to(device), dim=1)
+    return normalize(rows.to(device))
 
 
 def find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
@@ -145,7 +144,7 @@ def find_most_similar(
     >>> find_most_similar(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
     """
-    query = F.normalize(query.float(), dim=0)
+    query = normalize(query.float()[None])[0]
     best, places = query.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
     rows = np.arange(len(features)) if candidates is None else candidates
     for first in range(0, len(rows), BLOCK_ROWS):

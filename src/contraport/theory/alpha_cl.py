@@ -20,11 +20,12 @@ from contraport.errors import (
     check_nonempty_sequence,
     describe_value,
 )
+from contraport.metrics.retrieval import check_points, is_real_tensor
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
-from contraport.theory.toy_problems import check_points, is_real_tensor, iterate_lbfgs
+from contraport.theory.toy_problems import iterate_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -213,8 +214,8 @@ def _check_views_and_count_items(x0: Tensor, x1: Tensor, letter: str = "x") -> i
 
     Arguments of the caller are called `letter` and the number of the view.
     """
-    check_points(f"{letter}0", x0)
-    check_points(f"{letter}1", x1)
+    check_points(f"{letter}0", x0, 2)
+    check_points(f"{letter}1", x1, 2)
     expected = f"must have shape {tuple(x0.shape)}, as {letter}0"
     check(x0.shape == x1.shape, f"{letter}1: {expected}, got {tuple(x1.shape)}.", "shape")
     return len(x0)

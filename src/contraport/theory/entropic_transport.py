@@ -20,13 +20,13 @@ from contraport.errors import (
     describe_value,
     format_value,
 )
+from contraport.metrics.retrieval import check_points, is_real_tensor
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes
 from contraport.plots import arrow_maps, couplings
 from contraport.plots.figure_setup import GREY, ORANGE, create_panels, mass_colormap
 from contraport.plots.plan_plots import draw_bipartite_plan
-from contraport.theory.toy_problems import check_points, is_real_tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

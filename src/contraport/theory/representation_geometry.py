@@ -18,17 +18,15 @@ from contraport.errors import (
     check_integer,
     check_nonempty_sequence,
     check_type,
-    describe_value,
     format_value,
     is_number,
 )
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
-from contraport.objectives.inputs import is_integer_tensor
+from contraport.metrics.retrieval import check_labels, check_points
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import GREY, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.theory.toy_problems import check_points, is_real_tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +94,7 @@ def compare_collapse(
     >>> list(result.effective_ranks)
     ['untrained', 'quadratic', 'nt-xent', 'alpha-cl direct', 'direct-clr']
     """
-    check_points("x", x)
+    check_points("x", x, 2)
     check_integer("features", features, 4)
     check(is_number(masked) and 0 <= masked < 1, f"masked: must be in [0, 1), got {masked!r}.")
     check_integer("iterations", iterations, 0)
@@ -222,10 +220,9 @@ def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str]
     >>> round(result.within, 3), round(result.between, 3), result.labels.tolist()
     (0.981, 0.194, [0, 0, 1, 1])
     """
-    check_points("features", features)
+    check_points("features", features, 2)
     n = len(features)
-    good = is_real_tensor(labels) and labels.shape == (n,) and is_integer_tensor(labels)
-    check(good, f"labels: must be integers, ({n},), got {describe_value(labels)}.", "shape")
+    check_labels("labels", labels, n)
     order = labels.argsort(stable=True)
     labels, z = labels[order], normalize(features.detach().double()[order])
     classes, codes, sizes = labels.unique(return_inverse=True, return_counts=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from contraport.errors import check, check_all_values, check_integer, check_positive, describe_value
+from contraport.errors import check_integer, check_positive
 from contraport.options import keep_deprecated_attributes
 from contraport.seeding import torch_generator
 
@@ -57,18 +57,6 @@ def sample_gaussian_mixture(
     component = torch.arange(items) * components // items
     noise = torch.randn(items, dimensions, generator=torch_generator("theory.mixture", seed))
     return MixtureSample(centers[component] + sigma * noise, component, centers)
-
-
-def check_points(argument: str, points: Tensor, least: int = 2) -> None:
-    """Raise `UsageError` unless a value is a tensor of finite real numbers, (n, d), n at least `least`."""
-    good = is_real_tensor(points) and points.ndim == 2 and len(points) >= least and points.shape[1] > 0
-    check(good, f"{argument}: must be a tensor (n, d) with n >= {least}, got {describe_value(points)}.", "shape")
-    check_all_values(argument, points, torch.isfinite(points.float()), "finite numbers")
-
-
-def is_real_tensor(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a dense tensor of real numbers; a sparse one or one of the device meta is not."""
-    return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
 
 
 def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:

@@ -23,6 +23,7 @@ from contraport.auditing.pairs.canonical_maps import CanonicalMaps, fit_canonica
 from contraport.data import Dataset, Views
 from contraport.embedding import LoaderConfig, extract_features
 from contraport.encoders import Model
+from contraport.engine import normalize
 from contraport.errors import check
 from contraport.seeding import numpy_generator, torch_generator
 
@@ -107,7 +108,7 @@ class PairedFeatures:
                     check(bad == 0, message, "not_finite")
                 for values in views:
                     if id(values) not in normalized:  # the same vectors may be features and embeddings
-                        normalized[id(values)] = F.normalize(values.float(), dim=1)
+                        normalized[id(values)] = normalize(values.float())
                 object.__setattr__(self, name, tuple(normalized[id(values)] for values in views))
         if self.embeddings is not None:
             widths = [values.shape[1] for values in self.embeddings]
