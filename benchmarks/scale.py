@@ -40,6 +40,7 @@ from sklearn.metrics import roc_auc_score
 
 import contraport
 from benchmarks.engine import machine
+from contraport import hard_negatives
 from contraport.auditing import crossfit, result
 from contraport.auditing.pairs import paired_features
 
@@ -144,6 +145,25 @@ def measure_features(call: Callable[..., Any], **options: Any) -> Callable[[Path
     return prepare
 
 
+def measure_mining(folder: Path, items: int, width: int) -> Callable[[], Any]:
+    """Prepare the mining of four negatives of each pair, by features of both views in one space."""
+    write_pairs(folder / "pairs.npz", items, width)
+    with np.load(folder / "pairs.npz") as file:
+        first = file["view0"]
+    # The second view is the first with noise, so that a pair is similar, but other items of its cluster are more so.
+    noise = 0.7 * np.random.default_rng(1).standard_normal(first.shape, dtype=np.float32)
+    np.save(folder / "features.npy", np.stack([first, first + noise], axis=1))
+    rule = {"k": 4, "relative_margin": 0.05}
+    return lambda: contraport.mine(
+        folder / "features.npy", data=folder / "pairs.npz", out=folder / "negatives.parquet", device="cpu", **rule
+    )
+
+
+def measure_exact_mining(folder: Path, items: int, width: int) -> Callable[[], Any]:
+    hard_negatives.MAX_EXACT_PAIRS = items**2
+    return measure_mining(folder, items, width)
+
+
 def measure_run(call: Callable[[Any, Path, Path], Any]) -> Callable[[Path, int, int], Callable[[], Any]]:
     """Return a case that calls a command with a run, trained on few pairs, and with many pairs."""
 
@@ -189,6 +209,8 @@ CASES: dict[str, Callable[[Path, int, int], Callable[[], Any]]] = {
     "cluster": measure_features(contraport.cluster, k=100),
     "duplicates": measure_features(contraport.duplicates),
     "duplicates, new index": measure_features(contraport.duplicates, index="features.faiss"),
+    "mine": measure_mining,
+    "mine, exact": measure_exact_mining,
     "embed": measure_run(
         lambda run, data, folder: contraport.embed(run, data=data, out=folder / "features.npz", progress=False)
     ),

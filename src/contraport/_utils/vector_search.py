@@ -33,6 +33,9 @@ SAMPLED_ROWS_PER_CLUSTER = 32
 KMEANS_ITERATIONS = 4
 """Number of iterations of k-means."""
 
+MAX_PARTITIONED_WIDTH = 2**13
+"""Maximum number of entries of a row whose largest ones NumPy finds sooner than topk."""
+
 MAX_TILE_KEYS = 2**13
 """Maximum number of keys of a tile of an exact search."""
 
@@ -85,18 +88,38 @@ def average_largest_products(queries: Tensor, keys: Tensor, count: int) -> Tenso
     return torch.cat(means)
 
 
+def compute_products_within(rows: Tensor) -> Tensor:
+    """Return the inner products of all rows ``(n, d)`` with one another, ``(n, n)``.
+
+    >>> compute_products_within(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+    tensor([[5., 6.],
+            [6., 9.]])
+    """
+    if rows.device.type != "cpu":
+        return rows @ rows.T
+    values = rows.numpy()
+    return torch.from_numpy(values @ values.T)  # NumPy computes one half of a symmetric product, torch both
+
+
 def find_largest_entries(products: Tensor, count: int) -> Tensor:
     """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, the largest first.
 
     >>> find_largest_entries(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2)
     tensor([[1, 3]])
     """
-    if products.device.type != "cpu":
-        return products.topk(count, dim=1).indices
-    width = products.shape[1]
-    # As above: NumPy partitions faster, and only the entries that were found are sorted.
-    found = torch.from_numpy(np.argpartition(products.numpy(), width - count, axis=1)[:, width - count :].copy())
+    found = _select_largest(products, count)
     return found.gather(1, products.gather(1, found).argsort(dim=1, descending=True))
+
+
+def _select_largest(products: Tensor, count: int) -> Tensor:
+    """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, in any order."""
+    width = products.shape[1]
+    if products.device.type != "cpu" or width > MAX_PARTITIONED_WIDTH:
+        return products.topk(count, dim=1, sorted=False).indices
+    # NumPy partitions some thousand entries in a third of the time of topk.
+    return torch.from_numpy(
+        np.argpartition(products.detach().numpy(), width - count, axis=1)[:, width - count :].copy()
+    )
 
 
 class CellSearch:
@@ -150,19 +173,23 @@ class CellSearch:
             num_compared: minimum number of rows that a query is compared with, at most those searched.
         """
         largest = queries.new_full((len(queries), count), -torch.inf)
+        least = largest[:, 0].clone()
         rows = torch.zeros_like(largest, dtype=torch.int64)
         for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
             is_compared = self._count_rows_before_cells(queries[part]) < num_compared
             for cell, members in zip(self._cells, is_compared.T, strict=True):
                 compared = part[members]
                 products = queries[compared] @ self._values.index_select(0, cell).T
-                improved = products.amax(dim=1) > largest[compared, -1]
-                values, columns = products[improved].topk(min(count, len(cell)), dim=1)
-                improved_queries = compared[improved]
-                values, order = torch.cat([largest[improved_queries], values], dim=1).topk(count, dim=1)
-                largest[improved_queries] = values
+                improved = products.amax(dim=1) > least[compared]
+                products, improved_queries = products[improved], compared[improved]
+                columns = _select_largest(products, min(count, len(cell)))
+                values = torch.cat([largest[improved_queries], products.gather(1, columns)], dim=1)
+                order = _select_largest(values, count)
+                values = values.gather(1, order)
+                largest[improved_queries], least[improved_queries] = values, values.amin(dim=1)
                 rows[improved_queries] = torch.cat([rows[improved_queries], cell[columns]], dim=1).gather(1, order)
-        return largest, rows
+        largest, order = largest.sort(dim=1, descending=True)
+        return largest, rows.gather(1, order)
 
     def count_rows_before(self, queries: Tensor, rows: Tensor) -> Tensor:
         """Return how many rows each query is compared with before the cells of given rows, int64 ``(q, k)``."""

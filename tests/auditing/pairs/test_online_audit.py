@@ -122,7 +122,7 @@ def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> Non
     before = audit.last_state
     scores, mismatched, fresh = audit.looks.pop()
     audit.looks = [(scores, mismatched + 100, fresh)]  # as they would be if only what is trained on came to score low
-    audit.score_if_due(6)
+    audit.score_if_due(7)
     assert before is not None
     assert audit.last_state is not None
     assert (audit.last_state.num_scorings, audit.last_state.noise_rate, audit.last_state.memorization_auc) == (

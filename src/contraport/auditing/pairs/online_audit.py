@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("contraport.training")
 
-MAX_SCORINGS_AFTER_FIRST = 7
+MAX_SCORINGS_AFTER_FIRST = 5
 """Maximum number of scorings after the first, at geometrically spaced epochs.
 
 Scores change most at the beginning, and a pair that is dropped early is not memorized."""
@@ -233,13 +233,6 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool
         )
 
-    def _get_final_features(self) -> PairedFeatures:
-        """Return the features of the last scoring, which are those of the trained model, with the pool after it."""
-        scored, self._last_features = self._last_features, None
-        if scored is None:  # restored from a checkpoint
-            return self.extract_paired_features()
-        return scored.with_neighbor_pool(self._positions[self._positions < len(self._dataset)])
-
     @cached_property
     def _raw_vector_features(self) -> PairedFeatures:
         """Paired features of the raw vectors; nearest items and ranks are computed once for all scorings."""
@@ -266,8 +259,10 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
         arrays |= self._item_origins
         if state.trained_epochs == self._epochs:
+            # The features of the last scoring, with its neighbors and maps; None after a restart.
+            scored, self._last_features = self._last_features, None
             proposals = propose_partners(
-                self._get_final_features(),
+                self.extract_paired_features() if scored is None else scored,
                 select_exchangeable_items(state.mean_scores, state.noise_rate),
                 content_ids=get_partner_content_ids(self._dataset),
             )

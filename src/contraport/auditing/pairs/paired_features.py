@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from contraport._utils.vector_search import (
     CellSearch,
     average_largest_products,
+    compute_products_within,
     find_largest_entries,
     find_largest_products,
 )
@@ -174,7 +175,7 @@ class PairedFeatures:
             return self._parent._similarities
         if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
             return None
-        return self.features[0] @ self.features[0].T, self.features[1] @ self.features[1].T
+        return compute_products_within(self.features[0]), compute_products_within(self.features[1])
 
     def _find_neighbors_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
         """Return the `number` of `items`, ``(m,)``, nearest to each item in a view, int64 ``(n, number)``."""
@@ -182,7 +183,7 @@ class PairedFeatures:
             return self.find_nearest(self.features[view], self.features[view], items, number)
         blocks = split_into_row_blocks(self._similarities[view], len(items))
         if len(items) < len(self):
-            blocks = tuple(block[:, items] for block in blocks)
+            blocks = tuple(block.index_select(1, items) for block in blocks)
         return items[torch.cat([find_largest_entries(block, number) for block in blocks])]
 
     @cached_property
@@ -282,7 +283,7 @@ class PairedFeatures:
         for rows, places in zip(
             *(split_into_row_blocks(x, len(references)) for x in (sources, reference_of)), strict=True
         ):
-            similarity = rows @ compared.T if self._similarities is None else rows[:, references]
+            similarity = rows @ compared.T if self._similarities is None else rows.index_select(1, references)
             own = (places >= 0).nonzero().flatten()
             similarity[own, places[own]] = -torch.inf
             if values.device.type == "cpu":
