@@ -64,7 +64,7 @@ def main() -> None:
             except UsageError as error:  # all pairs look wrong, and the audit stops
                 table.add_row(name, f"{wrong:.3f}", error.code, "-", "-")
                 continue
-            noise = result.noise
+            noise = result.noise_rate
             separation = estimate_separation_auc(result.scores, result.mismatch_scores, noise.interval[0])
             row = {"wrong": wrong, "estimated": noise.rate, "separation": separation}
             results.append({"data": name, **row, "printed": separation >= MIN_SEPARATION_AUC})

@@ -72,7 +72,9 @@ class ImageStore(DecodingStore):
         return (torch.stack([_decode_image(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 
-def find_undecodable_items(views: Sequence[tuple[UndecodedItems, Positions]], *, what: str) -> dict[int, str]:
+def find_undecodable_images_by_position(
+    views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
+) -> dict[int, str]:
     """Find items with an image that cannot be decoded; return a dict from item position to image name.
 
     Args:

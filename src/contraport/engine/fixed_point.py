@@ -104,7 +104,7 @@ class FixedPointOperation(Operation):
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
-        u, v, f, g = _solve_adjoint_dense(
+        u, v, f, g = _solve_adjoint_and_potentials_dense(
             operation.geometry, operation._read_fixed_point(args), operation._read_potential_cotangents(args)
         )
 
@@ -190,7 +190,7 @@ def _implicit_gradient(
     return [*outer, *gradients]
 
 
-def _solve_adjoint_dense(
+def _solve_adjoint_and_potentials_dense(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Solve the adjoint system of the implicit gradient densely; return the adjoints (u, v) of (f, g), and (f, g)."""

@@ -118,7 +118,7 @@ class SentenceTransformerLoss(nn.Module):
         (size,) = rows
         chunks = [slice(top, top + self.mini_batch_size) for top in range(0, size, self.mini_batch_size)]
         return torch.cat(
-            [checkpoint(self._encode_texts, _select_rows(features, one), use_reentrant=False) for one in chunks]
+            [checkpoint(self._encode_texts, _select_feature_rows(features, one), use_reentrant=False) for one in chunks]
         )
 
     def _encode_texts(self, features: Mapping[str, Any]) -> Tensor:
@@ -127,7 +127,7 @@ class SentenceTransformerLoss(nn.Module):
         return embedding
 
 
-def _select_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+def _select_feature_rows(features: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     """Return the features of some rows; values that are not per row stay as they are."""
     return {
         name: value[rows] if isinstance(value, Tensor) and value.ndim > 0 else value for name, value in features.items()

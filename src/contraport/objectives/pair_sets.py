@@ -27,7 +27,9 @@ def labels_to_groups(labels: Tensor) -> Tensor:
     return torch.searchsorted(labels.sort().values, labels.contiguous())
 
 
-def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def log_mean_exp_and_count_by_group(
+    groups: Tensor, values: Tensor, weights: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
     """Return the weighted log-mean-exp of each of `size` groups (0 if empty), and the number of values in each."""
     zeros = values.new_zeros(size)
     counts = zeros.index_add(0, groups, torch.ones_like(values))

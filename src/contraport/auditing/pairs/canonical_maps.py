@@ -69,7 +69,10 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     folds[pool] = items[: len(pool)] % NUM_FOLDS  # every fold has equally many of the pairs that maps are fitted to
     centers = (features[0][pool].mean(dim=0), features[1][pool].mean(dim=0))
     rows, bases = zip(
-        *(project_wide_rows(values[pool] - center) for values, center in zip(features, centers, strict=True)),
+        *(
+            project_wide_rows_with_directions(values[pool] - center)
+            for values, center in zip(features, centers, strict=True)
+        ),
         strict=True,
     )
     widths = [values.shape[1] for values in features]
@@ -80,7 +83,7 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
     fitted = [
-        _fit_maps_from_moments(*(a - b for a, b in zip(total, part, strict=True)), widths=widths) for part in parts
+        _fit_maps_and_correlations(*(a - b for a, b in zip(total, part, strict=True)), widths=widths) for part in parts
     ]
     maps, correlations = zip(*fitted, strict=True)
     if any(basis is not None for basis in bases):
@@ -102,7 +105,7 @@ def describe_projection(features: tuple[Tensor, Tensor]) -> str | None:
     )
 
 
-def project_wide_rows(rows: Tensor) -> tuple[Tensor, Tensor | None]:
+def project_wide_rows_with_directions(rows: Tensor) -> tuple[Tensor, Tensor | None]:
     """Project centered rows, ``(n, F)``, to directions of largest variance if they are wider than `MAX_DIRECTIONS`.
 
     Returns the rows, ``(n, MAX_DIRECTIONS)``, and the orthonormal directions, ``(F, MAX_DIRECTIONS)``; or the rows and
@@ -140,7 +143,7 @@ def decompose_cross_covariance(cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u.to(cross), correlations.to(cross), F.normalize(v, dim=0).to(cross)  # of a zero matrix zeros, not NaN
 
 
-def _fit_maps_from_moments(
+def _fit_maps_and_correlations(
     number: Any, first: Tensor, second: Tensor, across: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Fit the maps of one fold from products of its centered rows: ``X'X``, ``Y'Y`` and ``X'Y``; with correlations."""

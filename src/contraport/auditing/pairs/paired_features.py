@@ -268,9 +268,9 @@ class PairedFeatures:
         """Per view: neighbor ranks as fractions, ``(r,)``, and each item's similarity at each rank, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._ranks_and_thresholds
-        return self._rank_references(0), self._rank_references(1)
+        return self._compute_ranks_and_thresholds(0), self._compute_ranks_and_thresholds(1)
 
-    def _rank_references(self, view: int) -> tuple[Tensor, Tensor]:
+    def _compute_ranks_and_thresholds(self, view: int) -> tuple[Tensor, Tensor]:
         """Return ranks as fractions, ``(r,)``, and each item's similarity to the reference of each rank, ``(n, r)``."""
         values, references = self.features[view], self.reference_items
         compared, number = values[references], len(references) - 1  # the item itself does not count

@@ -345,15 +345,21 @@ def _input_gradients(
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
     dx, row_mass = (
-        _row_gradients_fused(inputs, forms, without_link) if needs_rows else _allocate_gradient_and_bias_sums(x)
+        _row_gradients_and_sums_fused(inputs, forms, without_link)
+        if needs_rows
+        else _allocate_gradient_and_bias_sums(x)
     )
     dy, column_mass = (
-        _row_gradients_fused(inputs.T, forms.T, without_link) if needs_columns else _allocate_gradient_and_bias_sums(y)
+        _row_gradients_and_sums_fused(inputs.T, forms.T, without_link)
+        if needs_columns
+        else _allocate_gradient_and_bias_sums(y)
     )
     return dx, dy, row_mass, column_mass
 
 
-def _row_gradients_fused(inputs: _KernelInputs, weights: _WeightVariants, without_link: bool) -> tuple[Tensor, Tensor]:
+def _row_gradients_and_sums_fused(
+    inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
+) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of W in one kernel, which never writes W to memory."""
     blocks = _find_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
