@@ -20,7 +20,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from contraport._utils.files import atomic_write, read_npy_array, read_npz_arrays
-from contraport.errors import UsageError, check, check_regular_file, describe_value, unreadable_error
+from contraport.errors import (
+    UsageError,
+    check,
+    check_regular_file,
+    describe_value,
+    report_write_errors,
+    unreadable_error,
+)
 
 _METADATA_PREFIX = "contraport."
 """Prefix of this package's keys in the metadata of Parquet files."""
@@ -73,12 +80,17 @@ class Features:
     data_name: str | None = None
 
     def __post_init__(self) -> None:
-        good = self.features.ndim == 2 and self.features.size > 0 and self.features.dtype.kind == "f"
+        good = self.features.ndim == 2 and self.features.dtype.kind == "f"
         check(good, f"features: must be rows of floats, got {self.features.dtype} of shape {self.features.shape}.")
+        check(self.features.size > 0, f"features: must have items and numbers, got {self.features.shape}.", "empty")
         for name in _ITEM_ARRAY_NAMES:
             values, shape = getattr(self, name), (len(self.features),)
             fits = values is None or values.shape == shape
             check(fits, f"features: {name} must have shape {shape}, got {np.shape(values)}.", "shape")
+        if self.labels is not None:
+            _check_labels(self.labels, self.class_names)
+        message = f"features: dims must be a number of coordinates, got {self.dims!r}."
+        check(self.dims is None or self.dims.isdecimal(), message, "dims")
 
     def __len__(self) -> int:
         return len(self.features)
@@ -104,6 +116,16 @@ class Features:
             return None
         label = int(self.labels[position])
         return str(label if self.class_names is None else self.class_names[label])
+
+
+def _check_labels(labels: np.ndarray, class_names: np.ndarray | None) -> None:
+    """Raise `UsageError` unless labels are integers from 0, below the number of class names if there are any."""
+    message = f"features: labels must be integers, with their names in class_names, got {labels.dtype}."
+    check(labels.dtype.kind in "iu", message, "labels")
+    low, high = int(labels.min()), int(labels.max())
+    expected = "0 or more" if class_names is None else f"from 0 to {len(class_names) - 1}, as class_names has the names"
+    fits = low >= 0 and (class_names is None or high < len(class_names))
+    check(fits, f"features: labels must be {expected}, got {low if low < 0 else high}.", "labels")
 
 
 def as_features(values: Any) -> Features:
@@ -213,10 +235,12 @@ class FeatureFileBuffer:
 @contextmanager
 def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
     """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
+    with report_write_errors("out", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = temporary.open("wb")
     try:
-        with temporary.open("wb") as file:
+        with file:
             yield FeatureFileBuffer(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -298,7 +322,8 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 def _features_from_array(features: np.ndarray) -> Features:
     """Return features without information on their items: numbered rows of the split "train"."""
-    return Features(features, np.arange(len(features)), np.full(len(features), "train"))
+    items = features.shape[0] if features.ndim > 0 else 0
+    return Features(features, np.arange(items), np.full(items, "train"))
 
 
 def _collect_metadata(features: Features) -> dict[str, str]:

@@ -8,6 +8,7 @@ import io
 import logging
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,7 +23,7 @@ from tests.evaluation.making import image_model, make_run
 import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.features import Features, read_features, write_features
+from contraport.features import Features, open_feature_buffer, read_features, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, nearest_rows, neighbors
 from contraport.similarity_search.page import NO_PICTURES_NOTE
@@ -199,6 +200,42 @@ def test_groups_are_connected_components_of_linked_pairs(monkeypatch: pytest.Mon
     assert duplicates(np.ones((40, 3)))[0].positions == tuple(range(40))
 
 
+@pytest.mark.parametrize(
+    ("changed", "code", "values"),
+    [
+        ({"features": np.ones((0, 4))}, "features.empty", [(0, 4)]),
+        ({"features": np.ones((6, 4), int)}, "features.invalid", ["int64"]),
+        ({"features": np.ones((6, 4, 1))}, "features.invalid", [(6, 4, 1)]),
+        ({"features": np.array(1.0)}, "features.invalid", [()]),
+        ({"labels": np.array(["a"] * 6)}, "features.labels", ["<U1"]),
+        ({"labels": np.full(6, 0.5)}, "features.labels", ["float64"]),
+        ({"labels": np.full(6, -1)}, "features.labels", [-1]),
+        ({"labels": np.arange(6), "class_names": np.array(["a", "b"])}, "features.labels", [1, 5]),
+        ({"dims": np.array("many")}, "features.dims", ["'many'"]),
+        ({"keys": np.array(["a"])}, "features.shape", [(1,), (6,)]),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [lambda file: neighbors(file, query=0), duplicates, lambda file: cluster(file, k=2)]
+)
+def test_rejects_files_with_wrong_arrays(
+    tmp_path: Path, changed: dict[str, np.ndarray], code: str, values: list[Any], command: Any
+) -> None:
+    items = len(np.atleast_1d(changed.get("features", np.ones(6))))
+    arrays = {"features": np.eye(6, 4), "rows": np.arange(items), "splits": np.full(items, "train")}
+    np.savez(tmp_path / "a.npz", **(arrays | changed))
+    with raises_usage_error(code, *values):
+        command(tmp_path / "a.npz")
+
+
+def test_names_the_first_of_several_items_with_the_key_of_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    given = Features(np.eye(3, dtype=np.float32), np.arange(3), np.full(3, "train"), np.array(["a", "b", "b"]))
+    assert neighbors(given, query="a").query_name == "a"
+    assert not caplog.records
+    neighbors(given, query="b")
+    assert caplog.records[-1].args == (2, "b", 1)
+
+
 def test_file_of_duplicates_has_all_items_of_all_groups(tmp_path: Path) -> None:
     out = tmp_path / "same.csv"
     found = duplicates(np.repeat(np.eye(3), (20, 1, 2), axis=0), out=out)
@@ -313,6 +350,21 @@ def photos(tmp_path: Path) -> Path:
     run = make_run(tmp_path / "run", Model("small-cnn", [(3, 8, 8)]), data=str(tmp_path / "photos"))
     out: Path = contraport.embed(run, out=tmp_path / "photos.npy", progress=False)
     return out
+
+
+def test_errors_of_a_query_name_the_query_or_the_run(photos: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "other.npy", np.ones(5, np.float32))
+    with raises_usage_error("query.*", (5,)):
+        neighbors(photos, query=tmp_path / "other.npy")
+    moved = replace(read_features(photos), run=str(tmp_path / "moved"))
+    with raises_usage_error("run.not_found", tmp_path / "moved", "run=..."):
+        neighbors(moved, query=tmp_path / "other.npy")
+
+
+def test_output_that_cannot_be_created_is_an_error_of_the_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with raises_usage_error("out.not_writable", tmp_path / "file"), open_feature_buffer(tmp_path / "file" / "a.npz"):
+        pass
 
 
 def test_embeds_a_photo_with_the_run_of_the_features(photos: Path, tmp_path: Path) -> None:

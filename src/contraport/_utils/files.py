@@ -134,7 +134,7 @@ def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None)
     """
     with Path(path).open("rb") as file:
         if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
-            raise ValueError("it is an archive of arrays, or a damaged one; name it .npz")
+            raise ValueError("it is an archive of arrays (.npz), or a damaged one")
     array: np.ndarray = np.load(path, mmap_mode, allow_pickle=False)
     return array
 

@@ -22,7 +22,7 @@ from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStor
 from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
-from contraport.errors import UsageError, check, check_regular_file, unreadable_error
+from contraport.errors import UsageError, check, check_regular_file, rename_argument, unreadable_error
 from contraport.evaluation.config import EmbedOptions
 from contraport.evaluation.embed import compute_features_in_memory
 from contraport.evaluation.split_loading import (
@@ -211,8 +211,9 @@ def _search_sets(
     check(options.index is None, message, "sets")
     device, encoder = resolve_device(options.device), model.select_view(query_view)
     item = _load_query_as_dataset(options, encoder)
-    views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
-    check_views_fit_model(encoder, item, views)
+    with rename_argument("query", "data"):
+        views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
+        check_views_fit_model(encoder, item, views)
     encode_query = partial(_encode_sets, encoder)
     query = extract_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
     is_query_first = model.view_index(query_view) <= model.view_index(view)
@@ -288,7 +289,13 @@ def _find_query_position(query: int | str | Path, features: Features) -> int | N
         return query
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
-        return keys.index(str(query))
+        position = keys.index(str(query))
+        if (count := keys.count(str(query))) > 1:
+            message = (
+                "query: %d items have the key %s; the first is taken, position %d. Others: query by their position."
+            )
+            log.warning(message, count, query, position)
+        return position
     if str(query).removeprefix("-").isdecimal() and not _is_existing_path(query):
         return _find_query_position(int(str(query)), features)
     return None
@@ -326,11 +333,14 @@ def _format_query_title(query: int | str | Path) -> str:
 
 def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFolder:
     """Return the run that embeds the query: the option `run`, or the run that embedded the features."""
-    folder = options.run if options.run is not None else features.run
-    if folder is None:
+    if options.run is not None:
+        return as_run_folder(options.run)
+    if features.run is None:
         message = f"run: required to embed the query, as the features name no run; pass {format_options(run=...)}."
         raise UsageError(message, kind="missing")
-    return as_run_folder(folder)
+    message = f"run: {features.run}, which embedded the features, does not exist; pass {format_options(run=...)}."
+    check(Path(features.run).is_dir(), message, "not_found")
+    return as_run_folder(features.run)
 
 
 def _embed_query(
@@ -348,8 +358,9 @@ def _embed_query(
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
     check(model.num_features == width, message, "width")
     item = _load_query_as_dataset(options, model, features)
-    views = build_unaugmented_views(run.settings(), item)
-    embedded, _ = embed_dataset(model, item, views=views, device=device, num_workers=0)
+    with rename_argument("query", "data"):
+        views = build_unaugmented_views(run.settings(), item)
+        embedded, _ = embed_dataset(model, item, views=views, device=device, num_workers=0)
     return embedded[0].to(device)
 
 
