@@ -246,7 +246,9 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return the sources of a figure by name: mappings unchanged, runs by folder name, any other value under "".
+    """Convert the argument of a figure function to a mapping from names to the arrays or runs to draw.
+
+    Mappings stay, runs are named by their folders, and any other value has the name "".
 
     >>> list(sources_by_name(["runs/a", "runs/b"])), list(sources_by_name({"x": 1})), list(sources_by_name(1.0))
     (['a', 'b'], ['x'], [''])

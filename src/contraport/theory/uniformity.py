@@ -1,4 +1,4 @@
-"""Uniformity of embeddings on the sphere: free points, and encoders onto the circle with and without a penalty."""
+"""Uniformity of embeddings on the sphere: points optimized without an encoder, and encoders onto the circle."""
 
 from __future__ import annotations
 
