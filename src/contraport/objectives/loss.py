@@ -240,12 +240,15 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the plan of the first pair of views as a matrix, (N, M); takes the same arguments as the loss."""
+        """Return the plan as a matrix, (N, M); takes the same arguments as the loss.
+
+        If the layout makes several blocks of pairs, it is the plan of the first.
+        """
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOption) -> Tensor:
-        """Return the target plan of the first pair of views as a matrix, (N, M); takes the same arguments as the loss."""
+        """Return the target of `plan` as a matrix, (N, M); takes the same arguments as the loss."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 

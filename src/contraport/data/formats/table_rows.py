@@ -319,7 +319,7 @@ def _count_distinct_texts(rows: TableRows, name: str) -> int:
 def _make_file_keys(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
-    """Return the first image file of each row as its key; rows without one get their number. None without image files."""
+    """Return each row's first image file as its key, or the row number without one; None if no view has files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
