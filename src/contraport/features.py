@@ -1,8 +1,9 @@
 """Feature files: reading and writing of features with their items' rows, splits, keys and labels.
 
 - `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, `data`, and where available
-  `view`, `dims`, `keys` `(n,)` and `labels` `(n,)` with `class_names`.
-- `.parquet`: the columns `f0`, `f1` and so on, `row`, `split`, and where available `key`, `label` and `class_name`.
+  `view`, `dims`, `keys` `(n,)`, `descriptions` `(n,)` and `labels` `(n,)` with `class_names`.
+- `.parquet`: the columns `f0`, `f1` and so on, `row`, `split`, and where available `key`, `description`, `label` and
+  `class_name`.
 - `.npy`: the features alone, so that they can be memory-mapped; the other columns are in `NAME.items.parquet` beside.
 """
 
@@ -35,13 +36,16 @@ _METADATA_PREFIX = "contraport."
 _TEXT_FIELDS = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
 """Text fields of `Features`, each with its name in feature files."""
 
-_ITEM_ARRAY_NAMES = {"source_rows": "rows", "splits": "splits", "keys": "keys", "labels": "labels"}
+_ITEM_ARRAY_NAMES = {
+    "source_rows": "rows",
+    **{name: name for name in ("splits", "keys", "descriptions", "labels")},
+}
 """Names in `.npz` files of the arrays of `Features` with a value per item; Parquet columns have the singular form."""
 
 _ROW_GROUP_BYTES = 2**26
 """Maximum number of bytes of features in a row group of a Parquet file, which is held in memory at a time."""
 
-_ITEM_COLUMNS = "row", "split", "key", "label", "class_name"
+_ITEM_COLUMNS = "row", "split", "key", "description", "label", "class_name"
 """Names of the columns of Parquet files other than features."""
 
 _SHARD_NUMBERS_PATTERN = re.compile(r"\.\d{5}-of-\d{5}")
@@ -63,6 +67,7 @@ class Features:
         view: name of the embedded view, if only one of several was embedded; None for features of whole items.
         dims: number of leading coordinates kept of the representation (Matryoshka), as a string; None if all.
         data_name: name of the data, for training data as in the run's settings; None if unknown.
+        descriptions: beginning of the text of each item that has a key besides, ``(n,)``; None without both.
 
     Raises:
         UsageError: the arrays have unequal lengths, or the features are not rows of floats.
@@ -78,6 +83,7 @@ class Features:
     view: str | None = None
     dims: str | None = None
     data_name: str | None = None
+    descriptions: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         good = self.features.ndim == 2 and self.features.dtype.kind == "f"
@@ -109,6 +115,14 @@ class Features:
         if self.keys is not None:
             return str(self.keys[position])
         return f"{self.splits[position]} row {self.source_rows[position]}"
+
+    def item_description(self, position: int) -> str | None:
+        """Return the beginning of the text of the item at a position; None if it has none, or no name besides."""
+        return None if self.descriptions is None else str(self.descriptions[position])
+
+    def item_title(self, position: int) -> str:
+        """Return the name and the description of the item at a position, in one line."""
+        return ": ".join(filter(None, [self.item_name(position), self.item_description(position)]))
 
     def class_name_at(self, position: int) -> str | None:
         """Return the class name of the item at a position, or None without labels."""
@@ -202,34 +216,51 @@ class FeatureFileBuffer:
         self._splits: list[np.ndarray] = []
         self._labels: list[np.ndarray | None] = []
         self._keys: list[Sequence[str] | None] = []
+        self._descriptions: list[Sequence[str] | None] = []
 
     def add(
-        self, features: np.ndarray, *, rows: np.ndarray, split: str, keys: Sequence[str] | None, labels: Any | None
+        self,
+        features: np.ndarray,
+        *,
+        rows: np.ndarray,
+        split: str,
+        keys: Sequence[str] | None,
+        labels: Any | None,
+        descriptions: Sequence[str] | None = None,
     ) -> None:
-        """Append the features ``(b, F)`` float32 of a batch with the rows, split, keys and labels of its items."""
+        """Append the features ``(b, F)`` float32 of a batch with the values of its items; see `Features`."""
         features.tofile(self._file)
         self._width = features.shape[1]
         self._rows.append(rows)
         self._splits.append(np.full(len(features), split))
         self._labels.append(None if labels is None else np.asarray(labels))
         self._keys.append(keys)
+        self._descriptions.append(descriptions)
 
     def to_features(self, class_names: Sequence[str] | None, run: str) -> Features:
         """Return the features of all items added so far, memory-mapped from the temporary file."""
         self._file.flush()
         rows = np.concatenate(self._rows)
-        keys = None if None in self._keys else [key for batch in self._keys for key in batch or ()]
+        keys, descriptions = map(_concatenate_texts, (self._keys, self._descriptions))
         batches = [labels for labels in self._labels if labels is not None]
         labels = np.concatenate(batches) if len(batches) == len(self._labels) else None
         return Features(
             np.memmap(self._path, np.float32, "r", shape=(len(rows), self._width)),
             rows,
             np.concatenate(self._splits),
-            None if keys is None else np.array(keys, dtype=np.str_),
+            keys,
             labels,
             None if labels is None or class_names is None else np.array(class_names, dtype=np.str_),
             run,
+            descriptions=descriptions,
         )
+
+
+def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | None:
+    """Concatenate the texts of all batches to one array; None if a batch has none."""
+    if None in batches:
+        return None
+    return np.array([text for batch in batches for text in batch or ()], dtype=np.str_)
 
 
 @contextmanager
@@ -453,7 +484,16 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     metadata = {name: stored[key] for name, of in _TEXT_FIELDS.items() if (key := _METADATA_PREFIX + of) in stored}
-    return Features(array, columns["row"], columns["split"], columns.get("key"), labels, class_names, **metadata)
+    return Features(
+        array,
+        columns["row"],
+        columns["split"],
+        columns.get("key"),
+        labels,
+        class_names,
+        descriptions=columns.get("description"),
+        **metadata,
+    )
 
 
 _READERS_AND_WRITERS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.errors import raises_usage_error
 from tests.evaluation.making import make_run
 
 import contraport
+from contraport.cli import main
 from contraport.data import Dataset, from_coupling, load
 from contraport.data.split_record import SplitRecord
 from contraport.encoders import Model
@@ -296,6 +298,41 @@ def test_search_adds_a_prior_of_popularity(run: Run) -> None:
         assert [near.position for near in found] != [near.position for near in plain]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".npy"])
+def test_search_names_entities_by_their_ids_and_describes_them_by_their_texts(
+    run: Run, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run.path)
+    np.save("size.npy", COLUMNS[0, :2])
+    folder = Path(str(run.settings().data))
+    for data in (folder / "rows.csv", None):
+        contraport.embed(run, data=data, view="row", out=f"rows{suffix}", overwrite=True, progress=False)
+        found = contraport.search(f"rows{suffix}", "size.npy", run=run, query_view="column", top=30)
+        assert {(near.name, near.description) for near in found} == {(f"r{row}", f"user {row}") for row in range(30)}
+    directly = contraport.search(run, "size.npy", query_view="column", split="all", top=30)
+    assert [(near.name, near.description) for near in directly] == [(near.name, near.description) for near in found]
+    columns = contraport.search(run, "user 4", query_view="row", split="all", top=12)
+    assert {(near.name, near.description) for near in columns} == {(f"c{column}", None) for column in range(12)}
+    words = ["search", f"rows{suffix}", "size.npy", "--run", str(run.path), "--query_view", "column", "--top", "3"]
+    assert main(words) == 0
+    assert all(
+        f" {near.name} " in line for near, line in zip(found, capsys.readouterr().out.splitlines()[3:], strict=False)
+    )
+    assert main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [(record["name"], record["description"]) for record in records] == [
+        (near.name, near.description) for near in found[:3]
+    ]
+
+
+def test_entities_of_arrays_are_named_by_their_numbers() -> None:
+    data = from_coupling(ROWS, COLUMNS, PAIRS, test_fraction=0)
+    assert data.keys is None
+    assert list(data.select_views([1]).keys) == [str(column) for column in PAIRS[:, 1]]
+    swapped = data.select_views([1, 0])
+    assert list(swapped.subset(torch.tensor([5])).select_views([1]).keys) == [str(PAIRS[5, 0])]
+
+
 def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
     train = load(run.settings().data, "train").entity_ids
     assert train is not None
@@ -304,7 +341,7 @@ def test_the_prior_counts_pairs_of_the_side_that_is_searched(run: Run) -> None:
     plain, found = (contraport.search(run, run.path / "size.npy", popularity=beta, **given) for beta in (0.0, -1.0))
     similarities = {near.name: near.similarity for near in plain}
     counts = train[:, 0].bincount(minlength=30).numpy()
-    expected = {name: value - np.log1p(counts[int(name.split()[-1])]) for name, value in similarities.items()}
+    expected = {name: value - np.log1p(counts[int(name.removeprefix("r"))]) for name, value in similarities.items()}
     assert {near.name: near.similarity for near in found} == pytest.approx(expected, abs=1e-6)
 
 

@@ -124,6 +124,9 @@ def from_coupling(
     check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")
     chosen = distinct[positions]
     entity_ids = torch.from_numpy(ids[chosen].astype(np.int64))
+    has_keys = any(side.keys is not None for side in sides)
+    # An entity without a key is named by its number.
+    entity_keys = tuple(list(map(str, range(len(side)))) if side.keys is None else side.keys for side in sides)
     return Dataset(
         CouplingStore((sides[0].store, sides[1].store), entity_ids),
         name=name,
@@ -131,9 +134,10 @@ def from_coupling(
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
         num_random_test_items=count_test_items(split, len(distinct), positions) if mask is None else None,
         rows=torch.from_numpy(chosen),
-        keys=_build_pair_keys(sides[0].keys, sides[1].keys, ids[chosen]),
+        keys=_build_pair_keys(entity_keys, ids[chosen]) if has_keys else None,
         view_names=SIDE_VIEW_NAMES,
         entity_ids=entity_ids,
+        entity_keys=entity_keys,
     )
 
 
@@ -144,13 +148,10 @@ def _as_single_view_dataset(argument: str, values: Any) -> Dataset:
     return side
 
 
-def _build_pair_keys(rows: Sequence[str] | None, columns: Sequence[str] | None, ids: np.ndarray) -> list[str] | None:
-    """Name each pair by the keys of its row and column, or by their numbers; None if neither side has keys."""
-    if rows is None and columns is None:
-        return None
-    names = (map(str, range(int(ids.max()) + 1)) if keys is None else keys for keys in (rows, columns))
-    first, second = map(list, names)
-    return [f"{first[row]} | {second[column]}" for row, column in ids.tolist()]
+def _build_pair_keys(entity_keys: Sequence[Sequence[str]], ids: np.ndarray) -> list[str]:
+    """Name each pair by the keys of its row and column."""
+    rows, columns = entity_keys
+    return [f"{rows[row]} | {columns[column]}" for row, column in ids.tolist()]
 
 
 def find_key_positions(

@@ -104,6 +104,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         stored_digests: content digests of the items if they were computed before, or None; see `digests`.
         entity_ids: row and column of each pair of a coupling, in their own sets, int64 ``(n, views)``; None for other
             data; see `contraport.data.from_coupling`.
+        entity_keys: keys of the rows and of the columns of a coupling, in the order of their own sets; None for other
+            data. A dataset of one of these views has them as `keys`.
         has_mismatched_partners: whether pairs were mismatched on purpose, so that each batch has the view of each
             item's partner too, from which the views after the first are made; see `contraport.data.perturbations`.
 
@@ -137,6 +139,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     view_names: tuple[str, ...] = ()
     stored_digests: Tensor | None = None
     entity_ids: Tensor | None = None
+    entity_keys: tuple[Sequence[str], ...] | None = None
 
     def __post_init__(self) -> None:
         items, views = len(self.store), len(self.store.shapes)
@@ -305,13 +308,19 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         number = len(self.shapes)
         good = len(views) > 0 and all(0 <= view < number for view in views)
         check(good, f"{argument}: must be numbers from 0 to {number - 1} for {self.name!r}, got {list(views)}.")
-        columns = list(views)
+        columns, keys, entity_keys = list(views), self.keys, None
+        if self.entity_ids is not None and self.entity_keys is not None:
+            entity_keys = tuple(self.entity_keys[view] for view in views)
+            if len(views) == 1:  # a pair is named by both of its entities
+                keys = [entity_keys[0][number] for number in self.entity_ids[:, columns[0]].tolist()]
         return self._replace(
             store=ViewSubsetStore(self.store, tuple(views)),
             view_names=[self.view_names[view] for view in views],
             present=None if self.present is None else self.present[:, columns],
             stored_digests=None if self.stored_digests is None else self.stored_digests[:, columns],
             entity_ids=None if self.entity_ids is None else self.entity_ids[:, columns],
+            keys=keys,
+            entity_keys=entity_keys,
         )
 
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:

@@ -160,9 +160,10 @@ EMBED_COMMAND = Command(
     "Write the features of a dataset to a file.",
     details="""
         An `.npz` file contains the arrays `features` `(n, F)` float32, `rows` `(n,)` (row numbers in the source,
-        counting rows that were left out) and `splits` `(n,)`; `keys` `(n,)` if the items have names, such as paths; and
-        `labels` `(n,)` with `class_names` if there are labels. A `.parquet` file contains the columns `f0`, `f1` and so
-        on, `row`, `split`, `key`, `label` and `class_name`. An `.npy` file contains the features alone, with the other
+        counting rows that were left out) and `splits` `(n,)`; `keys` `(n,)` if the items have names: ids, paths, or the
+        beginnings of texts, which are in `descriptions` `(n,)` if there are other names; and `labels` `(n,)` with
+        `class_names` if there are labels. A `.parquet` file contains the columns `f0`, `f1` and so on, `row`, `split`,
+        `key`, `description`, `label` and `class_name`. An `.npy` file contains the features alone, with the other
         columns in `NAME.items.parquet` beside it. Features are written batch by batch.
 
         With several views, `view` selects one of them. The data may then contain that view alone, such as a folder of

@@ -114,6 +114,8 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
         datasets = [getattr(loaded, split) for split in splits]
     else:
         datasets = [loader.load(options.data, split) for split in splits]
+    # Each row of a coupling, or item of data with one view alone, has its own key; a view of several has that of all.
+    has_own_keys = all(dataset.entity_ids is not None or len(dataset.shapes) == 1 for dataset in datasets)
     if options.view is not None:
         # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
         repeated = [dataset.select_views([find_view_position(dataset, whole, options.view)]) for dataset in datasets]
@@ -134,7 +136,8 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
                 with report_write_errors("out", path):
-                    _add_batch_to_buffer(buffer, dataset, batch, features.numpy(), use_texts_as_keys=view is not None)
+                    prefers_texts = view is not None and not has_own_keys
+                    _add_batch_to_buffer(buffer, dataset, batch, features.numpy(), use_texts_as_keys=prefers_texts)
         data = str(settings.data) if is_training_data(settings, options.data) else datasets[0].name
         # A stream may have further classes later.
         class_names = None if isinstance(datasets[0], Stream) else datasets[0].class_names
@@ -174,7 +177,10 @@ def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int
 def _add_batch_to_buffer(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
 ) -> None:
-    """Add a batch to the buffer; without keys in the data, or if asked, shortened texts are the keys."""
+    """Add a batch to the buffer, with its shortened texts.
+
+    Texts describe items that have keys; without keys in the data, or with `use_texts_as_keys`, they are the keys.
+    """
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
@@ -186,10 +192,12 @@ def _add_batch_to_buffer(
             textwrap.shorten(text, MAX_KEY_CHARS, placeholder=" ...") or text[:MAX_KEY_CHARS]
             for text in tensor_to_texts(texts)
         ]
+    names = beginnings if use_texts_as_keys and beginnings else keys or beginnings
     buffer.add(
         features,
         rows=rows.numpy(),
         split=dataset.split,
-        keys=beginnings if use_texts_as_keys and beginnings else keys or beginnings,
+        keys=names,
+        descriptions=None if names is beginnings else beginnings,
         labels=None if batch.labels is None else batch.labels.numpy(),
     )

@@ -47,7 +47,7 @@ class Cluster(NamedTuple):
 
     Attributes:
         size: number of items in the cluster.
-        typical_names: names of the items nearest to the center of the cluster.
+        typical_names: names of the items nearest to the center of the cluster, with their descriptions.
         class_name: most frequent class in the cluster; None if the items have no classes.
         majority_class_size: number of items of the most frequent class in the cluster.
     """
@@ -166,7 +166,7 @@ def _fit_kmeans(features: np.ndarray, num_clusters: int, device: torch.device) -
 
 def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
     """Summarize a cluster of the rows `members`; `nearest_rows` are those nearest to its center, the nearest first."""
-    typical = tuple(map(features.item_name, nearest_rows[:NUM_TYPICAL_ITEMS].tolist()))
+    typical = tuple(map(features.item_title, nearest_rows[:NUM_TYPICAL_ITEMS].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)
@@ -181,7 +181,7 @@ def _write_clusters_page(
     sections = []
     for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [
-            ItemCard(place, features.item_name(place), f"{similarity:.3f}")
+            ItemCard(place, features.item_title(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         largest = f"largest class: {one.format_majority_class()}" if one.class_name is not None else ""

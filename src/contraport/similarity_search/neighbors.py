@@ -68,12 +68,14 @@ class Neighbor(NamedTuple):
         similarity: cosine similarity between the item and the query, or their similarity by a kernel of sets; plus the
             prior of popularity, if the search has one.
         class_name: name of the class of the item; None if it has no class.
+        description: beginning of the text of the item; None if it has none, or the text is its name.
     """
 
     position: int
     name: str
     similarity: float
     class_name: str | None
+    description: str | None = None
 
 
 @keep_deprecated_attributes(query="query_name")
@@ -91,8 +93,10 @@ class NearestItems(list[Neighbor]):
     def format_rows(self) -> list[dict[str, str]]:
         """Format the nearest items as rows of a table, one for each item."""
         with_class = any(near.class_name is not None for near in self)
+        with_description = any(near.description is not None for near in self)
         return [
             {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
+            | ({"description": near.description or "-"} if with_description else {})
             | ({"class": near.class_name or "-"} if with_class else {})
             for near in self
         ]
@@ -121,7 +125,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     check_page(options.page, overwrite=options.overwrite)
     position = _find_query_position(options.query, features)
     if position is not None:
-        card = ItemCard(position, features.item_name(position))
+        card = ItemCard(position, features.item_title(position))
         query = torch.from_numpy(np.array(features.features[position], dtype=np.float32)).to(device)
     else:
         card = ItemCard(Path(str(options.query)), _format_query_title(options.query))
@@ -261,7 +265,13 @@ def _find_nearest_items(
 def _list_neighbors(features: Features, similarities: Tensor, places: Tensor) -> list[Neighbor]:
     """Return a `Neighbor` for each item index in `places`, with its similarity."""
     return [
-        Neighbor(place, features.item_name(place), similarity, features.class_name_at(place))
+        Neighbor(
+            place,
+            features.item_name(place),
+            similarity,
+            features.class_name_at(place),
+            features.item_description(place),
+        )
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
     ]
 
@@ -275,7 +285,10 @@ def _write_page(
 ) -> None:
     """Write the page of the nearest items below other sections, if the option `page` is set."""
     if options.page is not None:
-        cards = [ItemCard(one.position, one.name, f"{one.similarity:.3f}", one.class_name or "") for one in result]
+        cards = [
+            ItemCard(one.position, features.item_title(one.position), f"{one.similarity:.3f}", one.class_name or "")
+            for one in result
+        ]
         title = f"Nearest to {_format_query_title(result.query_name)}"
         lead = f"The nearest of {len(features):,} items, with their {measure} to the query."
         write_cards_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
