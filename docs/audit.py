@@ -301,7 +301,7 @@ The objective must accept items that lack views, and the data must lack none.
 
 Networks memorize wrong pairs, so a useful score must not depend on what was memorized.
 
-- **online** (the default): a single training that scores its pairs after the first epoch and then five more times, at
+- **online** (the default): a single training that scores its pairs after the first epoch and then four more times, at
   growing intervals. Each scoring answers two questions about every pair, and both count equally:
 
   1. Take the 15 nearest neighbors of one member among the pairs that are trained on. How near are their partners to the
@@ -544,7 +544,7 @@ These were tried once, by code that was not kept: read them as hints.
   7.3 %.
 - The likelihood ratio of jointly normal canonical variates, in place of a cosine corrected for crowding: 8.6 % wrong,
   not 8.0 %.
-- Fourteen scorings in place of eight, which there were then (now six): .279 against .268 on halves of images at 40 %
+- Fourteen scorings in place of eight, which there were then (now five): .279 against .268 on halves of images at 40 %
   (intervals of .04), for a third more CPU time.
 - Weights by the probability that a pair is right, instead of leaving pairs out or in addition (two seeds of fou-kar and
   zer-kar): wrong pairs were separated less well, and no encoder was better.
@@ -755,7 +755,7 @@ def describe_cost(results: list[dict[str, Any]]) -> str:
     return (
         "An online audit of 36 epochs, the default, took this many times the CPU time of a plain training of the same "
         f"length: {' and '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
-        "and the page. There are at most six scorings, so the audit of a larger network or a longer training costs "
+        "and the page. There are at most five scorings, so the audit of a larger network or a longer training costs "
         "less."
     )
 

@@ -109,7 +109,7 @@ def test_decoys_are_replaced_by_their_items_after_a_third(audit: FilterWithGiven
     for epoch in (1, 2, 3):
         assert audit.score_if_due(epoch)
         assert max(drawn(audit)) >= ITEMS
-    assert audit.score_if_due(4)
+    assert audit.score_if_due(6)
     assert max(drawn(audit)) < ITEMS
     right = {item for item in sources_of(audit) if item >= WRONG}
     assert len(drawn(audit) & right) > len(right) / 2
@@ -117,12 +117,12 @@ def test_decoys_are_replaced_by_their_items_after_a_third(audit: FilterWithGiven
 
 def test_rate_is_fixed_once_decoys_are_gone(audit: FilterWithGivenScores) -> None:
     audit.looks = [judged(audit) for _ in range(5)]
-    for epoch in (1, 2, 3, 4):
+    for epoch in (1, 2, 3, 6):
         audit.score_if_due(epoch)
     before = audit.last_state
     scores, mismatched, fresh = audit.looks.pop()
     audit.looks = [(scores, mismatched + 100, fresh)]  # as they would be if only what is trained on came to score low
-    audit.score_if_due(7)
+    audit.score_if_due(12)
     assert before is not None
     assert audit.last_state is not None
     assert (audit.last_state.num_scorings, audit.last_state.noise_rate, audit.last_state.memorization_auc) == (

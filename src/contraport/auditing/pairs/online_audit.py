@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("contraport.training")
 
-MAX_SCORINGS_AFTER_FIRST = 5
+MAX_SCORINGS_AFTER_FIRST = 4
 """Maximum number of scorings after the first, at geometrically spaced epochs.
 
 Scores change most at the beginning, and a pair that is dropped early is not memorized."""
