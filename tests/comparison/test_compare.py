@@ -431,6 +431,15 @@ def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:
         compare(**SMALL | {"train": {"batch_size": 5000}}, out=tmp_path)
 
 
+def test_few_items_have_smaller_batches_as_in_a_training(tmp_path: Path) -> None:
+    """Metrics are chosen by a training as it will be: with the default batch size, it would have too few items."""
+    few = {name: value for name, value in SMALL.items() if name not in ("train", "metrics")}
+    few |= {"objectives": ["info-nce"], "seeds": 1}
+    assert compare(**few, out=tmp_path / "few").num_missing == 0
+    (run,) = (path for path in (tmp_path / "few" / "cells").iterdir() if path.is_dir())
+    assert Run(run).settings().batch_size == 32
+
+
 def test_unreadable_data_leave_no_files_and_can_be_fixed(tmp_path: Path) -> None:
     data, out = tmp_path / "views.npz", tmp_path / "out"
     data.write_bytes(b"no such file")

@@ -58,10 +58,11 @@ from contraport.metrics import Metric, Requirement, select_metrics, select_metri
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.registry import BASELINE_TITLES, choose_headline_metrics
 from contraport.options import to_config_value
-from contraport.training.components import TrainingComponents, build_components
+from contraport.training.components import TrainingComponents, build_components, build_dataset
 from contraport.training.config import Settings
 from contraport.training.run_setup import resolve_settings
 from contraport.training.step_timing import measure_training_steps
+from contraport.training.train import reduce_batch_size_with_notes
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished cell with its result."""
@@ -185,8 +186,7 @@ def _choose_default_metrics(grid: Grid) -> tuple[str, ...]:
     metrics, refusals = select_metrics(), list[Exception]()
     for cell in (cell for cell in grid.cells if cell.seed == 0):
         try:
-            settings = resolve_settings({**cell.options, **grid.machine_options})
-            unmet = _find_unmet_requirement_by_metric(metrics, settings, build_components(settings))
+            unmet = _find_unmet_requirement_by_metric(metrics, *_build_cell_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
             if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
                 raise
@@ -241,6 +241,15 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
             raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
+def _build_cell_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
+    """Build the components of a cell's training; return them after the settings, with the batch size of few items."""
+    settings = resolve_settings({**cell.options, **grid.machine_options})
+    dataset = build_dataset(settings)
+    has_explicit_batch_size = "batch_size" in cell.options
+    settings = reduce_batch_size_with_notes(settings, dataset, has_explicit_batch_size=has_explicit_batch_size).settings
+    return settings, build_components(settings, dataset=dataset)
+
+
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
     """Raise `UsageError` if no metric of a cell can be computed; return the training time, estimated by a dry run.
 
@@ -249,8 +258,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
     """
     metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
-        settings = resolve_settings({**cell.options, **grid.machine_options})
-        components = build_components(settings)
+        settings, components = _build_cell_components(grid, cell)
         unmet = _find_unmet_requirement_by_metric(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs

@@ -94,7 +94,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
             settings = with_simplified_freeze(settings, dataset)
-            settings, notes = _reduce_batch_size_with_notes(
+            settings, notes = reduce_batch_size_with_notes(
                 settings, dataset, has_explicit_batch_size="batch_size" in options
             )
             settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
@@ -149,34 +149,34 @@ def _check_data_equal_across_processes(dataset: Dataset, record: SplitRecord | N
     check(first == own, message, "differs_between_processes")
 
 
-class _SettingsWithNotes(NamedTuple):
+class SettingsWithNotes(NamedTuple):
     """Settings, and notes on what was adjusted, for the log."""
 
     settings: Settings
     notes: tuple[str, ...] = ()
 
 
-def _reduce_batch_size_with_notes(
+def reduce_batch_size_with_notes(
     settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
-) -> _SettingsWithNotes:
+) -> SettingsWithNotes:
     """Reduce the default batch size for few items."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
-        return _SettingsWithNotes(settings)
+        return SettingsWithNotes(settings)
     message = f"data: must have at least 2 items to train on, got {items}."
     check(has_explicit_batch_size or items >= 2, message, "few_items")
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if has_explicit_batch_size or settings.resume:
             dropped = max(0, items - size)
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; use --batch_size {most}"
-            return _SettingsWithNotes(settings, (note,))
+            return SettingsWithNotes(settings, (note,))
         note = f"batch_size: {most}, reduced so that the audit can drop most of the {items} pairs"
-        return _SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
+        return SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
     smaller = suggest_small_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:
-        return _SettingsWithNotes(settings)
+        return SettingsWithNotes(settings)
     note = f"batch_size: {smaller}, reduced from {size} for {items:,} {dataset.item_noun}s"
-    return _SettingsWithNotes(settings.replace_unchecked(batch_size=smaller), (note,))
+    return SettingsWithNotes(settings.replace_unchecked(batch_size=smaller), (note,))
 
 
 def _log_dry_run_estimate(
