@@ -3,11 +3,15 @@
 import pytest
 import torch
 from tests.errors import raises_usage_error
+from tests.objectives import formulas
 
 import contraport
 from contraport._utils.spec_parser import build_from_spec
+from contraport.catalog import apply_recipe
 from contraport.objectives.component_specs import DIVERGENCES, KERNELS, LAYOUTS, replace_components
 from contraport.objectives.loss_schedules import CONSTRAINTS
+from contraport.training.components import build_objective
+from contraport.training.config import Settings
 
 Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -20,6 +24,11 @@ Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
         (contraport.nt_xent(0.5), {"constraint": "balanced:iterations=5", "layout": "joint"}, contraport.gca_ince(0.5)),
         (contraport.gca_ince(0.5), {"divergence": "rince:q=0.6,lam=0.01"}, contraport.gca_rince(0.5)),
         (contraport.info_nce(0.3), {"layout": "cross:symmetric=false"}, contraport.info_nce(0.3, symmetric=False)),
+        (
+            contraport.gca_uot(),
+            {"constraint": "unbalanced:relaxation=(.1, 2)"},
+            contraport.gca_uot(relaxation=(0.1, 2)),
+        ),
         (contraport.nt_xent(2.0), {"kernel": "student-t:df=5", "constraint": "simplex"}, None),
     ],
 )
@@ -96,3 +105,40 @@ def test_deprecated_keyword_and_attribute_of_a_layout_warn() -> None:
     assert layout == contraport.Joint(all_views=True)
     with pytest.warns(FutureWarning, match="all_views"):
         assert layout.together
+
+
+def build(**options):
+    return build_objective(Settings(**apply_recipe(options)))
+
+
+def test_custom_is_made_of_the_parts_that_are_given() -> None:
+    parts = {"kernel": "student-t:df=5", "divergence": "rince:q=0.4", "layout": "cross:symmetric=false"}
+    expected = contraport.Objective(
+        contraport.Cross(symmetric=False),
+        contraport.StudentT(5, 0.3),
+        contraport.Rows(),
+        contraport.Pairs(),
+        contraport.Rince(q=0.4),
+    )
+    built = build(objective="custom", temperature=0.3, **parts)
+    assert repr(built) == repr(expected)
+    torch.testing.assert_close(built(*Z), expected(*Z))
+    for part in ({"constraint": "balanced"}, {"target": "labels"}):
+        assert repr(build(objective="custom", **part)) == repr(build(objective="info-nce", **part))
+    with raises_usage_error("objective.no_parts"):
+        build(objective="custom")
+
+
+def test_a_pair_of_weights_is_given_as_text() -> None:
+    expected = contraport.gca_uot(marginal_weight=(0.1, 2))(*Z)
+    for text in ("(.1,2)", "[0.1, 2]"):
+        built = build(objective="gca-uot", objective_settings={"marginal_weight": text})
+        torch.testing.assert_close(built(*Z), expected)
+    with raises_usage_error("marginal_weight.*"):
+        build(objective="gca-uot", objective_settings={"marginal_weight": "(.1,.2,.3)"})
+
+
+def test_the_published_form_of_unbalanced_transport() -> None:
+    views = Z.double()
+    dense = formulas.gca_uot(*views, 0.5, 10, 0.2, conditional=True, rince_weight=0.2)
+    torch.testing.assert_close(build(recipe="gca-uot-published")(*views), dense)

@@ -71,7 +71,7 @@ def build_from_spec(
 
     Args:
         argument: name of the argument, for errors.
-        text: the spec, such as ``"balanced:iterations=5"``; true and false are Booleans.
+        text: the spec, such as ``"balanced:iterations=5"``; true and false are Booleans, (.1,.2) is a tuple.
         classes: the classes by name.
         defaults: values of parameters that the spec leaves out, for the classes that have them.
 
@@ -86,7 +86,7 @@ def build_from_spec(
         parameters[name] += [old for old in getattr(one, "deprecated_keywords", ()) if f"{old}=" in str(text)]
     name, settings = parse_spec(argument, text, parameters)
     options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
-    options |= {key: _BOOLEAN_BY_TEXT.get(str(value), value) for key, value in settings.items()}
+    options |= {key: _BOOLEAN_BY_TEXT.get(str(value), parse_setting_value(value)) for key, value in settings.items()}
     try:
         return classes[name](**options)
     except UsageError as error:  # the class names its parameter; add the option
@@ -94,10 +94,12 @@ def build_from_spec(
 
 
 def split_at_unquoted_commas(text: str) -> list[str]:
-    """Split a text at commas outside quotes; empty parts are left out.
+    """Split a text at commas outside quotes, parentheses and brackets; empty parts are left out.
 
     >>> split_at_unquoted_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
     ["gca-ince:target='domains:alpha=0.5,beta=0'", 'info-nce']
+    >>> split_at_unquoted_commas("gca-uot:marginal_weight=(.1,.2),q=0.5")
+    ['gca-uot:marginal_weight=(.1,.2)', 'q=0.5']
     """
     return _PART_BETWEEN_COMMAS.findall(text)
 
@@ -108,7 +110,8 @@ def strip_quotes(text: str) -> str:
 
 
 _BOOLEAN_BY_TEXT = {"true": True, "false": False}
-_PART_BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^,])+""")  # a comma within quotes separates nothing
+# A comma within quotes, parentheses or brackets separates nothing; an opening one that is never closed is a character.
+_PART_BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^,])+""")
 
 
 def parse_number_or_text(value: str) -> int | float | str:
@@ -119,3 +122,18 @@ def parse_number_or_text(value: str) -> int | float | str:
         except ValueError:
             continue
     return value
+
+
+def parse_setting_value(value: T) -> T | int | float | str | tuple[int | float, ...]:
+    """Convert a text to a number, or numbers in parentheses or brackets to a tuple, if possible.
+
+    >>> parse_setting_value("0.1"), parse_setting_value("(.1, 2)"), parse_setting_value("(a, b)")
+    (0.1, (0.1, 2), '(a, b)')
+    """
+    if not isinstance(value, str):
+        return value
+    if value[:1] + value[-1:] not in ("()", "[]"):
+        return parse_number_or_text(value)
+    parts = [parse_number_or_text(part.strip()) for part in value[1:-1].split(",")]
+    numbers = tuple(part for part in parts if not isinstance(part, str))
+    return numbers if len(numbers) == len(parts) else value

@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import contraport as cp
@@ -63,6 +63,9 @@ Choice = TypeVar("Choice")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
 """All registered objectives, by hyphenated name."""
+
+CUSTOM_OBJECTIVE = "custom"
+"""Name of an objective without a name: InfoNCE, at least one part of which options of the training replace."""
 
 _MAX_SAFE_EXPONENT = 60.0
 """Largest exponent that settings may lead to: the sum of exp(60) over a large batch fits in single precision."""
@@ -127,6 +130,8 @@ def get_objective_entry(name: str) -> ObjectiveEntry:
     key = str(name).replace("_", "-")
     if key in OBJECTIVES:
         return OBJECTIVES[key]
+    if key == CUSTOM_OBJECTIVE:
+        return replace(OBJECTIVES["info-nce"], name=key)
     prefix, colon, _ = key.partition(":")
     if colon and prefix in OBJECTIVES:  # the form of the rows of a comparison
         message = f"objective: must be a name alone, such as {prefix!r}, got {name!r}"

@@ -117,6 +117,15 @@ RECIPES: dict[str, Recipe] = {
     "gca-ince": _build_objective_recipe("gca-ince"),
     "gca-rince": _build_objective_recipe("gca-rince"),
     "gca-uot": _build_objective_recipe("gca-uot"),
+    "gca-uot-published": Recipe(
+        {
+            "objective": "gca-uot",
+            "objective_settings": {"iterations": 10, "relaxation": 0.2, "conditional": True, "rince_weight": 0.2},
+            "temperature": 0.5,
+        },
+        "GCA-UOT as its authors trained it: KL within the rows of an unbalanced plan, plus 0.2 times RINCE.",
+        f"{OBJECTIVES['gca-uot'].citation} Settings of its code, for 500 epochs of batches of 512.",
+    ),
     "iot": _build_objective_recipe("iot"),
     "iot-uniform": _build_objective_recipe("iot-uniform"),
     "iot-tighten": Recipe(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport._utils.spec_parser import parse_number_or_text, split_at_unquoted_commas, strip_quotes
+from contraport._utils.spec_parser import parse_setting_value, split_at_unquoted_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
+from contraport.catalog.objectives import CUSTOM_OBJECTIVE, get_objective_entry
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.comparison.config import DATA_OPTIONS, CompareOptions
 from contraport.comparison.grid import (
@@ -215,10 +216,13 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
     >>> _parse_objective_options("gca-ince:target='domains:alpha=0.5,beta=0'")
     {'recipe': 'gca-ince', 'target': 'domains:alpha=0.5,beta=0'}
+    >>> _parse_objective_options("gca-uot:marginal_weight=(.1,.2)")
+    {'recipe': 'gca-uot', 'objective_settings': {'marginal_weight': (0.1, 0.2)}}
     """
     name, _, rest = text.partition(":")
-    if name not in RECIPES and name not in OBJECTIVES:
-        raise unknown_name_error("objectives", name, {*RECIPES, *OBJECTIVES, *suggested_names})
+    names = {*RECIPES, *OBJECTIVES, CUSTOM_OBJECTIVE}
+    if name not in names:
+        raise unknown_name_error("objectives", name, {*names, *suggested_names})
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
     parts = [part.partition("=") for part in split_at_unquoted_commas(rest)]
     for key, equals, value in parts:
@@ -234,9 +238,9 @@ def _parse_objective_options(text: str, suggested_names: Iterable[str] = ()) -> 
 
 
 def _parse_number_bool_or_text(value: str) -> Any:
-    """Parse a text as a number or Boolean; any other text is returned without its quotes."""
+    """Parse a text as a number, numbers in parentheses or Boolean; other text is returned without its quotes."""
     text = strip_quotes(value)
-    return {"true": True, "false": False}.get(text, parse_number_or_text(text))
+    return {"true": True, "false": False}.get(text, parse_setting_value(text))
 
 
 def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -263,7 +267,8 @@ def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspe
     """Return the signature parameters of the objective that options of `train` select, by name."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
-    return inspect.signature(OBJECTIVES[name].build).parameters if name in OBJECTIVES else {}
+    is_named = name in OBJECTIVES or name == CUSTOM_OBJECTIVE
+    return inspect.signature(get_objective_entry(name).build).parameters if is_named else {}
 
 
 def check_train_options(argument: str, options: OptionMap) -> None:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.formatting import format_options
+from contraport._utils.spec_parser import parse_setting_value
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import objective as named_objective
+from contraport.catalog.objectives import CUSTOM_OBJECTIVE
 from contraport.data import Batch, Dataset, Views
 from contraport.data.streams import Stream
 from contraport.distributed import use_local_batch
@@ -68,6 +70,10 @@ MAX_DEFAULT_BANK_NEGATIVES = 4_096
 """Upper limit of the default `bank_negatives`: the default is the number of items, up to this limit."""
 
 
+_OBJECTIVE_PARTS = "layout", "kernel", "divergence"
+"""Options that replace parts of a named objective; the constraint and the target may change while it trains."""
+
+
 def build_objective(settings: Settings) -> nn.Module | None:
     """Build the objective from the settings; None for predictive learning."""
     if settings.predict is not None:
@@ -78,7 +84,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
-        for name in ("temperature", "objective_settings", "layout", "kernel", "divergence"):
+        for name in ("temperature", "objective_settings", *_OBJECTIVE_PARTS):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
             return objective
@@ -88,8 +94,12 @@ def build_objective(settings: Settings) -> nn.Module | None:
     if objective == "cmc-nce" and settings.negatives == "in-batch":
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
+    is_custom = str(objective) == CUSTOM_OBJECTIVE
+    changed = [name for name in (*_OBJECTIVE_PARTS, "constraint", "target") if getattr(settings, name)]
+    message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
+    check(not is_custom or bool(changed), message, "no_parts")
     objective = _build_named_objective(objective, temperature, objective_settings)
-    parts = {name: getattr(settings, name) for name in ("layout", "kernel", "divergence")}
+    parts = {name: getattr(settings, name) for name in _OBJECTIVE_PARTS}
     if any(parts.values()):
         objective = replace_components(objective, **parts, constraint=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
@@ -102,6 +112,8 @@ def _build_named_objective(name: str, temperature: float | str | None, objective
         check("temperature" not in objective_settings, "temperature: given twice, also as a setting.", "duplicate")
         is_schedule = not is_learned_temperature(temperature)
         own["temperature"] = parse_temperature_schedule(temperature, steps=1).start if is_schedule else temperature
+    # A pair of numbers from the command line, such as (.1,.2), is a text.
+    objective_settings = {key: parse_setting_value(value) for key, value in objective_settings.items()}
     try:
         return named_objective(name, **own, **objective_settings)
     except UsageError as error:  # it names the objective or the setting, but not the option
