@@ -112,7 +112,7 @@ def commands() -> Iterator[str]:
             yield from [inspect.cleandoc(verb.details), ""]
         if verb.examples:
             yield from ["```sh", *verb.examples, "```", ""]
-        yield from _options(verb.options)
+        yield from _options(verb.options_by_name)
 
 
 def _command_sections() -> dict[str, str]:

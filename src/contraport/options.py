@@ -507,6 +507,7 @@ TRAIN_AND_REPORT_EXTRAS = "train,report"
 """Extras to install for the commands of contraport, as in ``pip install 'contraport[train,report]'``."""
 
 
+@keep_deprecated_attributes(options="options_by_name")
 @dataclass(frozen=True)
 class Command(Generic[P]):
     """Declaration of a command of the command line: options, function, help.
@@ -544,7 +545,7 @@ class Command(Generic[P]):
     next_commands_path: str = ""
 
     @property
-    def options(self) -> Mapping[str, Option]:
+    def options_by_name(self) -> Mapping[str, Option]:
         """Declared options of the command, by name."""
         return get_declared_options(self.options_class)
 

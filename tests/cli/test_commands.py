@@ -20,8 +20,8 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
     verb = find_command(name)
     function = import_object(verb.function_path)
     parameters = inspect.signature(function).parameters
-    assert list(parameters) == list(verb.options)
-    for key, option in verb.options.items():
+    assert list(parameters) == list(verb.options_by_name)
+    for key, option in verb.options_by_name.items():
         assert parameters[key].default == option.default
         assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.is_python_positional
         assert option.help.endswith(".")
@@ -29,7 +29,7 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
             option.validate(option.default)
     told = docstring_parser.parse(inspect.getdoc(function) or "")
     assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
-        key: option.help for key, option in verb.options.items()
+        key: option.help for key, option in verb.options_by_name.items()
     }
     assert "UsageError" in {one.type_name for one in told.raises}
     assert inspect.cleandoc(verb.details) in (inspect.getdoc(function) or "")

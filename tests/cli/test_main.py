@@ -56,7 +56,7 @@ def test_help_has_usage_and_examples(command: Command, verb: str) -> None:
 def test_help_all_has_all_options(command: Command, verb: str) -> None:
     outcome = command(verb, "--help_all")
     assert outcome.status == 0
-    assert all(name in outcome.out for name in find_command(verb).options)
+    assert all(name in outcome.out for name in find_command(verb).options_by_name)
 
 
 def test_help_has_description_and_default(command: Command) -> None:
@@ -73,7 +73,7 @@ def test_help_has_description_and_default(command: Command) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if find_command(verb).short_help_options])
 def test_short_help_has_common_options_only(command: Command, verb: str) -> None:
     text = command(verb, "--help").out
-    common, options = find_command(verb).short_help_options, find_command(verb).options
+    common, options = find_command(verb).short_help_options, find_command(verb).options_by_name
     assert {name for name in options if f"\n  --{name}" in text} == set(common)
     assert f"{len(options) - len(common)} more options: contraport {verb} --help_all" in text
 

@@ -120,7 +120,7 @@ def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
     recorded = record.get("options") if isinstance(record, dict) else None
     if not isinstance(recorded, dict):
         raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
-    options = merge_resumed_options(AUDIT_COMMAND.options, recorded, given, file)
+    options = merge_resumed_options(AUDIT_COMMAND.options_by_name, recorded, given, file)
     check_custom_code_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in given)
     return options
 
@@ -255,7 +255,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
         return
     path = Path(options.out)
     record = path / OPTIONS_FILE
-    lasting = {name: one for name, one in AUDIT_COMMAND.options.items() if one.lifetime != "call"}
+    lasting = {name: one for name, one in AUDIT_COMMAND.options_by_name.items() if one.lifetime != "call"}
     recorded = {name: one.serialize(getattr(options, name)) for name, one in lasting.items()}
     if not options.resume:
         _check_is_empty(path)

@@ -108,7 +108,7 @@ def run_command(name: str, argv: list[str]) -> None:
         print(json.dumps(to_json_value(result), indent=2, ensure_ascii=False))
     elif command.printer_path:
         import_object(command.printer_path)(result)
-    if options.get("page") and Path in get_args(command.options["page"].type) and not as_json:
+    if options.get("page") and Path in get_args(command.options_by_name["page"].type) and not as_json:
         print(f"page: {options['page']}")
     if command.next_commands_path and not as_json and not _is_quiet(options):
         # The standard output is the result alone.
@@ -189,7 +189,7 @@ class _TerminalHandler(logging.Handler):
 
 def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
     """Parse and check the arguments of a command; print the help and return None if it was requested."""
-    declared = list(command.options.values())
+    declared = list(command.options_by_name.values())
     options: Mapping[str, Any] | None
     if _is_positional_only(declared, argv):  # needs no optional package
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
@@ -203,8 +203,8 @@ def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mappi
         options = parse_command_line(command, argv, prog=f"contraport {name}")
     if options is not None:  # checked before the imports of the command, which checks again
         for key, value in options.items():
-            if key in command.options:
-                command.options[key].validate(value)
+            if key in command.options_by_name:
+                command.options_by_name[key].validate(value)
         if command.resolve_options is not None:
             command.resolve_options(options)
     return options

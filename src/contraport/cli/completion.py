@@ -93,11 +93,14 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
         further = ("help", "help_all", "config", "print_config", *(("json",) if command.printer_path else ()))
         return (
             f"--{name}"
-            for name in (*(n for n, option in command.options.items() if not option.is_cli_positional), *further)
+            for name in (
+                *(n for n, option in command.options_by_name.items() if not option.is_cli_positional),
+                *further,
+            )
         )
-    option = command.options.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
+    option = command.options_by_name.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
-        option = next((option for option in command.options.values() if option.is_cli_positional), None)
+        option = next((option for option in command.options_by_name.values() if option.is_cli_positional), None)
     return (NAMES_BY_OPTION.get(option.name) or _list_literal_values(option.type)) if option is not None else ()
 
 

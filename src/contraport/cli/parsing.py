@@ -38,7 +38,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
     Raises:
         UsageError: an unknown option or key (the message offers the nearest), or a value of the wrong type.
     """
-    parser = _build_parser(command, prog, command.options)
+    parser = _build_parser(command, prog, command.options_by_name)
     argv = [parser.replace_deprecated_flag(word) for word in argv]
     informative = [
         argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"
@@ -250,7 +250,7 @@ _PRINT_CONFIG_METAVAR = "\b[=flags]"
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     """Build the parser of a command with all its options; its help lists only the options named in `shown`."""
-    options = command.options
+    options = command.options_by_name
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
         for name, option in options.items()

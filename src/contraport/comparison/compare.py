@@ -540,7 +540,7 @@ def _build_provenance_record(grid: Grid) -> dict[str, Any]:
     """Build the record of options, command, machine and versions of a comparison for `results.json`."""
     options = {
         name: getattr(grid.compare_options, name)
-        for name in COMPARE_COMMAND.options
+        for name in COMPARE_COMMAND.options_by_name
         if name not in _OPTIONS_WITHOUT_EFFECT_ON_RESULTS
     }
     suite, device = grid.compare_options.suite, grid.compare_options.device
