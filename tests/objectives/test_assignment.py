@@ -2,17 +2,21 @@
 
 import math
 import sys
+from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from tests.errors import raises_usage_error
 
 import contraport
 from contraport import Exact, Gibbs, approximate_assignment, transport
-from contraport.objectives import assignment
+from contraport.objectives import assignment, auction
 
 optimize = pytest.importorskip("scipy.optimize", reason="SciPy is not installed")
+refine = partial(approximate_assignment, auction_size=0)
+SOLVERS = {"auction": approximate_assignment, "refinement": refine}
 COSTS = ["sqeuclidean", "cosine", "negative-cosine", "chordal", "dot"]
 
 
@@ -46,6 +50,7 @@ def test_is_exact_up_to_the_block_size(cost, n):
     torch.testing.assert_close(result.row_cost, matrix[torch.arange(n), result.partners])
     assert result.cost == pytest.approx(least_cost(x, y, cost), rel=1e-12)
     assert len(result.pass_costs) == 1
+    assert result.gap == 0
 
 
 def test_cost_is_that_of_exact_transport():
@@ -54,37 +59,43 @@ def test_cost_is_that_of_exact_transport():
     assert approximate_assignment(x, y).cost == pytest.approx(exact.cost.item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize(("n", "block_size"), [(601, 150), (1000, 100), (7, 2)])
-def test_is_a_permutation_of_nearly_the_least_cost(cost, n, block_size):
+def test_is_a_permutation_of_nearly_the_least_cost(solver, cost, n, block_size):
     x, y = points(n)
-    result = approximate_assignment(x, y, cost, block_size=block_size)
+    result = SOLVERS[solver](x, y, cost, block_size=block_size)
     least = least_cost(x, y, cost)
     assert is_permutation(result, n)
     if block_size > 2:
         assert 0 <= result.cost - least < 0.01 * abs(least) + 1e-12
+    if solver == "auction":
+        assert result.cost - least <= result.gap + 1e-9 * abs(least)
+    else:
+        assert result.gap is None
 
 
 def test_random_points_in_many_dimensions():
     """Without structure, where blocks of near pairs help least: the excess is below 3 percent."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 1500, 32, generator=generator)
-    result = approximate_assignment(x, y, block_size=300)
+    result = refine(x, y, block_size=300)
     assert result.cost < 1.03 * least_cost(x, y)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_finds_a_permutation_of_the_same_points(dtype):
+def test_finds_a_permutation_of_the_same_points(solver, dtype):
     x, _ = points(2000, dtype=dtype)
     order = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
-    result = approximate_assignment(x, x[order], block_size=250)
+    result = SOLVERS[solver](x, x[order], block_size=250)
     assert result.cost == 0
     assert torch.equal(order[result.partners], torch.arange(2000))
 
 
 def test_passes_never_raise_the_cost():
     x, y = points(1500, 16)
-    result = approximate_assignment(x, y, block_size=100, passes=12)
+    result = refine(x, y, block_size=100, passes=12)
     costs = result.pass_costs
     assert len(costs) == 13
     assert all(after <= before for before, after in pairwise(costs))
@@ -95,32 +106,32 @@ def test_passes_never_raise_the_cost():
 def test_a_block_of_higher_cost_is_not_accepted(monkeypatch):
     monkeypatch.setattr(assignment, "_solve_block", lambda _, x, y: torch.arange(len(x)).flip(0))
     x, y = points(600)
-    costs = approximate_assignment(x, y, block_size=100, passes=5).pass_costs
+    costs = refine(x, y, block_size=100, passes=5).pass_costs
     assert all(after <= before for before, after in pairwise(costs))
 
 
 def test_fewer_passes_are_the_first_of_more():
     x, y = points(600)
-    more = approximate_assignment(x, y, block_size=100, passes=5)
+    more = refine(x, y, block_size=100, passes=5)
     for passes in (0, 2):
-        fewer = approximate_assignment(x, y, block_size=100, passes=passes)
+        fewer = refine(x, y, block_size=100, passes=passes)
         assert fewer.pass_costs == more.pass_costs[: passes + 1]
 
 
 def test_passes_end_when_one_gains_nothing():
     x, _ = points(600)
-    result = approximate_assignment(x, x + 1, block_size=100, passes=1000)
+    result = refine(x, x + 1, block_size=100, passes=1000)
     assert len(result.pass_costs) < 10
     assert result.pass_costs[-1] == result.pass_costs[-2]
 
 
 def test_the_seed_determines_the_assignment():
     x, y = points(900, 16)
-    first, again, other = (approximate_assignment(x, y, block_size=100, passes=2, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (refine(x, y, block_size=100, passes=2, seed=seed) for seed in (3, 3, 4))
     assert torch.equal(first.partners, again.partners)
     assert not torch.equal(first.partners, other.partners)
     state = torch.get_rng_state()
-    approximate_assignment(x, y, block_size=100, passes=2)
+    refine(x, y, block_size=100, passes=2)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -132,48 +143,54 @@ def test_cost_hardly_depends_on_the_order_of_the_points():
     assert max(costs) < 1.005 * min(costs)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("scale", [1e-18, 1e18, 1e37])
-def test_scale_does_not_matter(scale):
+def test_scale_does_not_matter(solver, scale):
     """In single precision, whose products overflow or vanish."""
     x, y = points(500, dtype=torch.float32)
-    expected = approximate_assignment(x, y, block_size=100).cost
-    result = approximate_assignment(scale * x, scale * y, block_size=100)
+    expected = SOLVERS[solver](x, y, block_size=100).cost
+    result = SOLVERS[solver](scale * x, scale * y, block_size=100)
     assert result.cost / scale**2 == pytest.approx(expected, rel=5e-3)
 
 
-def test_single_precision_far_from_the_origin():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_single_precision_far_from_the_origin(solver):
     x, y = points(500, dtype=torch.float32)
     x, y = x + 1e5, y + 1e5
-    result = approximate_assignment(x, y, block_size=100)
+    result = SOLVERS[solver](x, y, block_size=100)
     assert result.cost < 1.01 * least_cost(x - x.double().mean(0), y - x.double().mean(0))
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("cost", COSTS)
-def test_equal_points(cost):
+def test_equal_points(solver, cost):
     x = torch.ones(50, 3)
-    result = approximate_assignment(x, x, cost, block_size=8)
+    result = SOLVERS[solver](x, x, cost, block_size=8)
     assert is_permutation(result, 50)
     assert result.cost == pytest.approx(costs_of_all_pairs(x, x, cost)[0, 0].item(), abs=1e-6)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("cost", COSTS)
-def test_points_at_the_origin(cost):
+def test_points_at_the_origin(solver, cost):
     x = torch.zeros(50, 3)
-    assert approximate_assignment(x, x, cost, block_size=8).cost == (1 if cost == "cosine" else 0)
+    assert SOLVERS[solver](x, x, cost, block_size=8).cost == (1 if cost == "cosine" else 0)
 
 
-def test_many_copies_of_few_points():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_many_copies_of_few_points(solver):
     x = torch.eye(4).repeat(100, 1)
     y = x[torch.randperm(400, generator=torch.Generator().manual_seed(0))]
-    result = approximate_assignment(x, y, block_size=32)
+    result = SOLVERS[solver](x, y, block_size=32)
     assert is_permutation(result, 400)
     assert result.cost == 0
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
+def test_half_precision(solver, dtype):
     x, y = points(300, dtype=dtype)
-    result = approximate_assignment(x, y, block_size=100)
+    result = SOLVERS[solver](x, y, block_size=100)
     assert result.row_cost.dtype == torch.float64
     assert result.cost < 1.01 * least_cost(x.double(), y.double())
 
@@ -211,6 +228,85 @@ def test_rejects_values_out_of_range(name, number):
         approximate_assignment(**given)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tolerance", [1, 0.1, 1e-3])
+def test_the_gap_of_an_auction_bounds_its_excess_and_is_within_the_tolerance(tolerance, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 800, 32, generator=generator, dtype=dtype)
+    result = approximate_assignment(x, y, block_size=100, tolerance=tolerance)
+    least = least_cost(x, y)
+    assert -1e-9 * least <= result.cost - least <= result.gap <= tolerance * result.cost
+    # More than rounding, so that the bound is of this assignment.
+    assert result.gap > 0.05 * tolerance * result.cost
+
+
+def test_a_smaller_tolerance_lowers_the_cost():
+    x, y = torch.randn(2, 800, 32, generator=torch.Generator().manual_seed(0))
+    costs = [approximate_assignment(x, y, block_size=100, tolerance=t).cost for t in (1, 0.1, 0.01)]
+    assert all(after < before for before, after in pairwise(costs))
+
+
+def test_an_auction_on_random_points_in_many_dimensions_is_within_a_thousandth():
+    """Where the passes leave an excess of percents."""
+    x, y = torch.randn(2, 1500, 32, generator=torch.Generator().manual_seed(0))
+    assert approximate_assignment(x, y, block_size=300).cost < 1.001 * least_cost(x, y)
+
+
+def test_the_seed_determines_the_auction():
+    x, y = torch.randn(2, 600, 16, generator=torch.Generator().manual_seed(0))
+    first, again, other = (approximate_assignment(x, y, block_size=100, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(first.partners, again.partners)
+    assert not torch.equal(first.partners, other.partners)
+
+
+def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
+    """Values are computed for blocks of rows."""
+    monkeypatch.setattr(auction, "_ROWS_AT_A_TIME", 64)
+    shapes, product = [], auction.Auction._list_columns
+
+    def spy(self, rows):
+        values = self.values
+        self.values = lambda part: shapes.append(len(part)) or values(part)
+        product(self, rows)
+        self.values = values
+
+    monkeypatch.setattr(auction.Auction, "_list_columns", spy)
+    x, y = points(500)
+    approximate_assignment(x, y, block_size=100)
+    assert 0 < max(shapes) <= 64
+
+
+@pytest.mark.parametrize("is_structured", [False, True])
+def test_exact_assignment_begins_with_an_auction(is_structured, monkeypatch):
+    monkeypatch.setattr(auction, "_LARGEST_WITHOUT_AUCTION", 50)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 300, 8, generator=generator, dtype=torch.float64)
+    costs = torch.cdist(x, x + 0.3 * y if is_structured else y).square().numpy()
+    columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, costs)
+    expected = optimize.linear_sum_assignment(costs)[1]
+    assert (columns == expected).all()
+    slack = costs - f[:, None] - g
+    assert slack.min() > -1e-9
+    assert abs(slack[range(300), columns]).max() < 1e-9
+    assert f.sum() + g.sum() == pytest.approx(costs[range(300), columns].sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3e5])
+def test_exact_assignment_of_equal_costs(value, monkeypatch):
+    monkeypatch.setattr(auction, "_LARGEST_WITHOUT_AUCTION", 1)
+    columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, np.full((80, 80), value))
+    assert sorted(columns) == list(range(80))
+    assert f[:, None] + g == pytest.approx(np.full((80, 80), value))
+
+
+def test_exact_assignment_avoids_forbidden_pairs(monkeypatch):
+    monkeypatch.setattr(auction, "_LARGEST_WITHOUT_AUCTION", 1)
+    costs = np.array([[1.0, 2.0, math.inf], [1.0, 5.0, 1.0], [math.inf, math.inf, 3.0]])
+    columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, costs)
+    assert columns.tolist() == [1, 0, 2]
+    assert (f[:, None] + g <= costs + 1e-12).all()
+
+
 POINTS = torch.ones(5, 3)
 
 
@@ -241,7 +337,20 @@ def test_rejects_other_points_and_costs(arguments, code, value):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("block_size", 1), ("block_size", 2.5), ("passes", -1), ("passes", True), ("seed", 0.5), ("seed", None)],
+    [
+        ("block_size", 1),
+        ("block_size", 2.5),
+        ("passes", -1),
+        ("passes", True),
+        ("seed", 0.5),
+        ("seed", None),
+        ("auction_size", -1),
+        ("auction_size", 1e4),
+        ("tolerance", 0),
+        ("tolerance", 1.5),
+        ("tolerance", "small"),
+        ("tolerance", math.nan),
+    ],
 )
 def test_rejects_other_options(name, value):
     with raises_usage_error(f"{name}.invalid", value):

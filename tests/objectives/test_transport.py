@@ -451,8 +451,12 @@ def test_exact_transport_equals_pot(weighted: bool) -> None:
     gradients = torch.autograd.grad(result.value, (x, y)), torch.autograd.grad(expected, (x, y))
     for own, other in zip(*gradients, strict=True):
         torch.testing.assert_close(own, other)
-    with raises_usage_error("potentials.exact"):
-        _ = result.potentials
+    f, g = result.potentials
+    slack = cost.detach() - f[:, None] - g
+    assert slack.min() > -1e-9
+    assert slack[result.plan.masses > 1e-12].abs().max() < 1e-9
+    assert f @ result.marginals[0].exp() + g @ result.marginals[1].exp() == pytest.approx(result.value.item(), rel=1e-9)
+    torch.testing.assert_close(result.plan.T.dual_potentials, (g, f))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

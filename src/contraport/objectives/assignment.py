@@ -1,7 +1,8 @@
-"""Approximate one-to-one assignment of two large sets of points, by hierarchical refinement, in O(n d) memory.
+"""Approximate one-to-one assignment of two large sets of points, in O(n d) memory: by auction, or by parts.
 
-Both sets are halved together again and again, until the parts are small enough for an exact assignment. Passes over
-other blocks of matched pairs then repair what the halving has separated.
+Up to some ten thousand points an auction compares all of them. Larger sets are halved together again and again, until
+the parts are small enough for an exact assignment. Passes over other blocks of matched pairs then repair what the
+halving has separated.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 from contraport.engine import autocast_disabled, normalize
-from contraport.errors import check, check_integer, check_name, describe_value, import_optional
+from contraport.errors import check, check_integer, check_name, describe_value, import_optional, is_number
+from contraport.objectives.auction import STEP_RATIO, Auction
 from contraport.objectives.inputs import check_dense, check_values
-from contraport.seeding import torch_generator
+from contraport.seeding import numpy_generator, torch_generator
 
 _COST_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sqeuclidean": lambda x, y: (x - y).square().sum(1),
@@ -32,11 +34,20 @@ _COST_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _NORMALIZED_COST_NAMES = ("cosine", "negative-cosine", "chordal")
 """Costs of points that are first scaled to unit length."""
 
+_SQUARED_COST_NAMES = ("sqeuclidean", "chordal")
+"""Costs that contain -2 <x, y>; the others contain -<x, y>."""
+
+_FIRST_STEP_SHARE = 0.25
+"""First step of the auction, as a share of the mean cost of all pairs; larger ones took as long."""
+
 _NUM_HALF_STEPS = 10
 """Number of half-steps on each set when both are halved; 30 were no better on images and on random points."""
 
 _MAX_POTENTIAL_UPDATES = 8
 """Largest number of updates of the potentials before a block is solved; 30 took longer than they saved."""
+
+_ROWS_AT_A_TIME = 500
+"""Number of rows whose gap is computed at a time."""
 
 _MIN_GAIN_SHARE = 1e-12
 """Smallest gain, as a share of the cost of a block, that is more than rounding."""
@@ -49,12 +60,15 @@ class Assignment:
     Attributes:
         partners: Index of the partner in y of each point of x, (n,): a permutation.
         row_cost: Cost of each point of x and its partner, (n,), in double precision on the CPU.
-        pass_costs: Mean cost of a pair after the hierarchical refinement, and after each pass that ran.
+        pass_costs: Mean cost of a pair after the auction or the hierarchical refinement, and after each pass that ran.
+        gap: Upper bound on the excess over the least mean cost, by dual potentials and up to rounding of the points: 0
+            for an exact assignment; None after a hierarchical refinement, which has no bound.
     """
 
     partners: Tensor
     row_cost: Tensor
     pass_costs: tuple[float, ...]
+    gap: float | None = None
 
     @property
     def cost(self) -> float:
@@ -67,12 +81,22 @@ class Assignment:
 
 @torch.no_grad()
 def approximate_assignment(
-    x: Tensor, y: Tensor, cost: str = "sqeuclidean", *, block_size: int = 1000, passes: int = 30, seed: int = 0
+    x: Tensor,
+    y: Tensor,
+    cost: str = "sqeuclidean",
+    *,
+    block_size: int = 1000,
+    passes: int = 30,
+    auction_size: int = 10_000,
+    tolerance: float = 0.01,
+    seed: int = 0,
 ) -> Assignment:
     """Assign the points of two sets to each other, one to one, at nearly the least total cost, in O(n d) memory.
 
-    Up to `block_size` points the assignment is exact. All runs on the CPU, and the time of a pass is proportional to n.
-    The assignment has no gradient: for that of the cost, compute it from x and ``y[partners]``.
+    Up to `block_size` points the assignment is exact. Up to `auction_size` points an auction compares all pairs, in a
+    time that grows with n^2, and `Assignment.gap` bounds the excess. Larger sets are halved and improved in passes,
+    each in a time that grows with n. All runs on the CPU. The assignment has no gradient: for that of the cost, compute
+    it from x and ``y[partners]``.
 
     Args:
         x: points, (n, d), of any floating-point type.
@@ -82,14 +106,19 @@ def approximate_assignment(
             gains more and takes longer; memory grows with the square.
         passes: largest number of passes that improve the assignment; they end with one that gains nothing. A pass cuts
             the pairs into blocks of near pairs and solves each block exactly, which never raises the cost.
-        seed: of the random directions along which blocks are cut, an integer.
+        auction_size: largest number of points for which the auction is used; 0 for none.
+        tolerance: largest excess of the auction, as a share of the mean cost, above 0 and at most 1. That is the cost
+            by squared distances of points without their mean; for cosines and products, half of it. Measured excesses
+            are a tenth or less of it.
+        seed: of the random directions along which blocks are cut, and of draws between equal bids, an integer.
 
     Raises:
         UsageError: points of another shape or type, different numbers of points, values that are not finite, another
             cost or option, or SciPy is missing.
 
     Source: Halmos, Gold, Liu and Raphael (2025), Hierarchical refinement: optimal transport to infinity and beyond,
-    algorithm 1, with two parts at each level. The passes are our addition.
+    algorithm 1, with two parts at each level. The passes are our addition. Bertsekas (1992), Auction algorithms for
+    network flow problems: a tutorial introduction, for the auction.
 
     >>> import torch
     >>> x = torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
@@ -101,6 +130,9 @@ def approximate_assignment(
     check_name("cost", cost, _COST_FUNCTIONS)
     check_integer("block_size", block_size, 2)
     check_integer("passes", passes, 0)
+    check_integer("auction_size", auction_size, 0)
+    good = is_number(tolerance) and 0 < tolerance <= 1
+    check(good, f"tolerance: must be a number above 0 and at most 1, got {tolerance!r}.")
     generator = torch_generator("assignment.directions", seed)
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
@@ -121,6 +153,11 @@ def approximate_assignment(
         largest = max(x.abs().amax().item(), y.abs().amax().item())
         scale = 2.0 ** (math.frexp(largest)[1] - 1)
         u, v = (points / scale - (points / scale).mean(0) for points in (x, y))
+        if block_size < len(x) <= auction_size:
+            partners, loss = _assign_by_auction(u, v, tolerance, numpy_generator("assignment.bids", seed))
+            row_cost = _pair_costs(cost, x, y[partners])
+            gap = loss * scale**2 * (2 if cost in _SQUARED_COST_NAMES else 1)
+            return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
         leaves = list(_iterate_leaf_parts((u, v), block_size, generator, _argsort_into_matched_parts))
         blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
         row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
@@ -148,12 +185,35 @@ def approximate_assignment(
             pass_costs.append(float(row_cost.mean()))
             if len(blocks) == 1 or (number and gain == 0):
                 break
-    return Assignment(partners.to(device), row_cost, tuple(pass_costs))
+    return Assignment(partners.to(device), row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
 
 
 def _pair_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
     """Return the cost of each pair of points, (k, d) each, in double precision, (k,)."""
     return _COST_FUNCTIONS[cost](x.double(), y.double())
+
+
+def _assign_by_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> tuple[Tensor, float]:
+    """Assign centered points by auctions with smaller and smaller steps; return the partners and the mean gap.
+
+    The value of a pair is <u_i, v_j>, in which unit the gap is. With prices |v_j|^2 / 2 a row begins at the nearest.
+    """
+    half_norms = [points.square().sum(1) / 2 for points in (u, v)]
+    auction = Auction(lambda rows: u[rows] @ v.T, half_norms[1], random)
+    step = _FIRST_STEP_SHARE * float(half_norms[0].mean() + half_norms[1].mean())
+    while True:
+        auction.run(step)
+        partners = torch.from_numpy(auction.partners)
+        target = tolerance * float((u - v[partners]).square().sum(1).mean()) / 2
+        if step <= max(target, auction.smallest_step):
+            break
+        step = max(step / STEP_RATIO, 0.9 * target)  # the next cost may be less, and with it the target
+    # By duality no assignment is better than the profits of all rows from their best columns, and all prices.
+    prices, columns, losses = torch.from_numpy(auction.prices).double(), v.double(), []
+    for rows in torch.arange(len(u)).split(_ROWS_AT_A_TIME):
+        profits = u[rows].double() @ columns.T - prices
+        losses.append(profits.amax(1) - profits[torch.arange(len(rows)), partners[rows]])
+    return partners, float(torch.cat(losses).mean())
 
 
 def _iterate_leaf_parts(

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from contraport.distributed import gather, use_local_batch
 from contraport.engine import Geometry, Gibbs, Kernel, autocast_disabled
-from contraport.errors import UsageError, check, check_type, describe_value, is_number
+from contraport.errors import check, check_type, describe_value, is_number
 from contraport.objectives.constraints import (
     Balanced,
     Constraint,
     DenseTsallisPlan,
     Exact,
+    ExactPlan,
     LogMarginals,
     PlanRequest,
     Tsallis,
@@ -117,8 +118,10 @@ class Transport:
 class ExactTransport(Transport):
     """Solution of an exact transport problem: its value is the cost, whose gradient holds the plan fixed.
 
-    That is the gradient of the value itself wherever the optimal plan is unique. There are no dual potentials.
+    That is the gradient of the value itself wherever the optimal plan is unique.
     """
+
+    plan: ExactPlan
 
     @cached_property
     def value(self) -> Tensor:
@@ -126,7 +129,11 @@ class ExactTransport(Transport):
 
     @property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        raise UsageError("potentials: not computed for Exact; use Balanced with a small temperature.", kind="exact")
+        """Dual potentials, (N,) and (M,), in units of the cost: f_i + g_j <= C_ij, with equality where P has mass.
+
+        They prove that the plan is optimal: its cost is sum a f + sum b g.
+        """
+        return self.plan.dual_potentials
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,7 +235,7 @@ def transport(
         is_uniform = isinstance(constraint, Exact) and a is None and b is None
         (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))
     if isinstance(constraint, Exact):
-        return ExactTransport(plan, constraint, (log_a, log_b), kernel)
+        return ExactTransport(cast(ExactPlan, plan), constraint, (log_a, log_b), kernel)
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 

@@ -1,0 +1,174 @@
+"""Assignments by auction: each row bids for the column of most value to it, until every row has a column.
+
+The prices that the bids leave behind prove how far the assignment is from the best one, and let an exact solver begin
+near its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LISTED = 64
+"""Number of columns that a row remembers. Shorter lists run out more often, and all columns are then compared again."""
+
+_ROWS_AT_A_TIME = 500
+"""Number of rows whose values are computed at a time."""
+
+STEP_RATIO = 4.0
+"""Factor by which the step falls from one auction to the next, which begins with the prices of the last one."""
+
+_SMALLEST_STEP = 64
+"""Smallest step, in units of the rounding error of the largest value."""
+
+_PATH_PRECISION = 1e-12
+"""Precision of exact potentials, as a share of the largest cost. A cycle could seem negative by rounding errors alone,
+and shorten paths forever; these errors are a thousandth of it."""
+
+_EXACT_AUCTIONS = 5
+"""Number of auctions before an exact solver; its time falls with each, while the last ones take longer."""
+
+_LARGEST_WITHOUT_AUCTION = 1000
+"""Largest number of rows that the exact solver of SciPy assigns without prices; it takes a fraction of a second."""
+
+
+class Auction:
+    """Auction of n columns to n rows. Values are finite; a row's profit from a column is its value minus the price.
+
+    Prices only rise, so that columns outside a row's list stay below the least profit of the list when it was made. The
+    list is made again only when all of its columns have fallen below that. Thus few bids compare all columns.
+
+    Args:
+        values: returns the values of some rows, (k,) indices, for all columns, (k, n).
+        prices: prices to begin with, (n,).
+        random: draws between columns of nearly equal profit, where equal rows would bid for the same one.
+
+    Attributes:
+        partners: Column of each row, (n,); -1 before the first run.
+        prices: Price of each column, (n,).
+        smallest_step: Least step of a run. Smaller ones could vanish beside the prices to which they are added.
+
+    Source: Bertsekas (1992), Auction algorithms for network flow problems: a tutorial introduction, sections 1 and 2.
+    """
+
+    def __init__(self, values: Callable[[Tensor], Tensor], prices: Tensor, random: np.random.Generator) -> None:
+        self.values, self.random = values, random
+        self.prices = prices.numpy().copy()
+        n = len(prices)
+        listed, dtype = min(_LISTED, n), self.prices.dtype
+        self.partners, self._owners = np.full(n, -1), np.full(n, -1)
+        self._columns, self._values = np.zeros((n, listed), np.int32), np.zeros((n, listed), dtype)
+        self._bounds, self._own_values = np.zeros(n, dtype), np.zeros(n, dtype)
+        self._bidders = np.zeros(n, np.int64)  # of each column in a round; only entries of this round are read
+        self._list_columns(np.arange(n))
+        largest = max(float(np.abs(self._values).max()), float(np.abs(self.prices).max())) or 1.0
+        self.smallest_step = _SMALLEST_STEP * float(np.finfo(dtype).eps) * largest
+
+    def run(self, step: float) -> None:
+        """Let rows bid until each has a column whose profit is at most `step` below the row's best.
+
+        The total value is then at most n times `step` below the best. Rows keep columns that meet this already.
+        """
+        step = max(step, self.smallest_step)
+        rows = np.flatnonzero(self.partners >= 0)
+        best = np.maximum((self._values[rows] - self.prices[self._columns[rows]]).max(1), self._bounds[rows])
+        own = self._own_values[rows] - self.prices[self.partners[rows]]
+        lost = rows[own < best - step]
+        self._owners[self.partners[lost]] = -1
+        self.partners[lost] = -1
+        while len(rows := np.flatnonzero(self.partners < 0)):
+            self._bid(rows, step)
+
+    def _bid(self, rows: np.ndarray, step: float) -> None:
+        """Let rows without a column bid at the same time; the highest bid for a column gets it."""
+        columns = self._columns[rows]
+        profits = self._values[rows] - self.prices[columns]
+        best = profits.max(1)
+        stale = best < self._bounds[rows]
+        if stale.any():
+            self._list_columns(rows[stale])
+            rows = rows[~stale]
+            if not len(rows):
+                return
+            columns, profits, best = columns[~stale], profits[~stale], best[~stale]
+        # Any column within half a step of the best may be chosen: its price still rises by half a step or more.
+        chances = self.random.random(profits.shape, dtype=np.float32)
+        choices = np.where(profits >= best[:, None] - step / 2, chances, -1).argmax(1)
+        places = np.arange(len(rows)), choices
+        columns, chosen, values = columns[places], profits[places], self._values[rows, choices]
+        profits[places] = -np.inf
+        second = np.maximum(profits.max(1), self._bounds[rows])
+        bids = self.prices[columns] + (chosen - second + step)
+        order = bids.argsort()
+        self._bidders[columns[order]] = order  # the last assignment to an entry stays: the highest bid
+        winners = np.unique(self._bidders[columns])
+        won = columns[winners]
+        former = self._owners[won]
+        self.partners[former[former >= 0]] = -1
+        self._owners[won], self.partners[rows[winners]] = rows[winners], won
+        self._own_values[rows[winners]] = values[winners]
+        self.prices[won] = bids[winners]
+
+    def _list_columns(self, rows: np.ndarray) -> None:
+        """List the columns of most profit for some rows, and the largest profit outside of the list as a bound."""
+        prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
+        for part in np.split(rows, range(_ROWS_AT_A_TIME, len(rows), _ROWS_AT_A_TIME)):
+            values = self.values(torch.from_numpy(part))
+            largest, columns = (values - prices).topk(min(listed + 1, len(prices)), 1)
+            self._columns[part] = columns[:, :listed].numpy()
+            # The values themselves, so that profits that are read from the list are those of here to the last digit:
+            # otherwise a new list could lie below its own bound.
+            self._values[part] = values.gather(1, columns[:, :listed]).numpy()
+            self._bounds[part] = largest[:, -1].numpy() if listed < len(prices) else -np.inf
+
+
+def solve_assignment(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Solve an assignment of n rows to n columns exactly; return the columns of the rows and both dual potentials.
+
+    The potentials f, (n,), and g, (n,), have f_i + g_j <= C_ij, with equality for partners, up to rounding.
+
+    Args:
+        solve: `scipy.optimize.linear_sum_assignment`.
+        costs: costs C, (n, n), in double precision; infinite ones are forbidden.
+
+    Raises:
+        ValueError: every assignment has a forbidden pair.
+    """
+    n = len(costs)
+    g = np.zeros(n)
+    if n > _LARGEST_WITHOUT_AUCTION and np.isfinite(costs).all():
+        values = torch.from_numpy(costs)
+        auction = Auction(lambda rows: -values[rows], values.new_zeros(n), np.random.default_rng(0))
+        step = float((costs.mean(1) - costs.min(1)).mean()) / STEP_RATIO
+        for _ in range(_EXACT_AUCTIONS if step > 0 else 0):
+            auction.run(step)
+            step /= STEP_RATIO
+        g = -auction.prices
+        reduced = costs - g
+        reduced -= reduced.min(1, keepdims=True)
+        columns = solve(reduced)[1]
+    else:
+        columns = solve(costs)[1]
+    own = costs[np.arange(n), columns]
+    # The shortest paths between columns, in which a step from the partner of i to j costs C_ij minus the cost of i and
+    # its partner: no cycle is negative, as the assignment is the best. Any start will do; a good one takes less time.
+    largest = max(float(np.abs(costs[part]).max(where=np.isfinite(costs[part]), initial=0)) for part in _parts(n))
+    changed, followed = np.arange(n), g.copy()
+    while len(changed):
+        followed[columns[changed]] = g[columns[changed]]
+        shorter = g.copy()
+        for part in np.split(changed, range(_ROWS_AT_A_TIME, len(changed), _ROWS_AT_A_TIME)):
+            paths = costs[part] + (g[columns[part]] - own[part])[:, None]
+            np.minimum(shorter, paths.min(0), out=shorter)
+        g = shorter
+        changed = np.flatnonzero((g < followed - _PATH_PRECISION * largest)[columns])
+    return columns, own - g[columns], g
+
+
+def _parts(n: int) -> list[slice]:
+    """Return slices of n rows that are computed at a time."""
+    return [slice(start, start + _ROWS_AT_A_TIME) for start in range(0, n, _ROWS_AT_A_TIME)]
