@@ -119,7 +119,7 @@ def load_pairs(name: str, root: Path | None, images: Path | None) -> tuple[Paire
 
 def load_views(name: str, split: str, root: Path | None) -> tuple[np.ndarray, ...]:
     dataset = load(name, split, root=root)
-    return tuple(view.numpy() for view in dataset.store.fetch(torch.arange(len(dataset))))
+    return tuple(view.numpy() for view in dataset.store.fetch_views(torch.arange(len(dataset))))
 
 
 def load_fashion(split: str, items: int, images: Path | None) -> tuple[np.ndarray, np.ndarray]:

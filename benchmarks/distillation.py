@@ -34,7 +34,7 @@ import contraport
 from benchmarks.engine import machine
 from contraport.data import load
 from contraport.embedding import LoaderConfig
-from contraport.training.components.teacher import load_or_compute_teacher_features
+from contraport.training.components.teacher_features import load_or_compute_teacher_features
 
 ARCHITECTURE, SIZE = "tf_efficientnet_lite0", 128
 METHODS: dict[str, dict[str, Any]] = {
@@ -96,7 +96,10 @@ def main() -> None:
         }
         seconds = time.perf_counter() - start
         np.save(folder / "teacher.npy", features["train"])
-        raw = {split: part.store.fetch(torch.arange(len(part)))[0].flatten(1).numpy() for split, part in items.items()}
+        raw = {
+            split: part.store.fetch_views(torch.arange(len(part)))[0].flatten(1).numpy()
+            for split, part in items.items()
+        }
         results["raw pixels"] = [measure(raw, labels)]
         results["the teacher"] = [measure(features, labels)]
         for seed in range(options.seeds):

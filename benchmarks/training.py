@@ -132,7 +132,7 @@ def lightly(images: Dataset, batch_size: int, num_workers: int) -> Loop:
     def loop(steps: int) -> Measured:
         # Workers of its own for each turn, so that none works while another loop is timed; their start is not timed,
         # and what they fetched ahead meanwhile has to be used up before the clock counts.
-        pictures = Pictures(images.store.fetch(torch.arange(len(images)))[0][:, 0].numpy(), transform)
+        pictures = Pictures(images.store.fetch_views(torch.arange(len(images)))[0][:, 0].numpy(), transform)
         batches = iter(
             torch.utils.data.DataLoader(pictures, batch_size, shuffle=True, drop_last=True, num_workers=num_workers)
         )

@@ -62,7 +62,7 @@ def measure_trainings(seed: int) -> Iterator[dict[str, object]]:
     given = {split: load("uci-multiple-features", split) for split in ("train", "test")}
     names, random = given["train"].view_names, np.random.default_rng(seed)
     arrays = {
-        split: dict(zip(names, (view.numpy() for view in one.store.fetch(torch.arange(len(one)))), strict=True))
+        split: dict(zip(names, (view.numpy() for view in one.store.fetch_views(torch.arange(len(one)))), strict=True))
         for split, one in given.items()
     }
     clean, views = {split: from_arrays(one) for split, one in arrays.items()}, dict(arrays["train"])

@@ -16,7 +16,7 @@ from contraport.comparison.comparison_tables import (
     format_mean_with_interval,
     significance_arrow,
 )
-from contraport.comparison.config import COMPARE_COMMAND
+from contraport.comparison.config import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid import find_suites_folder, load_suite
 from contraport.comparison.result_statistics import (
     HELD,
@@ -29,7 +29,7 @@ from contraport.comparison.result_statistics import (
 )
 from contraport.encoders.factory import build_encoder, default_encoder_name
 from contraport.options import replace_deprecated_options
-from contraport.training.config import TRAIN_COMMAND
+from contraport.training.config import TRAIN_COMMAND_SPEC
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
@@ -97,7 +97,7 @@ class Measured(NamedTuple):
 def read_results(path: Path) -> Measured:
     """Read the results file of a suite."""
     values = json.loads(path.read_text())
-    values["asked"] = replace_deprecated_options(COMPARE_COMMAND.options_by_name, values["asked"], warn=False)
+    values["asked"] = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values["asked"], warn=False)
     entries = [from_json_record(TableEntry, record) for record in values["entries"]]
     table = Comparison(
         values["title"],
@@ -224,7 +224,7 @@ def with_current_options(command: str) -> str:
     'contraport compare --suite alpha --max_items 1348 --train.num_workers 2'
     """
     current = {}
-    for prefix, options in (("--", COMPARE_COMMAND.options_by_name), ("--train.", TRAIN_COMMAND.options_by_name)):
+    for prefix, options in (("--", COMPARE_COMMAND_SPEC.options_by_name), ("--train.", TRAIN_COMMAND_SPEC.options_by_name)):
         current |= {prefix + one.deprecated_name: prefix + name for name, one in options.items() if one.deprecated_name}
     return shlex.join(current.get(word, word) for word in shlex.split(command))
 

@@ -24,7 +24,7 @@ from tests.errors import raises_usage_error
 
 MODULE = """
 from pathlib import Path
-from contraport.encoders.networks import MLP as Net
+from contraport.encoders.builtin_networks import MLP as Net
 Path("code-was-run").touch()
 """
 UNTRUSTED = ("encoder.untrusted", "'their_nets:Net'", "trust_remote_code=True")

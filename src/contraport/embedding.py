@@ -18,7 +18,7 @@ from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, build_loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
-from contraport.encoders.networks import vectorize_texts
+from contraport.encoders.builtin_networks import vectorize_texts
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 

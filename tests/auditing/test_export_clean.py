@@ -54,7 +54,7 @@ def written(way: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.nd
     dataset = load(data)
     path = write_clean_data(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
     again = load(path, columns={"weights": "audit_weight"} if way == "weigh" and path.suffix != ".npz" else None)
-    first, second = again.store.fetch(torch.arange(len(again)))
+    first, second = again.store.fetch_views(torch.arange(len(again)))
     weights = np.ones(len(again)) if again.weights is None else again.weights.numpy()
     return path, {"first": first[:, 0].numpy(), "second": second[:, 0].numpy(), "weights": weights}
 
@@ -75,7 +75,7 @@ def test_tables_keep_their_format(tmp_path: Path, suffix: str) -> None:
     assert repaired["second"].tolist() == np.delete(expected, 10).tolist()
     _, weighed = written("weigh", data, out)
     assert np.flatnonzero(weighed["weights"] == 0).tolist() == sorted(WRONG)
-    assert load(out / f"dropped{suffix}", "test").store.fetch(torch.tensor([0]))[0].tolist() == [[5.0]]
+    assert load(out / f"dropped{suffix}", "test").store.fetch_views(torch.tensor([0]))[0].tolist() == [[5.0]]
 
 
 def test_npz_keeps_its_test_split(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_relative_file_names_stay_valid(tmp_path: Path) -> None:
     data = tmp_path / "pairs.csv"
     dataset = load(data, test_fraction=1e-12)
     path = write_clean_data(found(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
-    first, second = load(path, test_fraction=1e-12).store.fetch(torch.arange(5))
+    first, second = load(path, test_fraction=1e-12).store.fetch_views(torch.arange(5))
     assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
 
 

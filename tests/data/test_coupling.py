@@ -20,7 +20,7 @@ from contraport.data import Dataset, from_coupling, load
 from contraport.data.split_record import SplitRecord
 from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
-from contraport.reporting.report_run import load_runs
+from contraport.reporting.reported_run import load_runs
 from contraport.reporting.verdict import compose_run_comparisons
 from contraport.runs import Run
 from contraport.training.components import build_components

@@ -84,7 +84,7 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
         monkeypatch.setattr(distributed, "current_processes", lambda rank=rank: (rank, processes))
         parts.append([batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5, shared=True)])
         starts.append(local_share(7).start)
-        assert local_share(7).total == 7
+        assert local_share(7).global_batch_size == 7
         assert order(build_loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
             "unless they share, each gets all"
         )
@@ -138,7 +138,7 @@ class Lost:
     def __len__(self):
         return 4
 
-    def fetch(self, positions):
+    def fetch_views(self, positions):
         raise UsageError("data: 3.png could be read before and cannot be now")
 
 

@@ -69,7 +69,13 @@ def test_joined_stores_give_the_views_of_each():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("own_share", "local_share"), ("OnBatches", "BatchTransform"), ("load_undivided", "load_unsplit")]
+    ("old", "new"),
+    [
+        ("BatchShare", "BatchOffset"),
+        ("own_share", "local_share"),
+        ("OnBatches", "BatchTransform"),
+        ("load_undivided", "load_unsplit"),
+    ],
 )
 def test_deprecated_names_warn_and_still_work(old, new):
     with pytest.warns(DeprecationWarning, match=new):

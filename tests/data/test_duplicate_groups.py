@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def captions(dataset: Dataset) -> list[str]:
-    return tensor_to_texts(dataset.store.fetch(torch.arange(len(dataset)))[1])
+    return tensor_to_texts(dataset.store.fetch_views(torch.arange(len(dataset)))[1])
 
 
 def check_content_ids(dataset: Dataset, images: list[str], texts: list[str]) -> None:

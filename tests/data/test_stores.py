@@ -11,7 +11,7 @@ ITEMS = from_arrays((np.arange(5.0)[:, None], np.arange(10.0).reshape(5, 2)))
 
 def test_chosen_items_are_those_at_the_positions() -> None:
     chosen = SubsetStore(ITEMS.store, torch.tensor([4, 1, 3]))
-    first, second = chosen.fetch(torch.tensor([2, 0]))
+    first, second = chosen.fetch_views(torch.tensor([2, 0]))
     assert first.flatten().tolist() == [3, 4]
     assert second.tolist() == [[6, 7], [8, 9]]
     assert len(chosen) == 3
@@ -20,7 +20,7 @@ def test_chosen_items_are_those_at_the_positions() -> None:
 
 def test_chosen_views_keep_their_items() -> None:
     chosen = ViewSubsetStore(ITEMS.store, (1,))
-    (only,) = chosen.fetch(torch.tensor([4]))
+    (only,) = chosen.fetch_views(torch.tensor([4]))
     assert only.tolist() == [[8, 9]]
     assert (chosen.shapes, len(chosen)) == (((2,),), 5)
 
@@ -30,4 +30,4 @@ def test_stores_as_one_give_the_views_of_all() -> None:
     assert combine_views([store]) is store
     both = combine_views([store, ViewSubsetStore(store, (0,))])
     assert isinstance(both, MultiViewStore)
-    assert [view.tolist() for view in both.fetch(torch.tensor([3]))] == [[[3]], [[6, 7]], [[3]]]
+    assert [view.tolist() for view in both.fetch_views(torch.tensor([3]))] == [[[3]], [[6, 7]], [[3]]]

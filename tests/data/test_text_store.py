@@ -12,10 +12,10 @@ TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
 
 def test_texts_are_fetched_in_any_order_as_long_as_the_longest():
     store = PackedTextStore.from_texts(TEXTS)
-    (got,) = store.fetch(torch.tensor([3, 0, 2, 3]))
+    (got,) = store.fetch_views(torch.tensor([3, 0, 2, 3]))
     assert tensor_to_texts(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
     assert got.shape == (4, len(TEXTS[3].encode()))
-    assert store.fetch(torch.tensor([2]))[0].shape == (1, 1)
+    assert store.fetch_views(torch.tensor([2]))[0].shape == (1, 1)
 
 
 def test_texts_are_views_beside_others():

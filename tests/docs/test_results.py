@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contraport.comparison.config import COMPARE_COMMAND
+from contraport.comparison.config import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid_builder import build_grid
 from contraport.options import replace_deprecated_options
 
@@ -16,7 +16,7 @@ MEASURED = sorted((Path(__file__).parents[2] / "benchmarks" / "results" / "suite
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_saved_options_of_a_suite_build_the_same_rows_and_columns(path: Path) -> None:
     found = json.loads(path.read_text())
-    grid = build_grid(replace_deprecated_options(COMPARE_COMMAND.options_by_name, found["asked"], warn=False))
+    grid = build_grid(replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, found["asked"], warn=False))
     assert [row.name for row in grid.rows] == found["rows"]
     assert [column.name for column in grid.columns] == found["columns"]
     assert {cell["column"] for cell in found["cells"]} <= set(found["columns"])

@@ -5,8 +5,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport._utils.text_bytes import concatenate_batches, texts_to_tensor
 from contraport.encoders import Model
-from contraport.encoders.factory import build_encoder
-from contraport.encoders.networks import (
+from contraport.encoders.builtin_networks import (
     LOG_WEIGHT_SCALE,
     NGRAM_SIZES,
     NUM_HASH_BUCKETS,
@@ -15,6 +14,7 @@ from contraport.encoders.networks import (
     SmallText,
     vectorize_texts,
 )
+from contraport.encoders.factory import build_encoder
 
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 

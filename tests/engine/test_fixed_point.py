@@ -10,7 +10,7 @@ import contraport
 from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
 from contraport.engine import (
     Geometry,
-    HalfStep,
+    HalfStepSpec,
     MatrixLogKernel,
     Relaxation,
     backend,
@@ -30,7 +30,7 @@ def problem(temperature=0.3, learnable=False):
 
 def unrolled(geometry, log_marginals, iterations=1000):
     """The oracle: autograd through all iterations."""
-    steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
+    steps = [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
     with backend("dense"):
         *_, f, g = run_half_steps(geometry, steps, log_marginals)
     return f, g
@@ -89,7 +89,7 @@ def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, 
         return [f.detach(), g.detach(), value.detach(), *torch.autograd.grad(value, free)]
 
     def unrolled_relaxed(geometry, log_marginals, slack):
-        steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
+        steps = [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
         repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
         with backend("dense"):
             *_, f, g = run_half_steps(geometry, steps, log_marginals, Relaxation(*repeated, slack.reference_potentials))

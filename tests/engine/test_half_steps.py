@@ -13,7 +13,7 @@ from contraport.engine import (
     CostWeightedLink,
     Geometry,
     Gibbs,
-    HalfStep,
+    HalfStepSpec,
     LabelExclusion,
     LogHinge,
     LogOfFunction,
@@ -31,20 +31,20 @@ from contraport.engine import (
 from contraport.engine.kernels import Kernel
 
 CHAINS = {
-    "rows": [HalfStep("rows", None)],
-    "columns": [HalfStep("columns", None)],
-    "two independent": [HalfStep("rows", None), HalfStep("columns", None)],
-    "sinkhorn 1": [HalfStep("rows", None), HalfStep("columns", 0)],
-    "sinkhorn 3": [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(6)],
+    "rows": [HalfStepSpec("rows", None)],
+    "columns": [HalfStepSpec("columns", None)],
+    "two independent": [HalfStepSpec("rows", None), HalfStepSpec("columns", None)],
+    "sinkhorn 1": [HalfStepSpec("rows", None), HalfStepSpec("columns", 0)],
+    "sinkhorn 3": [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(6)],
     "both directions, 2": [
-        HalfStep("rows", None),
-        HalfStep("columns", None),
-        HalfStep("columns", 0),
-        HalfStep("rows", 1),
-        HalfStep("rows", 2),
-        HalfStep("columns", 3),
-        HalfStep("columns", 4),
-        HalfStep("rows", 5),
+        HalfStepSpec("rows", None),
+        HalfStepSpec("columns", None),
+        HalfStepSpec("columns", 0),
+        HalfStepSpec("rows", 1),
+        HalfStepSpec("rows", 2),
+        HalfStepSpec("columns", 3),
+        HalfStepSpec("columns", 4),
+        HalfStepSpec("rows", 5),
     ],
 }
 
@@ -135,7 +135,9 @@ def test_a_symmetric_problem_agrees_with_the_dense_oracle(monkeypatch, name, tem
         geometry = Geometry(Gibbs("cosine", temperature)(z, z), (LabelExclusion((places, places)),))
         uniform = torch.full((10,), -math.log(10), dtype=x.dtype)
         with backend(backend_name):
-            f, g = run_half_steps(geometry, [HalfStep("rows", None), HalfStep("columns", 0)], (uniform, uniform))
+            f, g = run_half_steps(
+                geometry, [HalfStepSpec("rows", None), HalfStepSpec("columns", 0)], (uniform, uniform)
+            )
         (f.square().sum() + g.exp().sum()).backward()
         return [f.detach(), g.detach(), z.grad]
 
@@ -158,7 +160,7 @@ def test_products_with_the_kernel_at_the_largest_exponents(monkeypatch, temperat
     x = torch.eye(2, 3).repeat_interleave(8, 0)
     x[-1] = -x[0]
     y, labels = -x, torch.arange(16) // 15
-    chain = [HalfStep("columns" if k % 2 else "rows", k - 1 if k else None) for k in range(8)]
+    chain = [HalfStepSpec("columns" if k % 2 else "rows", k - 1 if k else None) for k in range(8)]
     seen = []
     products = half_steps._HalfStepsByScaling.apply
     monkeypatch.setattr(half_steps._HalfStepsByScaling, "apply", lambda *given: seen.append(1) or products(*given))
@@ -190,7 +192,9 @@ def test_gradcheck(name):
         geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (LabelExclusion((torch.arange(5), torch.arange(4))),))
         with backend(name):
             return tuple(
-                run_half_steps(geometry, [HalfStep("rows", 0), HalfStep("columns", 1)], marginals, initial=[start])
+                run_half_steps(
+                    geometry, [HalfStepSpec("rows", 0), HalfStepSpec("columns", 1)], marginals, initial=[start]
+                )
             )
 
     assert torch.autograd.gradcheck(potentials, (x, y, start))
@@ -218,7 +222,7 @@ def test_a_row_without_pairs_has_no_effect(name):
     with backend(name):
         f, g = run_half_steps(
             Geometry(Gibbs()(x, x.detach()), masks),
-            [HalfStep("rows", None), HalfStep("columns", 0)],
+            [HalfStepSpec("rows", None), HalfStepSpec("columns", 0)],
             (uniform, uniform),
         )
     (f.sum() + g.sum()).backward()
@@ -242,7 +246,7 @@ def test_sinkhorn_matches_pot(n, m, iterations, temperature):
     generator = torch.Generator().manual_seed(n * 100 + m)
     x = torch.nn.functional.normalize(torch.randn(n, 3, dtype=torch.float64, generator=generator))
     y = torch.nn.functional.normalize(torch.randn(m, 3, dtype=torch.float64, generator=generator))
-    steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
+    steps = [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
     log_a, log_b = (torch.full((k,), -math.log(k), dtype=torch.float64) for k in (n, m))
     geometry = Geometry(Gibbs("cosine", temperature)(x, y))
     *_, f, g = run_half_steps(geometry, steps, (log_a, log_b))
@@ -307,7 +311,7 @@ def test_terms_with_distant_exponents_are_not_merged(monkeypatch):
 
     def slopes(name, *z):
         with backend(name):
-            geometry, steps = Geometry(Gibbs("cosine", 0.02)(*z)), [HalfStep("rows", 0), HalfStep("rows", 1)]
+            geometry, steps = Geometry(Gibbs("cosine", 0.02)(*z)), [HalfStepSpec("rows", 0), HalfStepSpec("rows", 1)]
             potentials = run_half_steps(geometry, steps, uniform, initial=[v.to(z[0]) for v in initial])
         return torch.autograd.grad(sum((p * torch.arange(9)).sum() for p in potentials), z)
 
@@ -326,7 +330,7 @@ def test_many_half_steps_are_not_dense():
 
 def test_a_long_chain_saves_little_memory():
     x, y = (torch.randn(128, 4).requires_grad_() for _ in range(2))
-    steps = [HalfStep("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
+    steps = [HalfStepSpec("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
     uniform = torch.full((128,), -math.log(128))
     kept = 0
 
@@ -351,7 +355,9 @@ def test_backward_uses_the_backend_of_forward():
         z = x.clone().requires_grad_()
         with backend("streamed"):
             f, g = run_half_steps(
-                Geometry(Gibbs("cosine", 0.5)(z, y)), [HalfStep("rows", None), HalfStep("columns", 0)], (uniform,) * 2
+                Geometry(Gibbs("cosine", 0.5)(z, y)),
+                [HalfStepSpec("rows", None), HalfStepSpec("columns", 0)],
+                (uniform,) * 2,
             )
         value = f @ g
         if in_thread:

@@ -11,7 +11,7 @@ from contraport.catalog import OBJECTIVES
 from contraport.engine import (
     Geometry,
     Gibbs,
-    HalfStep,
+    HalfStepSpec,
     Relaxation,
     backend,
     row_transport_costs,
@@ -108,7 +108,7 @@ def test_half_steps_in_all_arguments(name):
         with backend(name):
             f, g = run_half_steps(
                 geometry,
-                [HalfStep("rows", 0), HalfStep("columns", 1)],
+                [HalfStepSpec("rows", 0), HalfStepSpec("columns", 1)],
                 log_marginals,
                 Relaxation(x[:2, 2].sigmoid(), 0.5 + x[2:4, 2].sigmoid(), (x[:, 0].sin(), x[:, 2].cos())),
                 [given * x[:, 0]],

@@ -16,7 +16,7 @@ import contraport
 from contraport.engine import (
     Geometry,
     Gibbs,
-    HalfStep,
+    HalfStepSpec,
     LabelExclusion,
     RationalQuadratic,
     Relaxation,
@@ -31,9 +31,19 @@ from contraport.engine.backends import resolve_backend_config
 from contraport.engine.pair_passes import WeightTerm
 
 CHAINS = {
-    "rows": [HalfStep("rows", None)],
-    "sinkhorn 2": [HalfStep("rows", None), HalfStep("columns", 0), HalfStep("rows", 1), HalfStep("columns", 2)],
-    "both directions": [HalfStep("rows", None), HalfStep("columns", None), HalfStep("columns", 0), HalfStep("rows", 1)],
+    "rows": [HalfStepSpec("rows", None)],
+    "sinkhorn 2": [
+        HalfStepSpec("rows", None),
+        HalfStepSpec("columns", 0),
+        HalfStepSpec("rows", 1),
+        HalfStepSpec("columns", 2),
+    ],
+    "both directions": [
+        HalfStepSpec("rows", None),
+        HalfStepSpec("columns", None),
+        HalfStepSpec("columns", 0),
+        HalfStepSpec("rows", 1),
+    ],
 }
 KERNELS = {
     "cosine": lambda: Gibbs("cosine", 0.2, learnable=True),

@@ -252,7 +252,7 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
 
 def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    fetch = ImageStore.fetch
+    fetch = ImageStore.fetch_views
 
     def counted(store: ImageStore, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
         decoded.extend(positions.tolist())
@@ -260,7 +260,7 @@ def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: py
 
     run = make_run(tmp_path / "run", Model(shapes=[(3, 8, 8)]))
     data = load(photos, "train")
-    monkeypatch.setattr(ImageStore, "fetch", counted)
+    monkeypatch.setattr(ImageStore, "fetch_views", counted)
     embed(run, data=data, out=tmp_path / "photos.npz", num_workers=0, progress=False)
     assert sorted(decoded) == list(range(len(data)))
 

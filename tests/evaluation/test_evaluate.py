@@ -26,7 +26,7 @@ from contraport.evaluation.notes import build_alignment_uniformity_notes, compos
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
-from contraport.reporting.report_run import load_runs
+from contraport.reporting.reported_run import load_runs
 from contraport.reporting.verdict import compose_verdict_sentences
 from contraport.runs import Run, RunFolder, as_run_folder
 

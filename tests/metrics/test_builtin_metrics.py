@@ -303,5 +303,5 @@ def test_retrieval_compares_features_if_views_share_an_encoder(shared: bool) -> 
     context = EvalContext(model, data, data, Views(data, augment="strong"), LoaderConfig())
     features = model.encode(data.__getitems__(list(range(20))).views)
     expected = features if shared else model.project(features)
-    for actual, target in zip(context.retrieval_embeddings, expected, strict=True):
+    for actual, target in zip(context.retrieval_view_embeddings, expected, strict=True):
         torch.testing.assert_close(actual, target.detach())

@@ -205,7 +205,7 @@ def test_the_penalty_of_marginals_is_their_kl():
     loss = Objective(Joint(), Gibbs(), Unbalanced(0.1), Pairs(), KL(), {MarginalPenalty(): 1.0})
     plan, u = loss.plan(x, x + noise), 1 / 16
     expected = sum((m * (m / u).log() - m + u).sum() for m in (plan.sum(0), plan.sum(1)))
-    torch.testing.assert_close(loss.compute_terms(x, x + noise)["MarginalPenalty"], expected)
+    torch.testing.assert_close(loss.compute_terms_by_name(x, x + noise)["MarginalPenalty"], expected)
 
 
 def with_slack(**declared):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from contraport._utils.files import write_json
-from contraport.reporting.report_run import load_runs
+from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.results_table import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
 

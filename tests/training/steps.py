@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from contraport.catalog import apply_recipe
-from contraport.data import Batch, BatchShare, Dataset, from_arrays
+from contraport.data import Batch, Dataset, BatchOffset, from_arrays
 from contraport.distributed import use_local_batch
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -102,7 +102,7 @@ def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processe
         views = tuple(view[own] for view in batch.views)
         held = Batch(views, batch.labels[own], None, batch.ids[own], present, weights)
         module.zero_grad()
-        module(held, step, 0, BatchShare(own.start, 8)).backward()
+        module(held, step, 0, BatchOffset(own.start, 8)).backward()
         for name, gradient in gradients(module).items():
             if processes > 1:
                 dist.all_reduce(gradient)

@@ -14,7 +14,7 @@ from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.result import build_audit_from_arrays
 from contraport.data import Dataset, from_arrays, load
-from contraport.reporting.report_run import load_runs
+from contraport.reporting.reported_run import load_runs
 from contraport.runs import Run, as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error

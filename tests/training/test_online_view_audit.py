@@ -101,7 +101,7 @@ def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
     assert len(replaced) == 48
     assert replaced.bincount().tolist() == [16] * VIEWS
     batch = dataset.__getitems__([3, *range(ITEMS, ITEMS + 48)])
-    for view, values in enumerate(from_arrays(dirty()).store.fetch(torch.arange(ITEMS))):
+    for view, values in enumerate(from_arrays(dirty()).store.fetch_views(torch.arange(ITEMS))):
         rows = torch.where(replaced == view, decoys.second, decoys.first)
         assert torch.equal(batch.views[view][1:], values[rows])
 

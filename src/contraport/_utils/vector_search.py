@@ -33,7 +33,7 @@ SAMPLED_ROWS_PER_CLUSTER = 32
 KMEANS_ITERATIONS = 4
 """Number of iterations of k-means."""
 
-MAX_PARTITIONED_WIDTH = 2**13
+MAX_ARGPARTITION_ROW_LENGTH = 2**13
 """Maximum number of entries of a row whose largest ones NumPy finds sooner than topk."""
 
 MAX_TILE_KEYS = 2**13
@@ -114,7 +114,7 @@ def find_largest_entries(products: Tensor, count: int) -> Tensor:
 def _select_largest(products: Tensor, count: int) -> Tensor:
     """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, in any order."""
     width = products.shape[1]
-    if products.device.type != "cpu" or width > MAX_PARTITIONED_WIDTH:
+    if products.device.type != "cpu" or width > MAX_ARGPARTITION_ROW_LENGTH:
         return products.topk(count, dim=1, sorted=False).indices
     # NumPy partitions some thousand entries in a third of the time of topk.
     return torch.from_numpy(
@@ -192,7 +192,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_before(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return how many rows each query is compared with before the cells of given rows, int64 ``(q, k)``."""
+        """Return how many rows a query is compared with before the search reaches each row's cell, int64 ``(q, k)``."""
         cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
         cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(
             self._sizes

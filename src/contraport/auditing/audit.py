@@ -19,7 +19,7 @@ from contraport._utils.files import find_leftover_temporary_files, read_json_or_
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
-from contraport.auditing.config import AUDIT_COMMAND, TRAINING_OPTIONS, AuditOptions
+from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, AuditOptions
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
@@ -59,7 +59,7 @@ MAX_FOLDER_NAME_CHARS = 60
 """Longest name of a folder that is made of the names of views; file systems allow 255 bytes."""
 
 
-@AUDIT_COMMAND.with_option_parameters
+@AUDIT_COMMAND_SPEC.with_option_parameters
 def audit(values: dict[str, Any]) -> Audit | ViewAudit:
     """Find mismatched pairs in data of two views; in data of three or more, find the mismatched views of each item.
 
@@ -120,7 +120,7 @@ def _merge_resumed_audit_options(given: dict[str, Any]) -> dict[str, Any]:
     recorded = record.get("options") if isinstance(record, dict) else None
     if not isinstance(recorded, dict):
         raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
-    options = merge_resumed_options(AUDIT_COMMAND.options_by_name, recorded, given, file)
+    options = merge_resumed_options(AUDIT_COMMAND_SPEC.options_by_name, recorded, given, file)
     check_custom_code_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in given)
     return options
 
@@ -255,7 +255,7 @@ def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Pat
         return
     path = Path(options.out)
     record = path / OPTIONS_FILE
-    lasting = {name: one for name, one in AUDIT_COMMAND.options_by_name.items() if one.lifetime != "call"}
+    lasting = {name: one for name, one in AUDIT_COMMAND_SPEC.options_by_name.items() if one.lifetime != "call"}
     recorded = {name: one.serialize(getattr(options, name)) for name, one in lasting.items()}
     if not options.resume:
         _check_is_empty(path)

@@ -187,7 +187,7 @@ class AuditOptions(BaseOptions):
         return self.statistic or "combined"
 
 
-AUDIT_COMMAND = Command(
+AUDIT_COMMAND_SPEC = Command(
     AuditOptions,
     "contraport.auditing:audit",
     "Find mismatched pairs, or with three or more views the view that does not belong.",

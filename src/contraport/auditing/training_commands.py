@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport._utils.files import find_unused_path
 from contraport._utils.formatting import format_options, use_flag_style
-from contraport.auditing.config import AUDIT_COMMAND, AuditOptions
+from contraport.auditing.config import AUDIT_COMMAND_SPEC, AuditOptions
 from contraport.auditing.export_clean import SAMPLE_WEIGHT_COLUMN
 from contraport.auditing.result import Audit
 from contraport.auditing.view_audit import ViewAudit
@@ -41,13 +41,13 @@ def compose_next_commands(
         dataset: the audited items.
         view_numbers: numbers of the audited views among those of the data.
     """
-    values = {name: to_config_value(getattr(options, name)) for name in AUDIT_COMMAND.options_by_name}
+    values = {name: to_config_value(getattr(options, name)) for name in AUDIT_COMMAND_SPEC.options_by_name}
     if has_object_placeholder(values):
         return ()
     explicit = {
         name: value
         for name, value in values.items()
-        if value != to_config_value(AUDIT_COMMAND.options_by_name[name].default)
+        if value != to_config_value(AUDIT_COMMAND_SPEC.options_by_name[name].default)
     }
     data_options = {name: explicit[name] for name in _TRAINING_OPTIONS if name in explicit}
     name, suggestions = get_base_name(dataset), list_suggestions(dataset)
@@ -66,7 +66,7 @@ def compose_next_commands(
     repeated = {"resume": True, "out": explicit.get("out")}
     if options.out is None:
         lasting = {
-            name: value for name, value in explicit.items() if AUDIT_COMMAND.options_by_name[name].lifetime != "call"
+            name: value for name, value in explicit.items() if AUDIT_COMMAND_SPEC.options_by_name[name].lifetime != "call"
         }
         repeated = {**lasting, "out": str(find_unused_path(Path("audits", name)))}
     with use_flag_style():

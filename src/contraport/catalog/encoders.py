@@ -38,7 +38,7 @@ ENCODERS = {
         EncoderEntry(
             "small-cnn",
             "small convolutional network for small images, fast on a CPU",
-            "contraport.encoders.networks:SmallCNN",
+            "contraport.encoders.builtin_networks:SmallCNN",
         ),
         EncoderEntry(
             "lite0",
@@ -49,34 +49,34 @@ ENCODERS = {
         EncoderEntry(
             "gradients",
             "histograms of gradients (HOG) and hues of image regions; no trained weights, for a few hundred images",
-            "contraport.encoders.networks:GradientHistograms",
+            "contraport.encoders.builtin_networks:GradientHistograms",
             has_no_trainable_weights=True,
         ),
         EncoderEntry(
             "mlp",
             "multilayer perceptron with two hidden layers, for vectors or pixels",
-            "contraport.encoders.networks:MLP",
+            "contraport.encoders.builtin_networks:MLP",
         ),
         EncoderEntry(
             "small-tcn",
             "residual blocks of dilated convolutions, for time series",
-            "contraport.encoders.networks:SmallTCN",
+            "contraport.encoders.builtin_networks:SmallTCN",
         ),
         EncoderEntry(
             "small-text",
             "hashed words and character n-grams, for texts in any language; no vocabulary",
-            "contraport.encoders.networks:SmallText",
+            "contraport.encoders.builtin_networks:SmallText",
         ),
         EncoderEntry(
             "weighted-ngrams",
             "counts of words and n-grams with learned weights, for pairs of texts that share words; starts at the raw "
             "counts",
-            "contraport.encoders.networks:LearnedWeightNgrams",
+            "contraport.encoders.builtin_networks:LearnedWeightNgrams",
         ),
         EncoderEntry(
             "short-ngrams",
             "weighted-ngrams of 2 to 4 bytes, for names and records with typing errors",
-            "contraport.encoders.networks:ShortNgrams",
+            "contraport.encoders.builtin_networks:ShortNgrams",
         ),
     )
 }

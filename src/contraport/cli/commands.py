@@ -33,14 +33,14 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 
 def _find_builtin_commands_by_name() -> dict[str, Command[...]]:
-    """Find the commands of this package: the constants such as `INVERSE_OT_COMMAND` in the `config` modules."""
+    """Find the commands of this package: the constants such as `INVERSE_OT_COMMAND_SPEC` in the `config` modules."""
     commands: dict[str, Command[...]] = {}
     for path in Path(contraport.__file__).parent.glob("*/config*"):
         if path.stem == "config":
             constants = vars(import_module(f"contraport.{path.parent.name}.config"))
             for name, value in constants.items():
                 if isinstance(value, Command):
-                    commands[name.removesuffix("_COMMAND").lower().replace("_", "-")] = value
+                    commands[name.removesuffix("_COMMAND_SPEC").lower().replace("_", "-")] = value
     return dict(sorted(commands.items()))
 
 

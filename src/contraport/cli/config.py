@@ -37,7 +37,7 @@ class ListOptions(BaseOptions):
     )
 
 
-LIST_COMMAND = Command(
+LIST_COMMAND_SPEC = Command(
     ListOptions,
     "contraport.cli.listing:list_names",
     "List the named recipes, objectives, encoders, data sets, metrics or suites.",
@@ -60,7 +60,7 @@ class DemoOptions(BaseOptions):
     progress: bool = progress_option("Show progress bars and summaries.")
 
 
-DEMO_COMMAND = Command(
+DEMO_COMMAND_SPEC = Command(
     DemoOptions,
     "contraport.cli.demo:demo",
     "Train two encoders on small digits and compare them, in about two minutes.",
@@ -84,7 +84,7 @@ class DocsOptions(BaseOptions):
     section: str | None = option(None, "Section, its heading in lower case with hyphens; default: the whole page.")
 
 
-DOCS_COMMAND = Command(
+DOCS_COMMAND_SPEC = Command(
     DocsOptions,
     "contraport.cli.docs:docs",
     "Print a page of the documentation, or the list of pages.",
@@ -101,7 +101,7 @@ class DoctorOptions(BaseOptions):
     test: bool = option(True, "Run the self-tests, about a minute.")
 
 
-DOCTOR_COMMAND = Command(
+DOCTOR_COMMAND_SPEC = Command(
     DoctorOptions,
     "contraport.cli.doctor:doctor",
     "Show the installed versions and the hardware, and run self-tests.",

@@ -69,7 +69,7 @@ _UNLIMITED_WIDTH = 100_000  # characters of a console that wraps nothing
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print evaluation results: metrics of each run, notes, paired differences and a verdict."""
     # Here, not above: the other printers need neither torch nor the report.
-    from contraport.reporting.report_run import load_runs
+    from contraport.reporting.reported_run import load_runs
     from contraport.reporting.verdict import compose_run_comparisons
 
     for name, result in results.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport.cli.config import DEMO_COMMAND, DemoOptions
+from contraport.cli.config import DEMO_COMMAND_SPEC, DemoOptions
 from contraport.cli.console import print_table
 from contraport.evaluation.evaluate import evaluate
 from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
@@ -43,7 +43,7 @@ class DemoResult:
     page: Path
 
 
-@DEMO_COMMAND.with_option_parameters
+@DEMO_COMMAND_SPEC.with_option_parameters
 def demo(options: dict[str, Any]) -> DemoResult:
     """Train an encoder on small digit images with nt-xent and with gca-uot, and compare both in a report.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import contraport
-from contraport.cli.config import DOCS_COMMAND, DocsOptions
+from contraport.cli.config import DOCS_COMMAND_SPEC, DocsOptions
 from contraport.errors import UsageError, check_name, unknown_name_error
 
 # Markdown: table of contents, heading (level and text), comment, code block, mark of a list item.
@@ -27,7 +27,7 @@ _UNWRAPPED_PREFIXES = ("#", "|", "<", "    ")
 """Prefixes of Markdown blocks that are not wrapped: headings, tables, directives and code."""
 
 
-@DOCS_COMMAND.with_option_parameters
+@DOCS_COMMAND_SPEC.with_option_parameters
 def docs(options: dict[str, Any]) -> str:
     """Return a page or section of the documentation as Markdown; without a page name, the list of pages.
 

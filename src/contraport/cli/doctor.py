@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import contraport
-from contraport.cli.config import DOCTOR_COMMAND, DoctorOptions
+from contraport.cli.config import DOCTOR_COMMAND_SPEC, DoctorOptions
 from contraport.engine import backend
 from contraport.engine.backends.cuda import HAS_TRITON
 from contraport.errors import SelfTestError, check, one_line_reason
@@ -68,7 +68,7 @@ class Diagnosis:
         return all(check.failure is None for check in self.checks)
 
 
-@DOCTOR_COMMAND.with_option_parameters
+@DOCTOR_COMMAND_SPEC.with_option_parameters
 def doctor(options: dict[str, Any]) -> Diagnosis:
     """Collect the installed versions and the hardware, and run self-tests.
 

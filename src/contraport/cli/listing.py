@@ -14,7 +14,7 @@ from typing import Any
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
 from contraport.catalog.recommendations import list_use_cases
-from contraport.cli.config import LIST_COMMAND, ListOptions
+from contraport.cli.config import LIST_COMMAND_SPEC, ListOptions
 from contraport.metrics import METRICS, Metric
 from contraport.options import warn_renamed
 
@@ -102,7 +102,7 @@ class _NameTable(list[Mapping[str, str]]):
         self.next_command = next_command
 
 
-@LIST_COMMAND.with_option_parameters
+@LIST_COMMAND_SPEC.with_option_parameters
 def list_names(options: dict[str, Any]) -> _NameTable:
     """List the named objectives, recipes, encoders, data sets, metrics or suites.
 

@@ -22,7 +22,7 @@ from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
 from contraport._version import __version__
 from contraport.comparison.comparison_tables import Comparison
-from contraport.comparison.config import COMPARE_COMMAND, parse_duration
+from contraport.comparison.config import COMPARE_COMMAND_SPEC, parse_duration
 from contraport.comparison.grid import Cell, Grid
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import (
@@ -71,7 +71,7 @@ TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[Cell]]
 """Cells of the search trials, by row name and column name."""
 
 
-@COMPARE_COMMAND.with_option_parameters
+@COMPARE_COMMAND_SPEC.with_option_parameters
 def compare(arguments: dict[str, Any]) -> Comparison:
     """Train and evaluate objectives on a grid of data, settings and seeds, and return the comparison.
 
@@ -540,7 +540,7 @@ def _build_provenance_record(grid: Grid) -> dict[str, Any]:
     """Build the record of options, command, machine and versions of a comparison for `results.json`."""
     options = {
         name: getattr(grid.compare_options, name)
-        for name in COMPARE_COMMAND.options_by_name
+        for name in COMPARE_COMMAND_SPEC.options_by_name
         if name not in _OPTIONS_WITHOUT_EFFECT_ON_RESULTS
     }
     suite, device = grid.compare_options.suite, grid.compare_options.device

@@ -118,7 +118,7 @@ class Comparison:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
         parts = [
             f"# {self.title}",
-            *_format_means_and_difference_tables(self),
+            *_list_means_and_difference_tables(self),
             "\n".join(f"- {one}" for one in self.summary_sentences),
         ]
         for metric in self.metrics:
@@ -271,7 +271,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
     return tables
 
 
-def _format_means_and_difference_tables(comparison: Comparison) -> list[str]:
+def _list_means_and_difference_tables(comparison: Comparison) -> list[str]:
     """Return Markdown texts: a table of means for each metric, and a table of differences for the first metric."""
     parts = []
     for metric in comparison.metrics:

@@ -141,7 +141,7 @@ DATA_OPTIONS = get_declared_options(DataPreparationSettings)
 """Options for loading and preparing data, by name; `compare` accepts them and passes them on to each training."""
 
 
-COMPARE_COMMAND = Command(
+COMPARE_COMMAND_SPEC = Command(
     CompareOptions,
     "contraport.comparison:compare",
     "Compare objectives on a grid of settings and seeds.",

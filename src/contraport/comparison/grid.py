@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import contraport
-from contraport.comparison.config import COMPARE_COMMAND, CompareOptions
+from contraport.comparison.config import COMPARE_COMMAND_SPEC, CompareOptions
 from contraport.errors import check, check_name, unknown_name_error, unreadable_error
 from contraport.options import replace_deprecated_options, to_config_value
 from contraport.runs import default_run_path
@@ -261,10 +261,10 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise unreadable_error(f"suite: {path}", "YAML", error) from error
     check(isinstance(values, dict), f"suite: {path} must contain keys with values.", "not_a_mapping")
-    values = replace_deprecated_options(COMPARE_COMMAND.options_by_name, values)
+    values = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values)
     if isinstance(values.get("quick"), dict):
-        values["quick"] = replace_deprecated_options(COMPARE_COMMAND.options_by_name, values["quick"])
-    keys = [*(name for name in COMPARE_COMMAND.options_by_name if name not in ("suite", "out")), *SUITE_KEYS]
+        values["quick"] = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values["quick"])
+    keys = [*(name for name in COMPARE_COMMAND_SPEC.options_by_name if name not in ("suite", "out")), *SUITE_KEYS]
     for key in [*values, *values.get("quick", {})]:
         check_name(f"suite: {path}: key", key, keys)
     return values

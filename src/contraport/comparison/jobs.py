@@ -82,7 +82,7 @@ class CellJob:
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """Options of the training that determine its training and test items, by name."""
+        """Options, by name, that determine which items the job trains on and tests on."""
         names = {*get_declared_options(DataSettings), *get_declared_options(DataPreparationSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 

@@ -79,7 +79,7 @@ def _format_shared_data_name(comparison: Comparison) -> str:
 
 
 def save_figure(comparison: Comparison, path: Path) -> None:
-    """Write the comparison figure to a PNG file; write nothing if the comparison has no means."""
+    """Write the comparison figure to a PNG file; write nothing if no mean was computed."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))

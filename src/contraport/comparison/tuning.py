@@ -142,7 +142,7 @@ def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str,
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Build the cell of the table with the settings of a search trial and another seed, without validation items."""
+    """Build a cell with the settings of a search trial, but another seed and no validation items."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 

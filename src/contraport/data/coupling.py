@@ -58,9 +58,9 @@ class CouplingStore(Store):
     def __len__(self) -> int:
         return len(self.entity_ids)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         ids = self.entity_ids[positions]
-        return self.side_stores[0].fetch(ids[:, 0]) + self.side_stores[1].fetch(ids[:, 1])
+        return self.side_stores[0].fetch_views(ids[:, 0]) + self.side_stores[1].fetch_views(ids[:, 1])
 
 
 def from_coupling(

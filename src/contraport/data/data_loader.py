@@ -27,33 +27,34 @@ _MAX_DEFAULT_WORKERS = 8
 
 
 @dataclass(frozen=True)
-class BatchShare:
-    """Position and size of the part of a global batch that one process holds.
+class BatchOffset:
+    """Position of one process's part of a global batch, and the number of items in the global batch.
 
     Attributes:
         start: position in the global batch of the first item that the process holds.
-        total: number of items in the global batch.
+        global_batch_size: number of items in the global batch.
 
     Raises:
         UsageError: the start is outside the batch.
     """
 
     start: int
-    total: int
+    global_batch_size: int
 
     def __post_init__(self) -> None:
-        check(0 <= self.start < self.total, f"share: must have 0 <= start < total, got {self.start} and {self.total}.")
+        message = f"share: must have 0 <= start < global_batch_size, got {self.start} and {self.global_batch_size}."
+        check(0 <= self.start < self.global_batch_size, message)
 
 
-def local_share(total: int) -> BatchShare:
+def local_share(total: int) -> BatchOffset:
     """Return the share of this process in a global batch of `total` items that is split over all processes.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 
     >>> local_share(256)
-    BatchShare(start=0, total=256)
+    BatchOffset(start=0, global_batch_size=256)
     """
-    return BatchShare(_local_slice(total).start, total)
+    return BatchOffset(_local_slice(total).start, total)
 
 
 def _local_slice(total: int) -> slice:

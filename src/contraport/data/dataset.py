@@ -227,7 +227,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return the items at some positions as one batch."""
         ids = torch.as_tensor(positions, dtype=torch.int64)
         return Batch(
-            views=self.store.fetch(ids),
+            views=self.store.fetch_views(ids),
             labels=None if self.labels is None else self.labels[ids],
             domains=None if self.domains is None else self.domains[ids],
             ids=ids,
@@ -398,7 +398,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
         chunk = max(1, min(_MAX_CHUNK_ITEMS, _MAX_CHUNK_VALUES // math.prod(self.shapes[view])))
         for positions in having[spread].split(chunk):
-            yield self.store.fetch(positions)[view]
+            yield self.store.fetch_views(positions)[view]
 
 
 def _select_values_at(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:

@@ -55,7 +55,7 @@ def digest_rows(view: Tensor) -> Tensor:
 def digest_items(store: Store) -> Tensor:
     """Return the digests of all items of a store, int64 ``(n, views)``, fetched block by block to bound memory."""
     blocks = torch.arange(len(store)).split(_ITEMS_PER_FETCH)
-    return torch.cat([torch.stack([digest_rows(view) for view in store.fetch(block)], dim=1) for block in blocks])
+    return torch.cat([torch.stack([digest_rows(view) for view in store.fetch_views(block)], dim=1) for block in blocks])
 
 
 def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Tensor:

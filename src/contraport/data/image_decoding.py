@@ -68,7 +68,7 @@ class ImageStore(DecodingStore):
     def shapes(self) -> tuple[Shape, ...]:
         return ((3, self.size, self.size),)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         return (torch.stack([_decode_image(self.encoded, position, self.size) for position in positions.tolist()]),)
 
 

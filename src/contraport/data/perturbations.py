@@ -64,7 +64,7 @@ class MismatchedDataset(Dataset):
 
     def __getitems__(self, positions: list[int]) -> Batch:
         batch = super().__getitems__(positions)
-        return batch._replace(views=(*batch.views, *self.store.fetch(self.partners[batch.ids])))
+        return batch._replace(views=(*batch.views, *self.store.fetch_views(self.partners[batch.ids])))
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class MismatchedStore(StoreWrapper):
         digests = self.store.digests
         return None if digests is None else torch.cat([digests[:, :1], digests[self.partners, 1:]], dim=1)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        first, *_ = self.store.fetch(positions)
-        _, *others = self.store.fetch(self.partners[positions])
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        first, *_ = self.store.fetch_views(positions)
+        _, *others = self.store.fetch_views(self.partners[positions])
         return first, *others
 
 
@@ -176,7 +176,7 @@ def _with_perturbed_store(dataset: Dataset, store: StoreWrapper) -> Dataset:
     """Return the dataset with its items perturbed: at once if it is in memory, otherwise at each fetch."""
     if not dataset.is_in_memory:
         return dataset.with_store(store)
-    blocks = [store.fetch(block) for block in torch.arange(len(dataset)).split(_ITEMS_PER_BLOCK)]
+    blocks = [store.fetch_views(block) for block in torch.arange(len(dataset)).split(_ITEMS_PER_BLOCK)]
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
@@ -215,8 +215,8 @@ class _CorruptedStore(StoreWrapper):
     non_image_stds: tuple[Tensor | None, ...]
     is_in_memory = False
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        views = self.store.fetch(positions)
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        views = self.store.fetch_views(positions)
         if not any(one.kind in _RANDOM_CORRUPTIONS for one in self.corruptions):
             return tuple(self._apply_corruptions(view, None) for view in views)
         items = []
@@ -355,8 +355,8 @@ class _DomainShiftStore(StoreWrapper):
     rotates: bool
     is_in_memory = False
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._shift_domains(view, self.domains[positions]) for view in self.store.fetch(positions))
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._shift_domains(view, self.domains[positions]) for view in self.store.fetch_views(positions))
 
     def _shift_domains(self, images: Tensor, domains: Tensor) -> Tensor:
         """Rotate or restyle each image by its domain."""

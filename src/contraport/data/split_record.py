@@ -41,7 +41,7 @@ def fingerprint_dataset(dataset: Dataset) -> str | None:
 
 
 class RecoveredSplits(NamedTuple):
-    """Training and held-out items of a run, found again in its data, and the number of other items of the data."""
+    """Training and held-out items of a run, looked up in its data, and the number of items that are neither."""
 
     train: Dataset
     test: Dataset

@@ -53,7 +53,7 @@ class Store(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return each view of the items at some positions, as one tensor per view."""
 
 
@@ -73,12 +73,12 @@ class ArrayStore(Store):
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
     def take(self, positions: Positions) -> ArrayStore:
-        return ArrayStore(self.fetch(torch.from_numpy(positions)))
+        return ArrayStore(self.fetch_views(torch.from_numpy(positions)))
 
     def __len__(self) -> int:
         return len(self.views[0])
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         return tuple([view[positions] for view in self.views])
 
 
@@ -111,7 +111,7 @@ class PackedTextStore(Store):
             UsageError: a text is not valid Unicode or contains a null character.
 
         >>> store = PackedTextStore.from_texts(["a", "bc", ""])
-        >>> len(store), store.shapes, store.fetch(torch.tensor([1, 0]))[0].tolist()
+        >>> len(store), store.shapes, store.fetch_views(torch.tensor([1, 0]))[0].tolist()
         (3, ((),), [[98, 99], [97, 0]])
         """
         encoded = encode_utf8(texts, argument)
@@ -127,7 +127,7 @@ class PackedTextStore(Store):
     def __len__(self) -> int:
         return len(self.text_bounds) - 1
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the texts at some positions, padded to the longest text."""
         starts, ends = self.text_bounds[positions], self.text_bounds[positions + 1]
         longest = max(int((ends - starts).max()), 1) if len(positions) else 1
@@ -209,8 +209,8 @@ class SubsetStore(StoreWrapper):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return self.store.fetch(self.positions[positions])
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return self.store.fetch_views(self.positions[positions])
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,8 @@ class ViewSubsetStore(StoreWrapper):
         digests = self.store.digests
         return None if digests is None else digests[:, list(self.views)]
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        fetched = self.store.fetch(positions)
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        fetched = self.store.fetch_views(positions)
         return tuple(fetched[view] for view in self.views)
 
 
@@ -255,8 +255,8 @@ class MultiViewStore(Store):
     def __len__(self) -> int:
         return len(self.stores[0])
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(view for store in self.stores for view in store.fetch(positions))
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return tuple(view for store in self.stores for view in store.fetch_views(positions))
 
 
 def combine_views(stores: Sequence[Store]) -> Store:

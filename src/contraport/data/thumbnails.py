@@ -31,7 +31,8 @@ def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[Arra
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
     return [
-        _make_view_previews(items, dataset, view, side) for view, items in enumerate(dataset.store.fetch(positions))
+        _make_view_previews(items, dataset, view, side)
+        for view, items in enumerate(dataset.store.fetch_views(positions))
     ]
 
 

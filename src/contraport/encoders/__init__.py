@@ -1,5 +1,6 @@
 """Encoders: networks that map items to features, by name or as modules."""
 
+from contraport.encoders.builtin_networks import Decoder, Projector
 from contraport.encoders.factory import (
     build_encoder,
     check_custom_code_trusted,
@@ -9,7 +10,6 @@ from contraport.encoders.factory import (
 )
 from contraport.encoders.initial_weights import InitialWeights, load_pretrained_weights, read_initial_weights
 from contraport.encoders.model import FeatureExtractor, Model
-from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower, kind_from_shape, resolve_view_index
 from contraport.options import keep_deprecated_module_names
 

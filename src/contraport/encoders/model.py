@@ -322,7 +322,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """
         folder = _get_or_download_folder(str(pretrained_model_name_or_path), download)
         config = read_config(folder / CONFIG_FILE, "model")
-        _check_config_keys(config, cls, folder / CONFIG_FILE)
+        _check_no_unknown_config_keys(config, cls, folder / CONFIG_FILE)
         check_custom_code_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
         )
@@ -469,7 +469,7 @@ def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:
         raise UsageError(message, kind="not_loaded") from error
 
 
-def _check_config_keys(config: Mapping[str, Any], model: type, file: Path) -> None:
+def _check_no_unknown_config_keys(config: Mapping[str, Any], model: type, file: Path) -> None:
     """Raise `UsageError` if a saved configuration has keys that this version does not support."""
     supported = set(inspect.signature(model).parameters) - {"encoder_folders"}
     unknown = ", ".join(map(repr, sorted(config.keys() - supported)))

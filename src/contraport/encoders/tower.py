@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport._utils.text_bytes import channel_count, is_text_batch
+from contraport.encoders.builtin_networks import Projector
 from contraport.encoders.factory import Shape, build_encoder
-from contraport.encoders.networks import Projector
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 

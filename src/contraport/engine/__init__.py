@@ -23,7 +23,7 @@ from contraport.engine.backends import (
 from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, log_of_size
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelExclusion, SimilarityExclusion
-from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, Relaxation
+from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStepSpec, Relaxation
 from contraport.engine.kernels import (
     BilinearCost,
     Gibbs,
@@ -44,7 +44,7 @@ from contraport.engine.links import (
     LogPower,
     LogSoftplus,
     PolynomialTailLink,
-    SquaredKernelLink,
+    SquareOfKernelLink,
 )
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
 from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
@@ -53,10 +53,11 @@ from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISIONS", "Axis", "BilinearCost", "CacheEntry", "CostWeightedLink",
-    "Geometry", "Gibbs", "HalfStep", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
+    "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
     "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
-    "SimilarityExclusion", "SquaredKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend", "cached",
+    "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
+    "cached",
     "check_not_in_torch_func", "choose_backend", "constant_vector", "create_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "gather_dtype", "is_in_torch_func", "log_of_size",
     "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter", "row_transport_costs",
@@ -66,7 +67,7 @@ __all__ = [
 __getattr__ = keep_deprecated_module_names(
     __name__, explain="explain_backend", scale="run_half_steps", transport_cost="row_transport_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
-    PolynomialTail="PolynomialTailLink",
+    PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="SquareOfKernelLink",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion",
     exchange_dtype="gather_dtype", parameter_value="read_scalar_parameter", scalar_parameter="create_scalar_parameter",
 )  # fmt: skip

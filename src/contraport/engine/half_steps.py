@@ -38,7 +38,7 @@ OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 
 @accept_deprecated_keywords(source_potential_index="source_index")
 @keep_deprecated_attributes(source_index="source_potential_index")
-class HalfStep(NamedTuple):
+class HalfStepSpec(NamedTuple):
     """Sinkhorn half-step: updates the potentials of the rows or of the columns.
 
     Attributes:
@@ -173,7 +173,7 @@ def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor 
 
 
 def _run_half_steps_in_log_domain(
-    steps: tuple[HalfStep, ...],
+    steps: tuple[HalfStepSpec, ...],
     s: Tensor,
     log_marginals: tuple[Tensor, Tensor],
     initial: Sequence[Tensor] = (),
@@ -204,7 +204,9 @@ class _HalfStepsByScaling(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, steps: tuple[HalfStep, ...], s: Tensor, log_a: Tensor, log_b: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, steps: tuple[HalfStepSpec, ...], s: Tensor, log_a: Tensor, log_b: Tensor
+    ) -> tuple[Tensor, ...]:
         kernel = s.mul(LOG2E).exp2_()  # powers of two are faster than `exp` on a CPU
         potentials: list[Tensor] = []
         sums, scalings = [], []
@@ -257,7 +259,7 @@ class _HalfStepsByScaling(torch.autograd.Function):
 class HalfStepsOperation(OperationWithDenseForm):
     """Operation that runs Sinkhorn half-steps, with a gradient in a single pass over the pairs."""
 
-    steps: tuple[HalfStep, ...]
+    steps: tuple[HalfStepSpec, ...]
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
     initial: tuple[Tensor, ...]
@@ -380,7 +382,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         inputs = passes.gradient(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
         return [*outer, *cotangents[:num_initial], *inputs]
 
-    def _input_potential(self, potentials: Sequence[Tensor], step: HalfStep) -> Tensor:
+    def _input_potential(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
         """Return the potential of the other axis that a half-step reads; zeros if it reads none."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]

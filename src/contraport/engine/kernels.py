@@ -221,10 +221,10 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that returns minus the cost, divided by a scale.
+        """Build the log-kernel from a function that maps a scale s to the matrix -C/s, where C is the cost.
 
         Args:
-            scaled_negative_cost: maps a scale to minus the cost divided by it.
+            scaled_negative_cost: maps a scale s to -C/s.
             temperature: of the call.
         """
 

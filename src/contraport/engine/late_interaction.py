@@ -189,7 +189,7 @@ class SetMatching(NamedTuple):
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
-    def dual_terms_of_column_vectors(self, g: Tensor) -> Tensor:
+    def dual_term_per_column_vector(self, g: Tensor) -> Tensor:
         """Return the dual term of each vector of a column at its potential g, after a last half-step on the rows."""
         _, ratio = self.temperature_to_price_ratios
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
@@ -394,7 +394,7 @@ class _CosineTile:
         return (values * self.a).sum(1) * self.scale, positions[..., 0]
 
     def run_half_steps(self) -> _CosineTile:
-        """Run the half-steps of all pairs of sets by products with the kernel e^((cosine - shift) / tau).
+        """Run the half-steps for all pairs of sets at once, as products with the kernel e^((cosine - shift) / tau).
 
         Without steps on columns the shift is the maximum of each row, so that nothing vanishes at any temperature. With
         such steps it is 1, and the temperature is bounded from below.
@@ -428,7 +428,7 @@ class _CosineTile:
         """Return the similarities, (b, c): 1 minus the dual objective at the last potentials."""
         total = (self.matching.dual_terms_of_row_vectors(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
-            total = total + (self.matching.dual_terms_of_column_vectors(self.scalings[-1].log()) * self.b).sum(2)
+            total = total + (self.matching.dual_term_per_column_vector(self.scalings[-1].log()) * self.b).sum(2)
         value: Tensor = (1 - self.matching.temperature * total) * self.scale
         return value
 
@@ -518,6 +518,6 @@ def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tens
             f = -matching.row_damping * torch.logsumexp(s + g + log_b, 3, keepdim=True)
         total = (matching.dual_terms_of_row_vectors(f)[..., 0] * a[:, None]).sum(2)
         if matching.iterations > 0:
-            total = total + (matching.dual_terms_of_column_vectors(g)[:, :, 0] * b).sum(2)
+            total = total + (matching.dual_term_per_column_vector(g)[:, :, 0] * b).sum(2)
         score = 1 - tau * total
     return score if matching.is_mean else score * sizes[0]

@@ -59,7 +59,7 @@ class PoweredCostLink(Link):
 
 
 @dataclass(frozen=True)
-class SquaredKernelLink(Link):
+class SquareOfKernelLink(Link):
     """Link of the squared kernel: h(T) = 2 inner(T)."""
 
     inner: Link

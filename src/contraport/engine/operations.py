@@ -18,14 +18,14 @@ from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStep, HalfStepsOperation, Relaxation
+from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStepsOperation, HalfStepSpec, Relaxation
 from contraport.engine.pair_passes import PairPasses, WeightTerm
 from contraport.errors import UsageError, unknown_name_error
 
 
 def run_half_steps(
     geometry: Geometry,
-    steps: Sequence[HalfStep],
+    steps: Sequence[HalfStepSpec],
     log_marginals: tuple[Tensor, Tensor],
     relaxation: Relaxation | None = None,
     initial: Sequence[Tensor] = (),
@@ -53,7 +53,7 @@ def run_half_steps(
     >>> from contraport.engine import Geometry, Gibbs
     >>> x = torch.eye(3)
     >>> uniform = torch.full((3,), 1 / 3).log()
-    >>> (f,) = run_half_steps(Geometry(Gibbs("cosine", 1.0)(x, x)), [HalfStep("rows", None)], (uniform, uniform))
+    >>> (f,) = run_half_steps(Geometry(Gibbs("cosine", 1.0)(x, x)), [HalfStepSpec("rows", None)], (uniform, uniform))
     >>> f.exp()  # one over three times the sum of a row: 1 + 2/e
     tensor([0.1920, 0.1920, 0.1920])
     """
@@ -86,12 +86,12 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
     like = geometry.log_kernel.inputs[0] if potential is None else potential
     zeros = constant_vector(geometry.shape[0], 0.0, like), constant_vector(geometry.shape[1], 0.0, like)
     initial = [zeros[axis == "rows"] if potential is None else potential]
-    (negative,) = run_half_steps(geometry, [HalfStep(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
+    (negative,) = run_half_steps(geometry, [HalfStepSpec(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
     return -negative  # with marginals of 1 a half-step is minus a log-sum
 
 
 @dataclass(frozen=True, eq=False)
-class TransportCostOperation(OperationWithDenseForm):
+class RowTransportCostsOperation(OperationWithDenseForm):
     """Operation that returns the transport cost of each row with the plan held fixed; see `row_transport_costs`."""
 
     f: Tensor
@@ -132,7 +132,7 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with autocast_disabled(f):
-        operation = TransportCostOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
+        operation = RowTransportCostsOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
         return -geometry.log_kernel.cost_scale * operation.compute_outputs()[0]  # C = -cost_scale T
 
 

@@ -51,10 +51,10 @@ class Shards(NamedTuple):
     inverse_order: Tensor | None = None
 
     @classmethod
-    def from_items(cls, items: Tensor, item_counts: tuple[int, ...]) -> Shards:
-        """Build the shards from the item of each row, (N,), and the number of items of each process."""
-        ends = torch.tensor(item_counts, device=items.device).cumsum(0)
-        owners = torch.bucketize(items, ends, right=True)
+    def from_row_items(cls, row_items: Tensor, item_counts: tuple[int, ...]) -> Shards:
+        """Build the shards from the item index of each row, (N,), and the number of items of each process."""
+        ends = torch.tensor(item_counts, device=row_items.device).cumsum(0)
+        owners = torch.bucketize(row_items, ends, right=True)
         sizes = tuple(owners.bincount(minlength=len(item_counts)).tolist())
         if bool((owners[1:] >= owners[:-1]).all()):
             return cls(sizes)
@@ -425,7 +425,7 @@ def _transpose_term(term: WeightTerm) -> WeightTerm:
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Return weight terms with the parts of their vectors that belong to a visit."""
+    """Return weight terms whose vectors are sliced to the rows and columns that a visit of the ring holds."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])
@@ -483,7 +483,7 @@ class _WeightedRowSums(torch.autograd.Function):
 
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
-    """Return the weights of the pairs of a visit."""
+    """Return the weights of the pairs of the rows and columns that a visit of the ring holds."""
     rows, columns = (
         ring.row_shards.owner_range_to_rows(visit.rows),
         ring.column_shards.owner_range_to_rows(visit.columns),

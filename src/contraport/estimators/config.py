@@ -58,7 +58,7 @@ class MapOptions(TrustOptions):
     progress: bool = progress_option()
 
 
-MAP_COMMAND = Command(
+MAP_COMMAND_SPEC = Command(
     MapOptions,
     "contraport.estimators:map",
     "Draw a map of items in the plane by t-SNE.",
@@ -118,7 +118,7 @@ class InverseOTOptions(BaseOptions):
     )
 
 
-INVERSE_OT_COMMAND = Command(
+INVERSE_OT_COMMAND_SPEC = Command(
     InverseOTOptions,
     "contraport.estimators:inverse_ot",
     "Learn the cost whose transport plan is an observed coupling.",

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport.data.arrays import as_array, as_finite_tensor
-from contraport.engine import BilinearCost, Gibbs, HalfStep, run_half_steps
+from contraport.engine import BilinearCost, Gibbs, HalfStepSpec, run_half_steps
 from contraport.errors import (
     UsageError,
     check,
@@ -121,7 +121,7 @@ class InverseOT(BaseEstimator):
         def compute_plan() -> BlockResult:
             """Compute the plan from cost and row potential; a column half-step makes the column masses exact."""
             geometry, f = block.build_geometry(kernel), log_a + scale * scaled_potential
-            (g,) = run_half_steps(geometry, [HalfStep("columns", 0)], (log_a, log_b), initial=[f])
+            (g,) = run_half_steps(geometry, [HalfStepSpec("columns", 0)], (log_a, log_b), initial=[f])
             return BlockResult(block, target, Plan(geometry, f, g, cached_log_column_mass=log_b))
 
         optimizer = torch.optim.LBFGS(

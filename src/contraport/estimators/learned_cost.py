@@ -27,7 +27,7 @@ from contraport.errors import (
     report_write_errors,
     unreadable_error,
 )
-from contraport.estimators.config import INVERSE_OT_COMMAND, InverseOTOptions
+from contraport.estimators.config import INVERSE_OT_COMMAND_SPEC, InverseOTOptions
 from contraport.estimators.inverse_ot import InverseOT
 from contraport.features import as_features
 from contraport.plots import couplings as draw_couplings
@@ -81,7 +81,7 @@ class LearnedCost(NamedTuple):
         return f"cost of {sides}: {kl}, explained share {self.explained_share:.1%}"
 
 
-@INVERSE_OT_COMMAND.with_option_parameters
+@INVERSE_OT_COMMAND_SPEC.with_option_parameters
 def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     """Learn the cost whose entropic transport plan is nearest to an observed coupling.
 
@@ -134,7 +134,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 
 
 def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
-    """Load the coupling matrix, ``(n, m)``, and the features by name of their option, None for missing ones."""
+    """Load the coupling matrix, ``(n, m)``, and a dictionary from each feature option to its features, or to None."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
     if isinstance(source, str | Path) and Path(source).is_dir():

@@ -19,7 +19,7 @@ from contraport.data.sources.load import load, load_unsplit
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_inputs
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
-from contraport.estimators.config import MAP_COMMAND, MapOptions
+from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.page_samples import ArraysByName, choose_fixed_subsample, collect_item_data
 from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_splits_of_source, resolve_device
@@ -29,7 +29,7 @@ from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots import embedding as draw_embedding
 from contraport.reporting.html_page import PageBuilder
 from contraport.reporting.page import render_sections
-from contraport.reporting.report_run import ReportRun, shorten_data_name
+from contraport.reporting.reported_run import ReportedRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.seeding import torch_generator
@@ -75,7 +75,7 @@ class Map(NamedTuple):
         return f"{self.method} of {len(self.points):,} items after {self.iterations:,} iterations: {quality}"
 
 
-@MAP_COMMAND.with_option_parameters
+@MAP_COMMAND_SPEC.with_option_parameters
 def map(values: dict[str, Any]) -> Map:
     """Map items to the plane by t-SNE or SNE, so that similar items are near.
 
@@ -237,7 +237,7 @@ def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -
         "projection": np.array(result.method),
     }
     name = shorten_data_name(features.data_name or "features")
-    shown = ReportRun(name, "", 0, "", {"data": name}, [], {}, arrays, {})
+    shown = ReportedRun(name, "", 0, "", {"data": name}, [], {}, arrays, {})
     builder = PageBuilder([shown])
     lead = f"{result}. Hover over a point to see the item; click it for its nearest neighbors."
     section = build_embedding_map_section(builder, noun="item", lead=lead)

@@ -100,7 +100,7 @@ class EvaluateOptions(RunEncoderOptions):
     )
 
 
-EVALUATE_COMMAND = Command(
+EVALUATE_COMMAND_SPEC = Command(
     EvaluateOptions,
     "contraport.evaluation:evaluate",
     "Evaluate a trained encoder on held-out items.",
@@ -154,7 +154,7 @@ class EmbedOptions(SingleRunOptions):
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
-EMBED_COMMAND = Command(
+EMBED_COMMAND_SPEC = Command(
     EmbedOptions,
     "contraport.evaluation:embed",
     "Write the features of a dataset to a file.",
@@ -205,7 +205,7 @@ class ExportOptions(TrustOptions):
     overwrite: bool = option(False, "Replace `out` if it exists.")
 
 
-EXPORT_COMMAND = Command(
+EXPORT_COMMAND_SPEC = Command(
     ExportOptions,
     "contraport.evaluation.model_export:export",
     "Export a trained encoder: ONNX, torch.export, TorchScript, safetensors.",

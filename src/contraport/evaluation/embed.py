@@ -24,7 +24,7 @@ from contraport.data.sources.external_datasets import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, iter_embedded_batches
 from contraport.errors import check, check_new_file, report_write_errors
-from contraport.evaluation.config import EMBED_COMMAND, EmbedOptions
+from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
     find_view_position,
@@ -53,7 +53,7 @@ MAX_KEY_CHARS = 80
 """Maximum length of a key made from a text."""
 
 
-@EMBED_COMMAND.with_option_parameters
+@EMBED_COMMAND_SPEC.with_option_parameters
 @torch.random.fork_rng(devices=[])
 def embed(arguments: dict[str, Any]) -> Path | Features:
     """Write the frozen features of a dataset to a file, with row, split and label of each item; return its path.

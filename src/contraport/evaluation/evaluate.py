@@ -17,7 +17,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
-from contraport.evaluation.config import EVALUATE_COMMAND, EvaluateOptions
+from contraport.evaluation.config import EVALUATE_COMMAND_SPEC, EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iterate_epoch_models
 from contraport.evaluation.notes import (
     build_alignment_uniformity_notes,
@@ -55,7 +55,7 @@ ValueAndDrawsByMetric = Mapping[str, tuple[float, ItemValues]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
 
 
-@EVALUATE_COMMAND.with_option_parameters
+@EVALUATE_COMMAND_SPEC.with_option_parameters
 @torch.random.fork_rng(devices=[])
 def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     """Evaluate the frozen encoder of a run; for a sequence of runs, return the results by path.

@@ -20,7 +20,7 @@ from contraport.encoders import FeatureExtractor, Model, is_user_module_descript
 from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, check_parent_folder, import_optional, report_write_errors
-from contraport.evaluation.config import EXPORT_COMMAND, ExportOptions
+from contraport.evaluation.config import EXPORT_COMMAND_SPEC, ExportOptions
 from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
 
@@ -42,7 +42,7 @@ _FeatureFunction = Callable[..., Tensor]
 """Function that maps the views of a batch to features `(b, F)`: an exported model, loaded again."""
 
 
-@EXPORT_COMMAND.with_option_parameters
+@EXPORT_COMMAND_SPEC.with_option_parameters
 def export(arguments: dict[str, Any]) -> Path:
     """Export a trained model to ONNX, torch.export, TorchScript or safetensors, and return the path.
 

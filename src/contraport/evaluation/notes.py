@@ -144,9 +144,9 @@ def build_alignment_uniformity_notes(
         for metric in collect_metrics_from_rows([rows["trained"]])
         if metric.key in _ALIGNMENT_AND_UNIFORMITY_KEYS
     ]
-    if before is None or not (worse := _describe_metric_changes(rows, differences, before, metrics, worse=True)):
+    if before is None or not (worse := _describe_changes_from_baseline(rows, differences, before, metrics, worse=True)):
         return []
-    better = _describe_metric_changes(rows, differences, before, metrics, worse=False)
+    better = _describe_changes_from_baseline(rows, differences, before, metrics, worse=False)
     return [" ".join([*worse, *better])]
 
 
@@ -199,11 +199,11 @@ def _compose_recommendation(metric_keys: Iterable[str], differences: Differences
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _describe_metric_changes(
-    rows: _ValuesByEncoder, differences: DifferencesByBaseline, row: str, metrics: Sequence[Metric], *, worse: bool
+def _describe_changes_from_baseline(
+    rows: _ValuesByEncoder, differences: DifferencesByBaseline, baseline: str, metrics: Sequence[Metric], *, worse: bool
 ) -> list[str]:
     """Return sentences about metrics that are worse (or better) for the trained encoder than for a baseline."""
-    after, before, intervals = rows["trained"], rows[row], differences.get(row, {})
+    after, before, intervals = rows["trained"], rows[baseline], differences.get(baseline, {})
     changes = []
     for metric in metrics:
         if metric.key in before and (metric.key not in intervals or intervals[metric.key].is_significant):

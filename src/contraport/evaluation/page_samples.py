@@ -62,7 +62,7 @@ def collect_page_data(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines and losses of test items and, if `has_probe`, the confusion matrix of the probe."""
     test, positions = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
     arrays = collect_point_data(test, context.test_features, positions) | collect_cosines(test, context.test_features)
-    arrays |= _compute_item_losses(context, positions) | _compute_mismatch_scores(context, positions)
+    arrays |= _compute_item_loss_arrays(context, positions) | _compute_mismatch_scores(context, positions)
     if has_probe:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_features, context.test_labels)
     return arrays
@@ -108,7 +108,7 @@ def collect_cosines(dataset: Dataset, features: Tensor) -> ArraysByName:
     return arrays
 
 
-def _compute_item_losses(context: EvalContext, positions: Tensor) -> ArraysByName:
+def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
     """Compute the loss of each item at `positions`, in one batch of all of them; empty without losses per item."""
     objective, model = context.objective, context.encoder
     if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.compares_items:

@@ -133,7 +133,7 @@ def _drop_trained_test_items(
 
 
 def _drop_incomplete_items(dataset: Dataset) -> Dataset:
-    """Drop the items that lack a view, and log how many they are."""
+    """Drop the items that lack a view, and log how many were dropped."""
     complete = dataset.drop_incomplete()
     if len(complete) < len(dataset):
         missing = len(dataset) - len(complete)

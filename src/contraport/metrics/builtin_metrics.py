@@ -346,7 +346,7 @@ def mutual_information_bound(context: EvalContext) -> ItemValues:
     requires=(REQUIRES_SHARED_ENCODER, REQUIRES_STORED_AUGMENTATION),
 )
 def alignment(context: EvalContext) -> ItemValues:
-    """Mean squared distance between two random views of an item on the unit sphere."""
+    """Squared distance between two random views of each item on the unit sphere, averaged over items."""
     return embedding_geometry.squared_view_distances(*context.random_view_features)
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     test_y="test_labels",
     is_coupling="has_link_data",
     has_new_rows="has_untrained_test_rows",
+    retrieval_embeddings="retrieval_view_embeddings",
 )
 class EvalContext:
     """Frozen encoder with training and test items; features are computed once, on first use, and shared by all metrics.
@@ -223,7 +224,7 @@ class EvalContext:
         return tuple(f"{names[v]} to {names[w]}" for v, w in ordered_view_pairs(len(names)))
 
     @cached_property
-    def retrieval_embeddings(self) -> tuple[Tensor, ...]:
+    def retrieval_view_embeddings(self) -> tuple[Tensor, ...]:
         """Embeddings of the views that retrieval compares, each `(m, d)`: all views of the data, or two augmentations.
 
         Features if the views share an encoder; otherwise projections, since only those are trained to be comparable.
@@ -237,7 +238,7 @@ class EvalContext:
     def retrieval_ranks(self) -> np.ndarray[Any, Any]:
         """Retrieval rank of each test item's other view, `(m, k)`, one column for each direction; 1 is the nearest."""
         return retrieval_ranks(
-            *self.retrieval_embeddings, content_ids=self.test.content_ids if self.retrieval_directions else None
+            *self.retrieval_view_embeddings, content_ids=self.test.content_ids if self.retrieval_directions else None
         )
 
     @property

@@ -58,7 +58,7 @@ def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
 
 
 def bootstrap_mean_at_most_one(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap means, `(b,)`, of a metric with the upper bound 1; no returned mean exceeds 1.
+    """Return the bootstrap means, `(b,)`, of a metric that is at most 1, transformed so that none exceeds 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 

@@ -184,10 +184,10 @@ def probe_confidence_and_correctness(probe: Pipeline, test_x: Tensor, test_y: Te
     return np.stack([probabilities.max(axis=1), probe_correctness(probe, test_x, test_y)], axis=1)
 
 
-def squared_calibration_error_per_item(confidences: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def squared_calibration_error_per_item(confidence_and_correctness: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a value per item, `(m,)`, whose mean is the squared calibration error of a probe.
 
-    The argument is the confidence and correctness of each item, `(m, 2)`, from `probe_confidence_and_correctness`.
+    `confidence_and_correctness` has a row for each item, `(m, 2)`, from `probe_confidence_and_correctness`.
 
     Items are binned by confidence into 15 bins of equal width. The squared error is the mean over items of the squared
     gap between their bin's accuracy and confidence, without its bias: the product of (correct - confidence) is averaged
@@ -195,11 +195,11 @@ def squared_calibration_error_per_item(confidences: np.ndarray[Any, Any]) -> np.
     squared gap would grow as bins get smaller. A bin of one item is left out. Kumar, Liang and Ma, "Verified
     uncertainty calibration" (NeurIPS 2019), section 4. The values per item are influences (module `influence`).
 
-    >>> confidences = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
-    >>> round(float(squared_calibration_error_per_item(confidences).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
+    >>> values = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
+    >>> round(float(squared_calibration_error_per_item(values).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
     0.135
     """
-    confidence, correct = torch.from_numpy(np.asarray(confidences, dtype=np.float64)).T
+    confidence, correct = torch.from_numpy(np.asarray(confidence_and_correctness, dtype=np.float64)).T
     bins = (confidence * _NUM_CALIBRATION_BINS).long().clamp_max(_NUM_CALIBRATION_BINS - 1)
 
     def bin_sums(values: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Assignment:
 
     @property
     def cost(self) -> float:
-        """Mean cost of a pair: the transport cost for masses of 1/n, as `Transport.cost`."""
+        """Mean cost of a pair: the transport cost for masses of 1/n, like `Transport.cost`."""
         return self.pass_costs[-1]
 
     def __repr__(self) -> str:
@@ -219,7 +219,9 @@ def _assign_by_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random
 def _iterate_leaf_parts(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator, sort: Callable[..., list[Tensor]]
 ) -> Iterator[list[Tensor]]:
-    """Cut sets of n points in two, together and recursively; yield the indices of each part in each set.
+    """Cut several sets of n points recursively into matching parts; yield the indices of each part in each set.
+
+    Each cut halves all sets at once, along one random direction.
 
     Args:
         sides: the sets, (n, d) each.

@@ -48,7 +48,8 @@ class CatalogOrigin:
 
 @keep_deprecated_attributes(
     information="mutual_information_bound",
-    parts="compute_terms",
+    parts="compute_terms_by_name",
+    compute_terms="compute_terms_by_name",
     block_results="iterate_block_results",
     solve_blocks="iterate_block_results",
     constrain="set_constraint",
@@ -86,7 +87,7 @@ class Loss(nn.Module, ABC):
         return False
 
     @abstractmethod
-    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         """Compute the weighted terms of the loss by name, as tensors; the loss is the sum of these terms."""
 
     @abstractmethod
@@ -226,7 +227,7 @@ class Loss(nn.Module, ABC):
                 broadcast_failure(views, error)
                 raise error
             total: Tensor | None = None
-            for value in self.compute_terms(*views, **options, reduction=reduction).values():
+            for value in self.compute_terms_by_name(*views, **options, reduction=reduction).values():
                 total = add_terms(total, value)
         except (UsageError, FloatingPointError) as failure:
             add_hint(failure, "contraport docs calls")
@@ -237,7 +238,7 @@ class Loss(nn.Module, ABC):
     def terms(self, *views: Tensor, **options: CallOption) -> dict[str, float]:
         """Return the weighted terms of the loss by name, as numbers; takes the same arguments as the loss."""
         with torch.no_grad():
-            return {name: value.item() for name, value in self.compute_terms(*views, **options).items()}
+            return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOption) -> Tensor:
         """Return the plan as a matrix, (N, M); takes the same arguments as the loss.

@@ -15,9 +15,9 @@ from contraport.errors import UsageError, check, check_finite, check_type, is_nu
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
-from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss, add_terms
+from contraport.objectives.multi_view_layouts import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import MatchingProblem, broadcast_failure, convert_target, read_local_problem
 from contraport.objectives.targets import Pairs, Target
@@ -207,7 +207,7 @@ class Objective(Loss):
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         """Compute the divergence and the weighted penalties, as tensors by name; see `forward` for the options.
 
         The divergence is 0 if nothing is left to compare, as no item has two views.
@@ -411,10 +411,10 @@ class SumLoss(Loss):
         """Mass of the first objective's plan in the last call; see `Objective.last_plan_mass`."""
         return self._first_objective.last_plan_mass
 
-    def compute_terms(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
+    def compute_terms_by_name(self, *views: Tensor, **options: CallOption) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
         for objective, factor in self.iterate_weighted_objectives():
-            for name, value in objective.compute_terms(*views, **options).items():
+            for name, value in objective.compute_terms_by_name(*views, **options).items():
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 

@@ -71,7 +71,7 @@ class SignedLabelEquality:
         return self._cached_row_and_column_groups[0]
 
     def _compute_row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
-        """Compute `row_and_column_groups`: rows with k labels get one index per combination of labels."""
+        """Compute `row_and_column_groups`: rows with the same k labels get the same index, others another one."""
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape

@@ -16,7 +16,7 @@ from contraport.engine import (
     Geometry,
     LogKernel,
     MatrixLogKernel,
-    SquaredKernelLink,
+    SquareOfKernelLink,
     autocast_disabled,
     log_of_size,
     log_sums,
@@ -172,7 +172,7 @@ class Plan:
         if link is None:
             squared = self.geometry.with_link(None, scale=2.0)
         else:
-            squared = self.geometry.with_link(SquaredKernelLink(link))
+            squared = self.geometry.with_link(SquareOfKernelLink(link))
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property

@@ -263,13 +263,17 @@ def sources_by_name(source: object) -> dict[str, Any]:
     return {str(run.path) if is_ambiguous else run.name: run for run in runs}
 
 
-def load_evaluation_arrays(folder: object, name: str) -> Mapping[str, Array]:
-    """Load all arrays that the evaluation of a run stored for figures, by name; the array `name` must exist.
+def load_evaluation_arrays(folder: object, required: str) -> Mapping[str, Array]:
+    """Load all arrays that the evaluation of a run stored for figures, by name; `required` must be among them.
 
     Raises:
         UsageError: the run was not evaluated, is corrupt, or the array is missing.
     """
     run = load_run(folder)
     samples = run.page_arrays()
-    check(name in samples, f"run: {run.samples_path} has no {name!r}; evaluate the run again.", "missing")
+    check(
+        required in samples,
+        f"run: {run.samples_path} has no {required!r}; evaluate the run again.",
+        "missing",
+    )
     return samples

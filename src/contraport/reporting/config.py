@@ -26,7 +26,7 @@ class ReportOptions(BaseOptions):
     overwrite: bool = option(False, "Replace `out` where it exists.")
 
 
-REPORT_COMMAND = Command(
+REPORT_COMMAND_SPEC = Command(
     ReportOptions,
     "contraport.reporting:report",
     "Compare runs on one HTML page.",

@@ -18,7 +18,7 @@ from PIL import Image
 
 from contraport._version import __version__
 from contraport.reporting.plotly_figures import Figure
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 MAX_LOSSLESS_SIDE_PIXELS = 48
 """Image previews up to this longer side are stored without loss, as PNG; larger ones as WebP."""
@@ -124,7 +124,7 @@ class PageBuilder:
         script_data: data that the page's JavaScript reads, by section.
     """
 
-    runs: Sequence[ReportRun]
+    runs: Sequence[ReportedRun]
     plots: dict[str, Figure] = field(default_factory=dict)
     sheets: dict[str, SpriteSheet] = field(default_factory=dict)
     script_data: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class PageBuilder:
         """Add thumbnails ``(n, C, H, W)`` to the page as a sprite sheet; return its key, or "" if they are None."""
         if thumbnails is None:
             return ""
-        sheet = pack_thumbnails(thumbnails)
+        sheet = pack_sprite_sheet(thumbnails)
         key = hashlib.sha256(sheet.uri.encode()).hexdigest()[:12]
         self.sheets[key] = sheet
         return key
@@ -153,7 +153,7 @@ class PageBuilder:
         return range(first, len(stored))
 
 
-def pack_thumbnails(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
+def pack_sprite_sheet(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
     """Pack uint8 thumbnails ``(n, C, H, W)`` into one image, as a sprite sheet."""
     items, channels, height, width = thumbnails.shape
     columns = math.ceil(math.sqrt(items))

@@ -15,10 +15,10 @@ from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_new_file, report_write_errors
 from contraport.metrics import Metric
 from contraport.plots.figure_setup import MASS_COLORS_ON_DARK, MASS_COLORS_ON_LIGHT
-from contraport.reporting.config import REPORT_COMMAND, ReportOptions
+from contraport.reporting.config import REPORT_COMMAND_SPEC, ReportOptions
 from contraport.reporting.html_page import PageBuilder, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
-from contraport.reporting.report_run import ReportRun, load_runs, shorten_data_name
+from contraport.reporting.reported_run import ReportedRun, load_runs, shorten_data_name
 from contraport.reporting.sections.confusion_matrix import build_confusion_section
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section
@@ -53,7 +53,7 @@ PLOTLY_FILE_NAME = "plotly-cartesian-4.1.1.min.js.gz"
 """Name of the file with the cartesian bundle of plotly.js (lines, bars, heatmaps), as published, in gzip."""
 
 
-@REPORT_COMMAND.with_option_parameters
+@REPORT_COMMAND_SPEC.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
     """Write one self-contained HTML page that compares one or more runs, and return its path.
 
@@ -71,7 +71,7 @@ def report(arguments: dict[str, Any]) -> Path:
     return path
 
 
-def render_report(runs: Sequence[ReportRun]) -> str:
+def render_report(runs: Sequence[ReportedRun]) -> str:
     """Render the report on runs, with all its sections, as the text of an HTML page."""
     builder = PageBuilder(runs)
     sections = [section for build in SECTION_BUILDERS if (section := build(builder)) is not None]
@@ -97,7 +97,7 @@ def render_sections(builder: PageBuilder, sections: Sequence[Section], title: st
     )
 
 
-def build_report_title(runs: Sequence[ReportRun]) -> str:
+def build_report_title(runs: Sequence[ReportedRun]) -> str:
     """Return the title of the report, such as "mlp encoder trained on digits with nt-xent for 10 epochs."."""
 
     def values(key: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from contraport.plots.figure_setup import MASS_COLORS_ON_LIGHT
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 Figure = dict[str, Any]
 """Plotly figure as JSON data: traces under ``data`` and settings under ``layout``, in the schema of plotly.js."""
@@ -79,7 +79,7 @@ def build_titled_axis(title: str, **settings: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 10}, **settings}
 
 
-def build_line_trace(run: ReportRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
+def build_line_trace(run: ReportedRun, x: Sequence[Any], y: Sequence[Any], **settings: Any) -> dict[str, Any]:
     """Build a plotly line trace in the color and dash style of a run; a single point becomes a marker."""
     return {
         "type": "scatter",

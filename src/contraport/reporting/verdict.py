@@ -12,7 +12,7 @@ from contraport.metrics import Metric, titles_by_metric_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
 from contraport.training.config import RECORDED_OPTIONS
 
@@ -29,7 +29,7 @@ def build_verdict_section(builder: PageBuilder) -> Section | None:
     return Section("verdict", "Verdict", {"sentences": sentences}) if sentences else None
 
 
-def compose_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
+def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     """Return the sentences of the verdict: comparisons of metrics, then differing settings and items to inspect."""
     sentences = compose_run_comparisons(runs)
     if len(runs) == 1:
@@ -42,7 +42,7 @@ def compose_verdict_sentences(runs: Sequence[ReportRun]) -> list[str]:
     return sentences
 
 
-def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
+def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
     """Return sentences that compare runs with each other and with the baselines.
 
     Only runs that were evaluated on the same test items are compared.
@@ -82,7 +82,7 @@ def compose_run_comparisons(runs: Sequence[ReportRun]) -> list[str]:
     return sentences
 
 
-def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
+def _choose_headline_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     """Choose the metrics of the written verdict, as `choose_headline_metrics` does.
 
     Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
@@ -97,7 +97,7 @@ def _choose_headline_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
     return [*chosen, *islice(in_all, 1)]
 
 
-def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
+def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     """Return a sentence on the best run in a metric and the runs that do not differ significantly from it."""
     ranked = sorted(
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
@@ -126,7 +126,7 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportRun]) -> str:
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
 
 
-def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
+def _suggest_joint_evaluation(runs: Sequence[ReportedRun], headlines: Sequence[Metric]) -> list[str]:
     """Return a sentence with the command that evaluates runs together; empty if they were evaluated together."""
     pairs = permutations(runs, 2)
     together = all(one.find_stored_difference(other, metric.key) for one, other in pairs for metric in headlines)
@@ -134,7 +134,7 @@ def _suggest_joint_evaluation(runs: Sequence[ReportRun], headlines: Sequence[Met
     return [] if together else [f"For intervals of differences, evaluate them together: contraport evaluate {paths}"]
 
 
-def _describe_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
+def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> list[str]:
     """Return a sentence on the number of metrics in which each of two runs is significantly better.
 
     Metrics that differ only in k count as one. The list is empty unless there are two runs with several metrics.
@@ -168,7 +168,7 @@ def _describe_better_metric_counts(runs: Sequence[ReportRun]) -> list[str]:
     return [f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."]
 
 
-def _describe_baseline_comparison(metric: Metric, run: ReportRun) -> str:
+def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINE_TITLES.items():
@@ -188,7 +188,7 @@ def _describe_baseline_comparison(metric: Metric, run: ReportRun) -> str:
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
-def _iterate_baseline_sentences(metric: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
+def _iterate_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Iterator[str]:
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
@@ -212,7 +212,7 @@ def _iterate_baseline_sentences(metric: Metric, runs: Sequence[ReportRun]) -> It
         yield f"{all_are} significantly better than {titles} on {name}; the smallest gain is {size}."
 
 
-def _describe_mismatch_rate(run: ReportRun) -> str:
+def _describe_mismatch_rate(run: ReportedRun) -> str:
     """Return a sentence on the share of mismatched training pairs that the online audit of a run estimated."""
     assert run.online_audit_arrays
     rate, low, high = (100 * float(run.online_audit_arrays[name]) for name in ("rate", "low", "high"))
@@ -224,7 +224,7 @@ def _describe_mismatch_rate(run: ReportRun) -> str:
     return f"{what}; the audit below lists the 10 with the lowest scores."
 
 
-def _describe_differing_settings(runs: Sequence[ReportRun]) -> str:
+def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
     """Return a sentence that lists the settings in which runs differ, without those of the machine."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS.items() if option.lifetime == "machine"}
@@ -236,13 +236,13 @@ def _describe_differing_settings(runs: Sequence[ReportRun]) -> str:
     return f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."
 
 
-def _find_difference_in_favor(metric: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
+def _find_difference_in_favor(metric: Metric, run: ReportedRun, other: str | ReportedRun) -> Difference | None:
     """Find the difference of a run from a baseline or another run, signed so that positive means better."""
     difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference
 
 
-def _format_value(run: ReportRun, metric: Metric) -> str:
+def _format_value(run: ReportedRun, metric: Metric) -> str:
     """Format the value of a metric that the trained encoder of a run has, with a proper minus sign."""
     value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run

@@ -209,7 +209,7 @@ class RunFolder(Run):
 
     @property
     def resume_command(self) -> str:
-        """Command line that resumes the training, or the command that it is a part of; see `Run.resume_command`."""
+        """Advice to repeat the command that runs the training, if there is one; otherwise see `Run.resume_command`."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return super().resume_command

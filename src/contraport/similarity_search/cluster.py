@@ -16,7 +16,7 @@ from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
-from contraport.similarity_search.config import CLUSTER_COMMAND, ItemClusteringOptions
+from contraport.similarity_search.config import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
     find_most_similar,
     iterate_normalized_blocks,
@@ -95,7 +95,7 @@ class Clusters(NamedTuple):
         return format_html_rows(str(self), self.format_rows())
 
 
-@CLUSTER_COMMAND.with_option_parameters
+@CLUSTER_COMMAND_SPEC.with_option_parameters
 def cluster(arguments: dict[str, Any]) -> Clusters:
     """Cluster items by k-means of their features on the unit sphere.
 

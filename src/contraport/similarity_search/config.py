@@ -198,7 +198,7 @@ class MiningOptions(TrustOptions):
 
 _command = partial(Command, required_extra=TRAIN_AND_REPORT_EXTRAS, docs_page="similarity-search")  # of this package
 
-SEARCH_COMMAND = _command(
+SEARCH_COMMAND_SPEC = _command(
     ItemSearchOptions,
     "contraport.similarity_search:search",
     "Find items of one kind by another, such as images by a text.",
@@ -216,7 +216,7 @@ SEARCH_COMMAND = _command(
     group=USE_ENCODER_GROUP,
 )
 
-NEIGHBORS_COMMAND = _command(
+NEIGHBORS_COMMAND_SPEC = _command(
     NeighborSearchOptions,
     "contraport.similarity_search:neighbors",
     "Find the embedded items that are nearest to an item or a file.",
@@ -234,7 +234,7 @@ NEIGHBORS_COMMAND = _command(
     group=USE_ENCODER_GROUP,
 )
 
-DUPLICATES_COMMAND = _command(
+DUPLICATES_COMMAND_SPEC = _command(
     DuplicateSearchOptions,
     "contraport.similarity_search:duplicates",
     "Find groups of embedded items that are nearly equal.",
@@ -253,7 +253,7 @@ DUPLICATES_COMMAND = _command(
     group=PAIRS_GROUP,
 )
 
-CLUSTER_COMMAND = _command(
+CLUSTER_COMMAND_SPEC = _command(
     ItemClusteringOptions,
     "contraport.similarity_search:cluster",
     "Cluster embedded items, and show what is typical of each cluster.",
@@ -271,7 +271,7 @@ CLUSTER_COMMAND = _command(
     group=USE_ENCODER_GROUP,
 )
 
-MINE_COMMAND = _command(
+MINE_COMMAND_SPEC = _command(
     MiningOptions,
     "contraport.similarity_search.mine:mine",
     "Mine hard negatives of pairs, for contraport or for other trainers.",

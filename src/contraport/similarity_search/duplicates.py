@@ -16,7 +16,7 @@ from contraport._utils.html_repr import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.options import keep_deprecated_attributes
-from contraport.similarity_search.config import DUPLICATES_COMMAND, DuplicateSearchOptions
+from contraport.similarity_search.config import DUPLICATES_COMMAND_SPEC, DuplicateSearchOptions
 from contraport.similarity_search.nearest_rows import (
     COSINE_ROUNDING,
     FeatureIndex,
@@ -133,7 +133,7 @@ class DuplicatesResult(list[DuplicateGroup]):
         return format_html_rows(str(self), self.format_rows()[:MAX_GROUPS_SHOWN], [*notes, *self.threshold_notes])
 
 
-@DUPLICATES_COMMAND.with_option_parameters
+@DUPLICATES_COMMAND_SPEC.with_option_parameters
 def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     """Find groups of nearly equal items: items whose cosine similarity reaches a threshold are linked.
 

@@ -24,8 +24,8 @@ from contraport.errors import UsageError, check, check_existing_file, check_new_
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
-from contraport.similarity_search.config import MINE_COMMAND, MiningOptions
-from contraport.training.components.teacher import load_or_compute_teacher_features
+from contraport.similarity_search.config import MINE_COMMAND_SPEC, MiningOptions
+from contraport.training.components.teacher_features import load_or_compute_teacher_features
 
 OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
 """Suffixes of the written file: a table, or positions as `.npy`."""
@@ -34,7 +34,7 @@ TEXT_BLOCK_ITEMS = 4_096
 """Number of items whose texts are read at a time."""
 
 
-@MINE_COMMAND.with_option_parameters
+@MINE_COMMAND_SPEC.with_option_parameters
 def mine(arguments: dict[str, Any]) -> MinedNegatives:
     """Mine hard negatives of pairs, and write them to a file.
 
@@ -165,5 +165,5 @@ def _build_view_column(dataset: Dataset, view: int) -> pa.Array:
         return pa.array(dataset.rows.tolist() if dataset.keys is None else list(map(str, dataset.keys)))
     texts: list[str] = []
     for block in torch.arange(len(dataset)).split(TEXT_BLOCK_ITEMS):
-        texts += tensor_to_texts(dataset.store.fetch(block)[view])
+        texts += tensor_to_texts(dataset.store.fetch_views(block)[view])
     return pa.array(texts)

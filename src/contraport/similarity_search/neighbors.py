@@ -36,8 +36,8 @@ from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.similarity_search.config import (
-    NEIGHBORS_COMMAND,
-    SEARCH_COMMAND,
+    NEIGHBORS_COMMAND_SPEC,
+    SEARCH_COMMAND_SPEC,
     ItemSearchOptions,
     NeighborSearchOptions,
 )
@@ -107,7 +107,7 @@ class NearestItems(list[Neighbor]):
         return format_html_rows(f"nearest to {self.query_name}", rows) if rows else "no other items"
 
 
-@NEIGHBORS_COMMAND.with_option_parameters
+@NEIGHBORS_COMMAND_SPEC.with_option_parameters
 def neighbors(arguments: dict[str, Any]) -> NearestItems:
     """Find the items most similar to a query by cosine similarity, the nearest first.
 
@@ -137,7 +137,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     return result
 
 
-@SEARCH_COMMAND.with_option_parameters
+@SEARCH_COMMAND_SPEC.with_option_parameters
 def search(arguments: dict[str, Any]) -> NearestItems:
     """Find items by a query of another view, such as images by a text, the nearest first.
 
@@ -407,7 +407,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
     item = Dataset(ImageStore(images, size), name=str(path), split="test")
     if model.shapes != ((1, size, size),):
         return item
-    (pixels,) = item.store.fetch(torch.tensor([0]))
+    (pixels,) = item.store.fetch_views(torch.tensor([0]))
     from torchvision.transforms.v2 import functional as transforms
 
     return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))

@@ -133,6 +133,6 @@ def _build_mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction
 
 
 def _compute_target_plan(data: MixtureSample, kernel: Gibbs) -> Tensor:
-    """Compute the target plan of an augmentation, (n, n), from the kernel that is its density."""
+    """Compute the target plan of an augmentation, (n, n), from its density, given as a kernel."""
     target = SoftNeighbors(data.x, kernel)
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), target, KL()).target_plan(data.x)

@@ -16,7 +16,7 @@ from contraport.data.formats.tables import suggest_table_views
 from contraport.data.streams import Stream
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.errors import check
-from contraport.training.config import ADVISE_COMMAND, AdviseOptions
+from contraport.training.config import ADVISE_COMMAND_SPEC, AdviseOptions
 
 MAX_T_SIMCLR_DIMENSIONS = 4
 """Maximum embedding size for which t-SimCLR is recommended: up to it, t-SimCLR beat NT-Xent (suite `neighbour`)."""
@@ -62,7 +62,7 @@ class Suggestion(NamedTuple):
 
 
 class MultiViewAdvice(NamedTuple):
-    """Command that trains on the columns of a table of numbers as several views, and when to use it."""
+    """Advice to train on the columns of a table of numbers as several views: when to do so, and the command."""
 
     text: str
     command: str
@@ -94,7 +94,7 @@ class Advice:
         return "\n".join(lines)
 
 
-@ADVISE_COMMAND.with_option_parameters
+@ADVISE_COMMAND_SPEC.with_option_parameters
 def advise(values: dict[str, Any]) -> Advice:
     """Recommend a training command for given data.
 

@@ -89,5 +89,6 @@ class _LogFileHandler(logging.FileHandler):
         self._run = run
 
     def handleError(self, record: logging.LogRecord) -> None:
+        """Raise the error of a write again, as a `UsageError` if it is an `OSError`."""
         with self._run.translate_write_errors():
             raise

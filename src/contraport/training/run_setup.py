@@ -94,7 +94,7 @@ def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord
 
 
 def drop_metrics_after(run: RunFolder, position: Position) -> None:
-    """Delete the rows of `metrics.jsonl` whose steps come after a position."""
+    """Delete the rows of `metrics.jsonl` of steps after a position of the training."""
     if run.metrics_path.exists():
         run.write_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 

@@ -41,7 +41,7 @@ from contraport.training.components import (
     with_epochs_from_steps,
     with_simplified_freeze,
 )
-from contraport.training.config import TRAIN_COMMAND, Settings
+from contraport.training.config import TRAIN_COMMAND_SPEC, Settings
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
@@ -54,7 +54,7 @@ from contraport.training.step_timing import choose_thread_count, measure_trainin
 log = logging.getLogger("contraport.training")
 
 
-@TRAIN_COMMAND.with_option_parameters
+@TRAIN_COMMAND_SPEC.with_option_parameters
 def train(options: dict[str, Any]) -> Run:
     """Train an encoder without labels, and return the run.
 

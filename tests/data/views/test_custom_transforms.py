@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 from contraport import evaluate, train
 from contraport.data import BatchTransform, Views, from_arrays
-from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
+from contraport.data.views.custom_transforms import TransformedDataset, find_custom_transform
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (24, 3, 12, 12), dtype=np.uint8)
 
@@ -47,7 +47,7 @@ Flipped.__module__ = "albumentations.core.composition"
 def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
     dataset = from_arrays(IMAGES)
     state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    changed = TransformedDataset(dataset, wrap_custom_transform(jittered), number=2, seed=3)
+    changed = TransformedDataset(dataset, find_custom_transform(jittered), number=2, seed=3)
     (views,) = changed.__getitems__([5, 2]).views
     assert views.shape == (2, 2, 3, 12, 12)
     assert not torch.equal(views[:, 0], views[:, 1])

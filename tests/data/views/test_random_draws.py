@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.data import BatchShare
+from contraport.data import BatchOffset
 from contraport.data.views.random_draws import RandomDraws
 
 MANY = torch.zeros(20_000, 3)
@@ -60,15 +60,15 @@ def test_partners_are_any_item_of_the_batch():
 @pytest.mark.parametrize(("start", "total"), [(-1, 4), (4, 4), (0, 0)])
 def test_rejects_shares_outside_of_the_batch(start, total):
     with raises_usage_error("share.invalid", "0"):
-        BatchShare(start, total)
+        BatchOffset(start, total)
 
 
 def test_rejects_shares_that_hold_fewer_items_than_come():
     with raises_usage_error("share.range", "4"):
-        RandomDraws(torch.zeros(2, 3), BatchShare(3, 4))
+        RandomDraws(torch.zeros(2, 3), BatchOffset(3, 4))
 
 
 def test_partners_in_the_rest_of_the_batch_need_the_processes_that_hold_it():
     items = torch.zeros(2, 3)
     with raises_usage_error("augment.incomplete_batch", "4"):
-        RandomDraws(items, BatchShare(0, 4)).mixup_partners(items)
+        RandomDraws(items, BatchOffset(0, 4)).mixup_partners(items)

@@ -7,7 +7,7 @@ from tests.errors import raises_usage_error
 from tests.processes import reports_of
 
 from contraport.catalog.option_parsers import AUGMENTS
-from contraport.data import BatchShare, Views, from_arrays, load
+from contraport.data import BatchOffset, Views, from_arrays, load
 from contraport.data.views.images import to_scaled_lab
 from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIXUP_WEIGHT
 
@@ -163,7 +163,7 @@ def test_processes_make_the_views_that_one_would(kind, augment):
     views, batch = Views(dataset, augment=augment), raw(dataset)
     whole = made(views, batch)
     parts = [
-        made(views, tuple(view[start:end] for view in batch), share=BatchShare(start, 16))
+        made(views, tuple(view[start:end] for view in batch), share=BatchOffset(start, 16))
         for start, end in ((0, 8), (8, 13), (13, 16))
     ]
     state = torch.get_rng_state()
@@ -179,14 +179,14 @@ def test_processes_make_the_same_crops_and_colours(views, side):
     dataset = images(3, side)
     maker, (batch,) = Views(dataset, augment="strong", views=views), raw(dataset)
     whole = made(maker, (batch,))
-    halves = [made(maker, (batch[start : start + 8],), share=BatchShare(start, 16)) for start in (0, 8)]
+    halves = [made(maker, (batch[start : start + 8],), share=BatchOffset(start, 16)) for start in (0, 8)]
     tolerance = 0 if side == 12 and views == "2+3" else 2e-6  # the last bit of blur and Lab depends on the batch
     for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), whole, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=tolerance)
 
 
 def gathered_mixup(rank, report):
-    own, share = ((slice(0, 9), BatchShare(0, 16)), (slice(9, 16), BatchShare(9, 16)))[rank]
+    own, share = ((slice(0, 9), BatchOffset(0, 16)), (slice(9, 16), BatchOffset(9, 16)))[rank]
     for dataset in (images(), vectors(), series(), several()):
         views, batch = Views(dataset, augment="mixup"), raw(dataset)
         part = made(views, tuple(view[own] for view in batch), share=share)
@@ -377,7 +377,9 @@ def test_processes_make_the_frames_that_one_would(augment):
     dataset = series()
     views, batch = Views(dataset, views="frames:6", augment=augment), raw(dataset)
     whole = made(views, batch)
-    parts = [made(views, (batch[0][own],), share=BatchShare(own.start, 16)) for own in (slice(0, 5), slice(5, 16))]
+    parts = [
+        made(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
+    ]
     assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), whole, strict=True))
 
 
@@ -422,4 +424,4 @@ def test_rejects_impossible_settings(dataset, settings, message):
 def test_rejects_shares_that_do_not_fit_the_batch():
     dataset = images()
     with raises_usage_error("share.range", "16", "1"):
-        Views(dataset)(raw(dataset), BatchShare(1, 16))
+        Views(dataset)(raw(dataset), BatchOffset(1, 16))

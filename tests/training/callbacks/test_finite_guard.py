@@ -152,7 +152,7 @@ def test_the_step_can_be_replayed(settings: dict[str, Any], grad_accum_steps: in
     assert step.loss().isnan()
     assert (step.step, step.micro_batch) == ((3, 0) if grad_accum_steps == 1 else (1, 1))
     positions = step.batch.ids
-    assert torch.equal(step.batch.views[0], settings["data"].store.fetch(positions)[0])
+    assert torch.equal(step.batch.views[0], settings["data"].store.fetch_views(positions)[0])
     assert torch.equal(step.batch.labels, settings["data"].labels[positions])
 
 

@@ -144,7 +144,7 @@ def test_resume_equals_the_run_that_never_stopped(
 
 
 def test_two_processes_train_as_one(pairs: Dataset, tmp_path: Path) -> None:
-    arrays = [view.numpy() for view in pairs.store.fetch(torch.arange(70))]
+    arrays = [view.numpy() for view in pairs.store.fetch_views(torch.arange(70))]
     states = []
     for processes in (1, 2):
         out = tmp_path / str(processes)

@@ -19,7 +19,7 @@ import contraport
 from contraport.data import Batch, Dataset, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.training import train
-from contraport.training.components.teacher import load_or_compute_teacher_features, reduce_by_truncated_svd
+from contraport.training.components.teacher_features import load_or_compute_teacher_features, reduce_by_truncated_svd
 from contraport.training.step.step_losses import DistillationLoss, EmbeddedBatch
 
 
@@ -109,7 +109,7 @@ def test_a_timm_folder_embeds_gray_images_at_its_size(images: Dataset, timm_fold
     weights = {name: value for name, value in state.items() if not name.startswith("fc.")}
     weights["conv1.0.weight"] = weights["conv1.0.weight"].sum(1, keepdim=True)
     model.load_state_dict(weights)
-    pixels = images.store.fetch(torch.arange(40))[0].float() / 255
+    pixels = images.store.fetch_views(torch.arange(40))[0].float() / 255
     large = F.interpolate(pixels, size=(32, 32), mode="bilinear", antialias=True)
     with torch.no_grad():
         assert torch.allclose(features, model((large - 0.3) / 0.5), atol=1e-4)

@@ -108,7 +108,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         }
 
     def _apply_selection(self) -> None:
-        """Restrict the training to the positions and the trusted views of the last state."""
+        """Restrict the training to the items and views that the latest scoring trusts; before the first, to all."""
         super()._apply_selection()
         trusted = self._dataset.trusted_views
         assert trusted is not None
@@ -162,12 +162,12 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         encoded = encode_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [encoded[: len(dataset.shapes)]]
         if has_vector_views(dataset, widest=MAX_SCORED_VECTOR_WIDTH):
-            sources.append(dataset.store.fetch(torch.arange(items)))
+            sources.append(dataset.store.fetch_views(torch.arange(items)))
         partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         members = torch.cat([
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),
-            self._get_decoy_view_sources(decoys.second),
-            self._get_decoy_view_sources(partners),
+            self._get_source_items_of_decoy_views(decoys.second),
+            self._get_source_items_of_decoy_views(partners),
         ])  # fmt: skip
         trained = self._positions[self._positions < items]
         assert dataset.trusted_views is not None
@@ -184,7 +184,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         is_known = has_view[dataset.replaced_views] & (partners != decoys.first)[:, None]
         return scores, fresh_scores.where(is_known, torch.nan)
 
-    def _get_decoy_view_sources(self, partners: Tensor) -> Tensor:
+    def _get_source_items_of_decoy_views(self, partners: Tensor) -> Tensor:
         """Return the item that each view of each decoy is taken from, ``(d, k)``, given the decoys' partners."""
         views = torch.arange(len(self._dataset.shapes))
         is_replaced = views == self._dataset.replaced_views[:, None]

@@ -119,8 +119,8 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     The maps of a pair are fitted to other folds, so that a pair does not confirm itself.
     """
     scores = torch.empty(len(pairs.first), device=pairs.first.device)
-    centers, folds, maps, correlations = paired.canonical_maps
-    references = paired.canonical_references
+    centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
+    references = paired.references_in_canonical_spaces
     # With fewer references, fewer count as nearest, so that they are the same share of the items.
     nearest = math.ceil(paired.neighbors * len(paired.reference_items) / min(len(paired), MAX_HUB_CORRECTION_ITEMS))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):

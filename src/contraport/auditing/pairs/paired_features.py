@@ -135,7 +135,12 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        for name in ("nearest_neighbors", "canonical_maps", "canonical_references", "observed_scores_by_statistic"):
+        for name in (
+            "nearest_neighbors",
+            "cross_fitted_canonical_maps",
+            "references_in_canonical_spaces",
+            "observed_scores_by_statistic",
+        ):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -242,18 +247,18 @@ class PairedFeatures:
         order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
         return nearest.gather(1, order)
 
-    def compute_neg_log_rank_shares(self, view: int, items: Tensor, others: Tensor) -> Tensor:
-        """Return the negative log rank of `others`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
+    def compute_neg_log_rank_shares(self, view: int, items: Tensor, candidates: Tensor) -> Tensor:
+        """Return the negative log rank of `candidates`, ``(p, k)``, by nearness to `items`, ``(p,)``, in a view.
 
         The rank is the share of the references that are at least as near. It is uniform for a random item, so the mean
         is 1 in every space. Ties count as one group.
         """
         values, (ranks, thresholds) = self.features[view], self._ranks_and_thresholds[view]
         if self._similarities is not None:
-            similarity = self._similarities[view][items[:, None], others]
+            similarity = self._similarities[view][items[:, None], candidates]
         else:
             blocks = zip(
-                *(split_into_row_blocks(rows, others.shape[1] * values.shape[1]) for rows in (items, others)),
+                *(split_into_row_blocks(rows, candidates.shape[1] * values.shape[1]) for rows in (items, candidates)),
                 strict=True,
             )
             similarity = torch.cat([
@@ -295,14 +300,14 @@ class PairedFeatures:
         return ranks / number, torch.cat(thresholds)
 
     @cached_property
-    def canonical_maps(self) -> CanonicalMaps:
+    def cross_fitted_canonical_maps(self) -> CanonicalMaps:
         """Cross-fitted canonical-correlation maps between the two views, fitted to the pairs of the pool."""
         return fit_canonical_maps(self.features, self.neighbor_candidates)
 
     @cached_property
-    def canonical_references(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+    def references_in_canonical_spaces(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
         """Reference items in the common space of each fold and of each of `CANONICAL_POWERS`, ``(r, k)`` per view."""
-        centers, _, maps, correlations = self.canonical_maps
+        centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
             first, second = (
@@ -358,7 +363,7 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
 
 def load_vector_pairs(dataset: Dataset, *, neighbor_pool: Tensor | None = None) -> PairedFeatures:
     """Load vector views as paired features; views of equal width are treated as one embedding space."""
-    first, second = dataset.store.fetch(torch.arange(len(dataset)))
+    first, second = dataset.store.fetch_views(torch.arange(len(dataset)))
     return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, neighbor_pool)
 
 

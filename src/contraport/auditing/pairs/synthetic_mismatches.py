@@ -77,7 +77,7 @@ class DecoyDataset(Dataset):
         replaced, views = self.replaced_views[number], list(batch.views)
         for view in replaced[is_decoy].unique().tolist():
             # The view of the whole batch is fetched again: a batch of texts is as wide as its own longest text.
-            views[view] = self.store.fetch(torch.where(replaced == view, second, first))[view]
+            views[view] = self.store.fetch_views(torch.where(replaced == view, second, first))[view]
         return batch._replace(views=tuple(views))
 
 

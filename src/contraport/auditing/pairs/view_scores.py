@@ -18,7 +18,7 @@ MAX_WRONG_VIEWS_PER_ITEM = 3
 PAIR_EVIDENCE_FACTOR = 0.5
 """Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
 
-MAX_MISMATCH_LOG_RATIO = 6.0
+MAX_ABS_PAIR_LOG_RATIO = 6.0
 """Maximum absolute log ratio of a pair of views, so that no single pair decides alone."""
 
 _NUM_GRID_POINTS, _MAX_SAMPLED_SCORES, _MIN_DENSITY = 512, 5_000, 1e-9
@@ -73,7 +73,7 @@ def compute_mismatch_log_ratio(
     mismatch_scores: NDArray[np.floating],
     noise_rate: float,
 ) -> NDArray[np.floating]:
-    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, within `MAX_MISMATCH_LOG_RATIO`.
+    """Return log p(score | mismatched) - log p(score | right) of each score, ``(m,)``, within `MAX_ABS_PAIR_LOG_RATIO`.
 
     Scores of the pairs are a mixture of both, in the proportion of the noise rate; known mismatches give the first.
 
@@ -89,7 +89,7 @@ def compute_mismatch_log_ratio(
     # Where the mismatches alone explain the mixture, the density of right pairs stays positive.
     right = np.maximum((mixture - rate * mismatched) / (1 - rate), 0.02 * mixture)
     ratio = np.log(mismatched + _MIN_DENSITY) - np.log(right + _MIN_DENSITY)
-    return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_MISMATCH_LOG_RATIO, MAX_MISMATCH_LOG_RATIO))
+    return np.asarray(np.interp(scores, grid, ratio).clip(-MAX_ABS_PAIR_LOG_RATIO, MAX_ABS_PAIR_LOG_RATIO))
 
 
 def _estimate_density(values: NDArray[np.floating], grid: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -185,7 +185,7 @@ class ArchiveArrayStore(DecodingStore):
     def shapes(self) -> tuple[Shape, ...]:
         return (self.shape,)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         return (_read_array_members(self.encoded, positions.tolist()),)
 
 
@@ -196,7 +196,7 @@ class ArchiveTextStore(DecodingStore):
     encoded: ArchiveField
     shapes = (TEXT_SHAPE,)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         texts = []
         for position in positions.tolist():
             try:
@@ -266,7 +266,9 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
     """Yield the samples of an archive that have at least one view; count the unused fields in `ignored_counts`."""
     check_regular_file("data", archive)
     shown = (
-        member for member in iterate_members(archive, ignored_counts) if not PurePath(member.path).name.startswith(".")
+        member
+        for member in iterate_member_locations(archive, ignored_counts)
+        if not PurePath(member.path).name.startswith(".")
     )
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _split_into_key_and_field(member.path)[0]):
@@ -372,7 +374,7 @@ class ArchiveMember(NamedTuple):
     size: int
 
 
-def iterate_members(archive: str, ignored_counts: Counter[str]) -> Iterator[ArchiveMember]:
+def iterate_member_locations(archive: str, ignored_counts: Counter[str]) -> Iterator[ArchiveMember]:
     """Yield the regular files of an uncompressed tar archive in order; other members are counted in `ignored_counts`.
 
     Nothing is extracted: a path inside is only a name.

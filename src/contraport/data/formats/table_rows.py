@@ -121,7 +121,7 @@ class TableRows:
         return TableRows(source, self.indices)
 
     def take(self, positions: Positions) -> TableRows:
-        """Return the rows at some positions, without reading them."""
+        """Select rows by position; their values are not read yet."""
         indices = positions if self.indices is None else self.indices[positions]
         texts = None if self.texts is None else self.texts.take(pa.array(positions))
         return TableRows(self.table, indices, texts)
@@ -163,7 +163,7 @@ class NumberColumnStore(Store):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         return (_read_numbers(self.rows, self.names, self.where, positions.numpy()),)
 
 

@@ -327,7 +327,7 @@ def _parse_channels(channels: list[str], where: str) -> np.ndarray:
     return np.stack(values)
 
 
-class DocumentedFunction(NamedTuple):
+class FunctionNameAndDocstring(NamedTuple):
     """Function of Python's standard library, with its name and docstring as texts.
 
     Attributes:
@@ -358,7 +358,7 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def list_unique_functions() -> tuple[DocumentedFunction, ...]:
+def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
     """Return the functions with a unique name and docstring sentence, from modules with at least 20 such functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_words: function for function in _iterate_documented_functions(library)}
@@ -370,7 +370,7 @@ def list_unique_functions() -> tuple[DocumentedFunction, ...]:
     return chosen
 
 
-def _iterate_documented_functions(library: Path) -> Iterator[DocumentedFunction]:
+def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocstring]:
     """Yield the functions that have a docstring, file by file."""
     for file in sorted(library.rglob("*.py")):
         place = file.relative_to(library)
@@ -385,7 +385,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[DocumentedFunction]
             if len(sentence.split()) >= MIN_SENTENCE_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
                 name = _split_name_into_words(" ".join((place.stem, node.name, *arguments)))
-                yield DocumentedFunction(place.parts[0].removesuffix(".py"), name, sentence)
+                yield FunctionNameAndDocstring(place.parts[0].removesuffix(".py"), name, sentence)
 
 
 def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

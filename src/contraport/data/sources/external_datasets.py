@@ -54,7 +54,7 @@ class TorchStore(Store):
     def __len__(self) -> int:
         return len(cast(Sized, self.dataset))
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         items = []
         for position in positions.tolist():
             where = f"data: item {position}"

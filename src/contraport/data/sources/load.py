@@ -156,13 +156,13 @@ class _ResizedStore(StoreWrapper):
     def shapes(self) -> tuple[Shape, ...]:
         return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         from torchvision.transforms.v2 import functional as transforms
 
         size = [self.size, self.size]
         return tuple(
             transforms.resize(view, size, antialias=True) if view.ndim == 4 else view
-            for view in self.store.fetch(positions)
+            for view in self.store.fetch_views(positions)
         )
 
 

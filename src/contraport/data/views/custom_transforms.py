@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.data.data_loader import BatchShare
+from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import derive_torch_seed, seed_torch_generators
@@ -80,7 +80,7 @@ class CustomTransform:
             rows.append(torch.stack(views))
         return torch.stack(rows)
 
-    def transform_batch(self, items: Tensor, share: BatchShare | None) -> Tensor:
+    def transform_batch(self, items: Tensor, share: BatchOffset | None) -> Tensor:
         """Return one random view of each item of a batch; each process draws random numbers for its own part.
 
         Raises:
@@ -105,7 +105,7 @@ class CustomTransform:
             raise UsageError(message + one_line_reason(error), kind="transform_failed") from error
 
 
-def wrap_custom_transform(augment: Any) -> CustomTransform | None:
+def find_custom_transform(augment: Any) -> CustomTransform | None:
     """Wrap a callable as a custom transform; return None if given None or the name of a built-in transform.
 
     Raises:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
-from contraport.data.data_loader import BatchShare
+from contraport.data.data_loader import BatchOffset
 from contraport.errors import check
 
 
@@ -24,17 +24,17 @@ class RandomDraws:
 
     >>> torch.manual_seed(0) and RandomDraws(torch.zeros(3, 5), None).uniform(0, 1)[1:]
     tensor([0.7682, 0.0885])
-    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(2, 5), BatchShare(start=1, total=3)).uniform(0, 1)
+    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(2, 5), BatchOffset(1, 3)).uniform(0, 1)
     tensor([0.7682, 0.0885])
     """
 
-    def __init__(self, items: Tensor, share: BatchShare | None) -> None:
-        share = share or BatchShare(0, len(items))
+    def __init__(self, items: Tensor, share: BatchOffset | None) -> None:
+        share = share or BatchOffset(0, len(items))
         end = share.start + len(items)
-        message = f"share: {len(items)} items from {share.start} on exceed the batch of {share.total}."
-        check(end <= share.total, message, "range")
+        message = f"share: {len(items)} items from {share.start} on exceed the batch of {share.global_batch_size}."
+        check(end <= share.global_batch_size, message, "range")
         self._part = slice(share.start, end)
-        self._total = share.total
+        self._total = share.global_batch_size
         self._device = items.device
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:

@@ -19,10 +19,10 @@ from contraport.catalog.option_parsers import (
     AugmentSpec,
     parse_augment,
 )
-from contraport.data.data_loader import BatchShare
+from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, StoreWrapper
-from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_custom_transform
+from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
 from contraport.data.views.images import build_image_transform, choose_image_strength, to_scaled_lab
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTHS,
@@ -113,7 +113,7 @@ class Views(nn.Module):
         views: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.custom = wrap_custom_transform(augment)
+        self.custom = find_custom_transform(augment)
         self.missing_transform_name: str | None = None
         self._splits_color = views == COLOR_SPLIT_OPTION
         self._windows: AdjacentWindows | None = None
@@ -163,7 +163,7 @@ class Views(nn.Module):
         return len(self._sources) // len(self.unaugmented_shapes)
 
     def _apply_custom(
-        self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchShare | None
+        self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchOffset | None
     ) -> tuple[Tensor, ...]:
         """Make the random views by the user's transform, unless the dataset already did."""
         if custom.takes_batches:
@@ -184,7 +184,7 @@ class Views(nn.Module):
         del self._unaugmented
 
     @torch.no_grad()
-    def forward(self, views: tuple[Tensor, ...], share: BatchShare | None = None) -> tuple[Tensor, ...]:
+    def forward(self, views: tuple[Tensor, ...], share: BatchOffset | None = None) -> tuple[Tensor, ...]:
         """Return the random views of a batch, as floats.
 
         Random numbers come from torch's global generator, so `torch.manual_seed` fixes them.
@@ -249,8 +249,8 @@ class _LabStore(StoreWrapper):
         digests = self.store.digests
         return None if digests is None else digests.expand(-1, 2)
 
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return _convert_rgb_to_lightness_and_color(*_views_to_floats(self.store.fetch(positions)))
+    def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return _convert_rgb_to_lightness_and_color(*_views_to_floats(self.store.fetch_views(positions)))
 
 
 def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

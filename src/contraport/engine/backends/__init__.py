@@ -29,8 +29,8 @@ BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 """Name of a precision of matrix products, a key of `PRECISIONS`."""
 
-Exchange: TypeAlias = Literal["gather", "ring"]
-"""Way in which processes exchange embeddings, one of `EXCHANGES`."""
+ExchangeName: TypeAlias = Literal["gather", "ring"]
+"""Name of a way in which processes exchange embeddings, one of `EXCHANGES`."""
 
 BACKENDS: dict[BackendName, type[PairPasses]] = {
     "dense": DensePairPasses,
@@ -43,7 +43,7 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 PRECISIONS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Dtypes to which embeddings can be rounded before matrix products, by name."""
 
-EXCHANGES: tuple[Exchange, ...] = ("gather", "ring")
+EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 """Ways in which processes exchange embeddings: gathered once, or passed around a ring in each pass."""
 
 
@@ -77,7 +77,7 @@ T = TypeVar("T")
 # Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
 _forced_backend: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
-_exchange: ContextVar[Exchange] = ContextVar("contraport_exchange", default="gather")
+_exchange: ContextVar[ExchangeName] = ContextVar("contraport_exchange", default="gather")
 
 
 @contextmanager
@@ -160,11 +160,11 @@ def exchange(name: str) -> Iterator[None]:
     ...     value = contraport.nt_xent()(*torch.randn(2, 64, 8))
     """
     check_name("exchange", name, EXCHANGES)
-    with _override_variable(_exchange, cast(Exchange, name)):
+    with _override_variable(_exchange, cast(ExchangeName, name)):
         yield
 
 
-def current_exchange() -> Exchange:
+def current_exchange() -> ExchangeName:
     """Return how processes currently exchange embeddings, ``"gather"`` or ``"ring"``; see `exchange`."""
     return _exchange.get()
 

@@ -130,7 +130,7 @@ class StreamedPairPasses(PairPasses):
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for tile in self._iter_own_tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
-                for rows, columns, kernel in _iter_tile_and_transpose(tile):
+                for rows, columns, kernel in _iter_rows_columns_and_values(tile):
                     e = self._exponential_on_tile(
                         kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
                     )
@@ -164,7 +164,7 @@ class StreamedPairPasses(PairPasses):
         for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None
             for (rows, columns, kernel), t in zip(
-                _iter_tile_and_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
+                _iter_rows_columns_and_values(tile), (tile.link_input, tile.link_input.T), strict=False
             ):
                 e = self._exponential_on_tile(kernel, f[rows], g[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
@@ -215,7 +215,7 @@ class StreamedPairPasses(PairPasses):
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_own_tiles(exponential=True):
-            for rows, columns, e in _iter_tile_and_transpose(tile):
+            for rows, columns, e in _iter_rows_columns_and_values(tile):
                 if by_row is not None and right is not None:
                     by_row[rows].addmv_(e, right[columns])
                 if by_column is not None and left is not None:
@@ -231,7 +231,7 @@ class StreamedPairPasses(PairPasses):
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
         by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))
         for tile in self._iter_own_tiles(exponential=False):
-            for rows, columns, kernel in _iter_tile_and_transpose(tile):
+            for rows, columns, kernel in _iter_rows_columns_and_values(tile):
                 if by_row is not None and column_potential is not None:
                     by_row.add(rows, kernel + column_potential[columns])
                 if by_column is not None and row_potential is not None:
@@ -479,7 +479,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
     return (high + low) / 2, (high - low) / 2
 
 
-def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
+def _iter_rows_columns_and_values(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the rows, columns and values of a tile, then of its transpose if the tile stands for both."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:

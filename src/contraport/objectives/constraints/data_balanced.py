@@ -60,7 +60,7 @@ class DataBalanced(ItemAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
     def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
-        """Return the plan of the batch, scaled so that each row has the shares that it would have in the whole data."""
+        """Return [plan] or [plan, plan.T], with rows scaled to the shares that they would have in the whole data."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")
@@ -70,12 +70,14 @@ class DataBalanced(ItemAverages, Constraint):
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
             f = self._read_stored_potentials(row_positions, 0).to(like)
-            column_values = self._estimate_log_row_means(
+            column_values = self._estimate_log_row_means_of_data(
                 geometry.T, pattern.T, f, self._count_items_seen_so_far(row_positions, 0).to(like)
             )
         g = -self.update_log_averages(column_positions, column_values).detach()
         columns = self._count_items_seen_so_far(column_positions, 1).to(like)
-        f = -self.update_log_averages(row_positions, self._estimate_log_row_means(geometry, pattern, g, columns))
+        f = -self.update_log_averages(
+            row_positions, self._estimate_log_row_means_of_data(geometry, pattern, g, columns)
+        )
         plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 
@@ -103,7 +105,7 @@ class DataBalanced(ItemAverages, Constraint):
         seen.view(-1)[positions] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
 
-    def _estimate_log_row_means(
+    def _estimate_log_row_means_of_data(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_columns: Tensor
     ) -> Tensor:
         """Estimate log mean_j K_ij e^g_j over all columns of the data, (N,), from the columns of the batch."""

@@ -16,7 +16,7 @@ from contraport.engine import (
     OTHER_AXIS,
     Axis,
     Geometry,
-    HalfStep,
+    HalfStepSpec,
     Relaxation,
     cached,
     log_of_size,
@@ -221,11 +221,11 @@ def _cached_uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, d
 
 
 @cached
-def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStep, ...]:
+def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
     """Build the half-steps of all directions; each reads the previous or initial potential of its direction."""
     offset = 0 if has_initial else -1
     return tuple(
-        HalfStep(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)
+        HalfStepSpec(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)
         for k, axis in enumerate(axes)
         for c in range(directions)
     )

@@ -63,7 +63,7 @@ class Pairwise(KernelDivergence):
         check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        values = self.phi(_log_row_sums_of_psi(result, self.psi, self.shift))
+        values = self.phi(_log_row_sums_of_psi_of_margins(result, self.psi, self.shift))
         return _scale_rows_by_target_mass(
             result, result.plan.geometry.log_kernel.temperature * values if self.scaled else values
         )
@@ -91,7 +91,8 @@ class SignedPairwise(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_row_sums_of_psi(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp() for sign in (1, -1)
+            _log_row_sums_of_psi_of_margins(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp()
+            for sign in (1, -1)
         )
         return _scale_rows_by_target_mass(result, self.phi(positive - negative))
 
@@ -107,7 +108,7 @@ class _SignedPart:
         return (self.sign * self.psi(t)).clamp_min(0)
 
 
-def _log_row_sums_of_psi(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
+def _log_row_sums_of_psi_of_margins(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     require_negatives(result)
     geometry = result.plan.geometry

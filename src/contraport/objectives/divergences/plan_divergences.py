@@ -208,7 +208,7 @@ class PlanDistance(Divergence):
         def excess(mass: Tensor, log_plan: Tensor) -> Tensor:
             return self.elementwise_distance(mass, log_plan) - self.zero_target_slope * log_plan.exp()
 
-        return target.sum_over_support(plan, excess) + self.zero_target_slope * plan.log_row_mass().exp()
+        return target.row_sums_over_support(plan, excess) + self.zero_target_slope * plan.log_row_mass().exp()
 
 
 @dataclass(frozen=True, repr=False)

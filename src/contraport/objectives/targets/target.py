@@ -74,7 +74,7 @@ class TargetPlan(ABC):
         """Return the plan with a number of additional columns that have no mass."""
 
     def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), also at masked pairs."""
+        """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), with masked pairs."""
         return log_kernel.weighted_row_sums(self)
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
@@ -86,7 +86,7 @@ class TargetPlan(ABC):
         entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
         return entropy if g is None else entropy - self.apply(g)
 
-    def sum_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def row_sums_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return the row sums of a function of p_ij and log P_ij, (N,), over entries with p_ij > 0."""
 
         def sum_block(rows: slice) -> Tensor:
@@ -100,7 +100,7 @@ class TargetPlan(ABC):
 
     def target_weighted_row_sums(self, plan: Plan, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the target-weighted row sums of a function of log P_ij, sum_j p_ij function(log P_ij), (N,)."""
-        return self.sum_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
+        return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function(log_plan))
 
 
 class Target(Component, ABC):
@@ -140,7 +140,7 @@ class Target(Component, ABC):
         return self
 
     def gather_rows(self) -> Target:
-        """Return the target with the rows of all processes, for columns that are prototypes shared by all processes.
+        """Return the target with the rows of all processes; its columns, such as prototypes, must be shared.
 
         Raises:
             UsageError: the rule applies to items only.
@@ -202,7 +202,7 @@ class SparseTargetPlan(TargetPlan):
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
         return log_kernel.gather_entries(self.rows, self.columns)
 
-    def sum_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def row_sums_over_support(self, plan: Plan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         positive = self.values > 0
         terms = function(torch.where(positive, self.values, 1), plan.log_at(self.rows, self.columns))
         return self._sum_by_row(torch.where(positive, terms, 0))

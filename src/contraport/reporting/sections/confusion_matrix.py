@@ -16,7 +16,7 @@ from contraport.reporting.plotly_figures import (
     escape_tags,
     shorten_label,
 )
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 MAX_CLASSES_WITH_NUMBERS = 12
 """Maximum number of classes for numbers in the cells; up to three times as many classes have names on the axes."""
@@ -47,7 +47,9 @@ def build_confusion_section(builder: PageBuilder) -> Section | None:
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def add_and_list_most_confident_errors(builder: PageBuilder, run: ReportRun, names: list[str]) -> list[dict[str, Any]]:
+def add_and_list_most_confident_errors(
+    builder: PageBuilder, run: ReportedRun, names: list[str]
+) -> list[dict[str, Any]]:
     """Add previews of the most confident errors of a run's linear probe to the page, and return one record each."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:

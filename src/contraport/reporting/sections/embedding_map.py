@@ -11,7 +11,7 @@ from contraport.plots.feature_plots import place_class_names
 from contraport.plots.figure_setup import class_colors
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, build_figure, escape_tags, shorten_label
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 MAX_CLASSES_IN_LEGEND = 24
 """Maximum number of classes in a legend; with more the names are in the hover text only."""
@@ -39,7 +39,7 @@ def build_embedding_map_section(
         noun: noun for a point of the map.
         lead: text above the maps.
     """
-    maps: list[tuple[ReportRun, PlotElement, str]] = []
+    maps: list[tuple[ReportedRun, PlotElement, str]] = []
     for run in builder.runs:
         if "points" not in run.figure_arrays:
             continue
@@ -66,7 +66,7 @@ def build_embedding_map_section(
     return Section("embeddings", "Embeddings", values)
 
 
-def draw_embedding_map(run: ReportRun) -> Figure:
+def draw_embedding_map(run: ReportedRun) -> Figure:
     """Draw the test items of a run as points in the plane, one plotly trace per class.
 
     The script of the page adds the hover text.
@@ -98,7 +98,7 @@ def draw_embedding_map(run: ReportRun) -> Figure:
     )
 
 
-def _build_class_name_annotations(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+def _build_class_name_annotations(run: ReportedRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
     """Build plotly annotations with the class names at their points, to distinguish classes without color."""
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
@@ -110,7 +110,7 @@ def _build_class_name_annotations(run: ReportRun, points: np.ndarray, labels: np
     ]
 
 
-def build_map_script_data(run: ReportRun, sheet: str) -> dict[str, Any]:
+def build_map_script_data(run: ReportedRun, sheet: str) -> dict[str, Any]:
     """Build the data that the script of the page reads for a map: items, classes, neighbors and colorings."""
     samples = run.figure_arrays
     result: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data_name}
@@ -125,7 +125,7 @@ def build_map_script_data(run: ReportRun, sheet: str) -> dict[str, Any]:
     return result | {"colors": colors}
 
 
-def _list_class_colors_by_data(runs: Sequence[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+def _list_class_colors_by_data(runs: Sequence[ReportedRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
     """Build a legend of class names with colors for each data set with at most `MAX_CLASSES_IN_LEGEND` classes."""
     names = {run.data_name: run.class_names for run in runs if run.class_names}
     return [

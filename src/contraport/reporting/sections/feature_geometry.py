@@ -26,7 +26,7 @@ from contraport.reporting.plotly_figures import (
     escape_tags,
     shorten_label,
 )
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.metric_curves import list_epochs_with_row_names
 
 LOG_TICK_LABELS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
@@ -59,7 +59,7 @@ def build_geometry_section(builder: PageBuilder) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def _build_cosines_template_data(builder: PageBuilder, run: ReportRun, lowest_cosine: float) -> dict[str, Any]:
+def _build_cosines_template_data(builder: PageBuilder, run: ReportedRun, lowest_cosine: float) -> dict[str, Any]:
     """Draw the cosines between test items of a run, and return the heatmap with means within and between classes."""
     cosines, labels = run.figure_arrays["cosines"], run.figure_arrays.get("cosine_labels")
     within = between = None
@@ -103,7 +103,7 @@ def draw_cosine_heatmap(
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def draw_singular_value_spectra_with_description(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+def draw_singular_value_spectra_with_description(runs: Sequence[ReportedRun]) -> tuple[Figure, str]:
     """Draw singular values divided by the largest, one line per run; return the figure and its description."""
     lines, ranks = [], []
     for run in runs:
@@ -121,7 +121,7 @@ def draw_singular_value_spectra_with_description(runs: Sequence[ReportRun]) -> t
     return figure, f"Singular values. {'; '.join(ranks)}."
 
 
-def draw_alignment_uniformity_with_description(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
+def draw_alignment_uniformity_with_description(runs: Sequence[ReportedRun]) -> tuple[Figure, str]:
     """Draw alignment against uniformity, one path per run from untrained to trained; return figure and description."""
     lines, last = [], []
     for run in runs:
@@ -141,7 +141,7 @@ def draw_alignment_uniformity_with_description(runs: Sequence[ReportRun]) -> tup
     return figure, f"Alignment against uniformity. {'; '.join(last)}."
 
 
-def _list_alignment_uniformity(run: ReportRun) -> list[tuple[str, float, float]]:
+def _list_alignment_uniformity(run: ReportedRun) -> list[tuple[str, float, float]]:
     """List row name, uniformity and alignment of a run's encoders, from before training to the last epoch."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_TITLES, "trained") if row in run.values_by_encoder

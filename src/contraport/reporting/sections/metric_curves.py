@@ -19,7 +19,7 @@ from contraport.reporting.plotly_figures import (
     build_line_trace,
     build_titled_axis,
 )
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.results_table import ROBUSTNESS_GROUP, build_metric_tables, list_evaluated_metrics
 
 HORIZONTAL_AXIS_TITLES = {"step": "step", "epoch": "epoch", "seconds": "training time, s", "share": "share of the run"}
@@ -75,7 +75,7 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
     return Section("training", "Training", values_by_name) if curves else None
 
 
-def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
+def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> Figure:
     """Draw one logged metric over the training steps, one line per run."""
     rows = [(run, select_evenly_spaced_rows(run.metrics_rows, key)) for run in runs]
     lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
@@ -83,7 +83,7 @@ def draw_training_curve(runs: Sequence[ReportRun], key: str) -> Figure:
     return build_figure(lines, height=CURVE_HEIGHT_PIXELS, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 
-def _compute_positions_by_axis(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Compute the positions of logged rows on each horizontal axis: step, share of the run, epoch and seconds."""
     if not rows:
         return {}
@@ -128,7 +128,7 @@ def build_epoch_curves_section(builder: PageBuilder) -> Section | None:
     return Section("epochs", "Epochs", {"curves": curves}) if curves else None
 
 
-def list_epochs_with_row_names(run: ReportRun) -> list[tuple[int, str]]:
+def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
     """List the evaluated epochs with the names of their rows in the evaluation; epoch 0 is before training."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
@@ -137,7 +137,7 @@ def list_epochs_with_row_names(run: ReportRun) -> list[tuple[int, str]]:
     return sorted(epochs)
 
 
-def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
+def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> Figure:
     """Draw a metric with confidence intervals over the epochs, one line per run, and its value on raw inputs."""
     traces: list[dict[str, Any]] = []
     for run in runs:
@@ -172,7 +172,7 @@ def draw_epoch_curves(runs: Sequence[ReportRun], metric: Metric) -> Figure:
 
 
 def _collect_epoch_values_and_errors(
-    run: ReportRun, metric: Metric
+    run: ReportedRun, metric: Metric
 ) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return evaluated epochs, metric values, and lengths of the error bars above and below the values."""
     intervals = run.evaluation.get("intervals", {})
@@ -212,7 +212,7 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
             if (value := run.metric_value(worst.key)) is not None
         ]
         label = f"{name}: accuracy over the severity; at severity {_parse_severity(worst)}: {'; '.join(last)}."
-        figure = draw_severity_curves(builder.runs, of_kind, lowest)
+        figure = draw_corruption_curves(builder.runs, of_kind, lowest)
         curves.append((name, builder.add_plot(f"robust-{kind}", figure, label)))
     if not curves:
         return None
@@ -222,18 +222,20 @@ def build_robustness_section(builder: PageBuilder) -> Section | None:
     return Section("robustness", "Robustness", values_by_name)
 
 
-def draw_severity_curves(runs: Sequence[ReportRun], metrics: Sequence[Metric], lowest_accuracy: float) -> Figure:
+def draw_corruption_curves(
+    runs: Sequence[ReportedRun], severity_metrics: Sequence[Metric], lowest_accuracy: float
+) -> Figure:
     """Draw accuracy over the severity of one corruption: a line per run, gray lines for baselines.
 
     Args:
         runs: runs of the report.
-        metrics: accuracies at the severities of the corruption.
+        severity_metrics: accuracies at the severities of the corruption.
         lowest_accuracy: lowest accuracy of all panels, from which their vertical axes start.
     """
-    points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in metrics)]
+    points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in severity_metrics)]
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED_COLOR, "size": 4}, "meta": -1}
-    sources: list[tuple[ReportRun, str, dict[str, Any]]] = [
+    sources: list[tuple[ReportedRun, str, dict[str, Any]]] = [
         (
             runs[0],
             row,
@@ -263,7 +265,7 @@ def _parse_severity(metric: Metric) -> int:
     return int(metric.key.partition("@")[2])
 
 
-def _list_shared_baseline_names(runs: Sequence[ReportRun]) -> list[str]:
+def _list_shared_baseline_names(runs: Sequence[ReportedRun]) -> list[str]:
     """List the row names of baselines whose accuracy is equal in all runs; empty if the runs differ in data."""
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _BASELINE_DASHES}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]

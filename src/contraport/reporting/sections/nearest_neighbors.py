@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from contraport.reporting.html_page import PageBuilder, Section
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 NUM_QUERY_ITEMS = 10  # test items whose neighbors are shown
 NUM_SHOWN_NEIGHBORS = 8  # per query item
@@ -28,7 +28,7 @@ def build_nearest_neighbors_section(builder: PageBuilder) -> Section | None:
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_neighbors_template_data(run: ReportRun, sprite_sheet_key: str) -> dict[str, Any]:
+def _build_neighbors_template_data(run: ReportedRun, sprite_sheet_key: str) -> dict[str, Any]:
     """Build the template data of a run: a row of a query item and its neighbors each, and the share of same class."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")

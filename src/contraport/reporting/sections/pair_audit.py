@@ -15,7 +15,7 @@ from contraport.reporting.plotly_figures import (
     build_figure,
     build_titled_axis,
 )
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 NUM_LOWEST_PAIRS = 10  # pairs listed, from the lowest score
 NUM_HISTOGRAM_BINS = 40  # of the scores
@@ -27,7 +27,7 @@ def build_pair_audit_section(builder: PageBuilder) -> Section | None:
     return Section("pairs", "Pair audit", {"audits": audits}) if audits else None
 
 
-def _build_audit_template_data(builder: PageBuilder, run: ReportRun) -> dict[str, Any]:
+def _build_audit_template_data(builder: PageBuilder, run: ReportedRun) -> dict[str, Any]:
     """Draw the histogram of pair scores, and return it with the mismatch rate and the lowest pairs for the template."""
     assert run.online_audit_arrays
     scores, mismatched = (
@@ -90,7 +90,7 @@ def _build_audit_template_data(builder: PageBuilder, run: ReportRun) -> dict[str
     }
 
 
-def _add_pair_previews(builder: PageBuilder, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
+def _add_pair_previews(builder: PageBuilder, run: ReportedRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
     """Add previews of the lowest pairs to the page; return indices of first, second and better view (or none)."""
     arrays = run.figure_arrays
     if not np.array_equal(arrays.get("worst", ()), worst):  # evaluated before the last audit, or on other data

@@ -32,7 +32,7 @@ from contraport.reporting.plotly_figures import (
     escape_tags,
     shorten_label,
 )
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 MASS_TOLERANCE = 1e-3
 """Largest deviation of a mass from 1 at which a plan counts as balanced, and an item as not dropped."""
@@ -113,7 +113,7 @@ def build_plans_section(builder: PageBuilder) -> Section | None:
     return Section("plans", "Plans", values)
 
 
-def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
+def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
     """Load the stored plans and targets of a run in the order of epochs; empty if there are none."""
     samples = run.figure_arrays
     if "plan" not in samples:
@@ -126,7 +126,7 @@ def load_plan_snapshots(run: ReportRun) -> list[PlanSnapshot]:
 
 
 def _build_plan_template_data(
-    builder: PageBuilder, run: ReportRun, snapshots: list[PlanSnapshot], scale: LogScale
+    builder: PageBuilder, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
 ) -> dict[str, Any]:
     """Draw the last plan of a run, and add the data of all its plans to the page; return the template data."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
@@ -202,7 +202,7 @@ def compute_plan_to_target_mass_ratio(snapshot: PlanSnapshot, num_items: int) ->
 
 
 def draw_mass_on_target_curves_with_description(
-    plans: Sequence[tuple[ReportRun, Sequence[PlanSnapshot]]],
+    plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]],
 ) -> tuple[Figure, str]:
     """Draw the share of mass on target over the epochs, one line per run; return the figure and its description."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
@@ -243,13 +243,13 @@ def _draw_heatmap(
         shapes.append(style | {"x0": columns / 2 - 0.5, "x1": columns / 2 - 0.5, "y0": -0.5, "y1": rows - 0.5})
     if rows > items:
         shapes.append(style | {"y0": rows / 2 - 0.5, "y1": rows / 2 - 0.5, "x0": -0.5, "x1": columns - 0.5})
-    x = build_titled_axis("column embedding", **_build_view_ticks(columns, items, views, view=1))
-    y = build_titled_axis("row embedding", **_build_view_ticks(rows, items, views, view=0))
+    x = build_titled_axis("column embedding", **_build_view_name_ticks(columns, items, views, view=1))
+    y = build_titled_axis("row embedding", **_build_view_name_ticks(rows, items, views, view=0))
     y |= {"autorange": "reversed", "scaleanchor": "x", "tickangle": -90}
     return build_figure([trace], x=x, y=y, shapes=shapes)
 
 
-def _build_view_ticks(size: int, items: int, views: tuple[str, str], *, view: int) -> dict[str, Any]:
+def _build_view_name_ticks(size: int, items: int, views: tuple[str, str], *, view: int) -> dict[str, Any]:
     """Build plotly ticks with the names of the views on an axis: both if it has more than `items` embeddings."""
     middles, names = ([size / 4, 3 * size / 4], views) if size > items else ([size / 2], (views[view],))
     return {

@@ -12,7 +12,7 @@ from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import INITIAL_ENCODER_TITLES
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID_COLOR, MUTED_COLOR, build_figure, build_titled_axis, escape_tags
-from contraport.reporting.report_run import ReportRun
+from contraport.reporting.reported_run import ReportedRun
 
 ROBUSTNESS_GROUP = "robustness"
 """Name of the group of metrics on corrupted images, which have a section of their own."""
@@ -36,7 +36,7 @@ def build_results_section(builder: PageBuilder) -> Section:
     return Section("results", "Results", values)
 
 
-def compose_run_notes(runs: Sequence[ReportRun]) -> list[str]:
+def compose_run_notes(runs: Sequence[ReportedRun]) -> list[str]:
     """Return notes on runs without metrics or evaluation and on diverged losses, and the notes of evaluations."""
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]
     notes += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if not run.evaluation]
@@ -57,7 +57,7 @@ def build_settings_section(builder: PageBuilder) -> Section:
     return Section("settings", "Settings", values)
 
 
-def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportRun, PlotElement]]:
+def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[tuple[ReportedRun, PlotElement]]:
     """Add a forest plot per data set to the page: differences of its runs from its first run, with intervals.
 
     Returns:
@@ -116,8 +116,8 @@ def _draw_differences(builder: PageBuilder, metrics: Sequence[Metric]) -> list[t
 
 
 def _build_retrieval_metrics_and_cells(
-    runs: Sequence[ReportRun],
-) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[MetricCell]]]]]:
+    runs: Sequence[ReportedRun],
+) -> tuple[list[Metric], list[tuple[ReportedRun, dict[str, list[MetricCell]]]]]:
     """Return the metrics of cross-view retrieval, and each run with its table cells by direction of retrieval."""
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_from_rows(values for _, ways in evaluated for values in ways.values())
@@ -148,7 +148,7 @@ class EncoderRow(NamedTuple):
     """Table row with the metrics of one encoder: the trained one of a run, or a baseline, whose `run` is None."""
 
     name: str
-    run: ReportRun | None
+    run: ReportedRun | None
     cells: list[MetricCell]
     training_time_text: str
 
@@ -161,24 +161,24 @@ class DatasetTable(NamedTuple):
     encoder_rows: list[EncoderRow]
 
 
-def list_evaluated_metrics(runs: Sequence[ReportRun]) -> list[Metric]:
+def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     """List all metrics that have a value in at least one of the runs."""
     return collect_metrics_from_rows(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
 
 
-def build_metric_tables(runs: Sequence[ReportRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
+def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
     """Build one table of metrics for each data set on which runs were evaluated."""
     names = dict.fromkeys(run.data_name for run in runs)
     return [_build_dataset_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
 
 
-def tabulate_settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
+def tabulate_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str], bool]]:
     """Return a row for each training setting: its name, its value in each run, and whether the values differ."""
     rows = {key: [_format_setting(run.config.get(key)) for run in runs] for run in runs for key in run.config}
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
 
 
-def tabulate_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
+def tabulate_training_speed(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
     """Return rows of a title and one text per run: steps, seconds, items per second, share of time waiting for data."""
     return [
         ("steps", [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]),
@@ -188,7 +188,7 @@ def tabulate_training_speed(runs: Sequence[ReportRun]) -> list[tuple[str, list[s
     ]
 
 
-def _build_dataset_table(data: str, runs: list[ReportRun], metrics: Sequence[Metric]) -> DatasetTable:
+def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[Metric]) -> DatasetTable:
     """Build the table of metrics of one data set: distinct baselines first, then the runs."""
     sources = [*_list_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
     best = {metric.key: _find_significantly_best_encoder(metric, sources) for metric in metrics}
@@ -213,7 +213,7 @@ class _EvaluatedEncoder(NamedTuple):
     """
 
     name: str
-    run: ReportRun
+    run: ReportedRun
     row: str
 
     @property
@@ -240,7 +240,7 @@ class _EvaluatedEncoder(NamedTuple):
         return difference is not None and difference.is_significant
 
 
-def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
+def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
     """List the baselines of all runs without duplicates of equal values; repeated names get the run's name appended."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_TITLES):
@@ -260,7 +260,7 @@ def _list_distinct_baselines(runs: list[ReportRun]) -> list[_EvaluatedEncoder]:
     ]
 
 
-def _describe_dataset_sizes(data: str, runs: Iterable[ReportRun]) -> str:
+def _describe_dataset_sizes(data: str, runs: Iterable[ReportedRun]) -> str:
     """Return a sentence with the numbers of training and test items, by run if they differ."""
     names_by_size: dict[str, list[str]] = {}
     for run in runs:
@@ -320,7 +320,7 @@ def _format_seconds(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _format_logged_mean(run: ReportRun, key: str, pattern: str) -> str:
+def _format_logged_mean(run: ReportedRun, key: str, pattern: str) -> str:
     """Format the mean of a logged column over the training steps by a `str.format` pattern; a dash without values."""
     values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT

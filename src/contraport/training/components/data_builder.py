@@ -27,7 +27,7 @@ from contraport.data.perturbations import (
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import TransformedDataset, wrap_custom_transform
+from contraport.data.views.custom_transforms import TransformedDataset, find_custom_transform
 from contraport.data.views.views import COLOR_SPLIT_OPTION
 from contraport.encoders.tower import mapping_to_view_list, resolve_view_index
 from contraport.errors import UsageError, check
@@ -94,7 +94,7 @@ def feature_cache_blocker(settings: Settings) -> str | None:
     """Return the reason why features of a frozen encoder cannot be cached, or None if they can."""
     if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"
-    if (own := wrap_custom_transform(settings.augment)) is not None:
+    if (own := find_custom_transform(settings.augment)) is not None:
         return f"the feature cache requires a named augmentation, not {own.name}"
     if isinstance(settings.data, Stream) or is_stream(settings.data):
         return "the feature cache requires data of known length, not a stream"

@@ -35,7 +35,7 @@ from contraport.training.components.model_builder import (
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
-from contraport.training.components.teacher import load_or_compute_teacher_features, reduce_by_truncated_svd
+from contraport.training.components.teacher_features import load_or_compute_teacher_features, reduce_by_truncated_svd
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.parallelism import select_training_device

@@ -6,9 +6,9 @@ written.
 
 from contraport.training.config.data_options import DataPreparationSettings, DataSettings
 from contraport.training.config.settings import (
-    ADVISE_COMMAND,
+    ADVISE_COMMAND_SPEC,
     RECORDED_OPTIONS,
-    TRAIN_COMMAND,
+    TRAIN_COMMAND_SPEC,
     TRAIN_OPTIONS,
     AdviseOptions,
     Settings,
@@ -16,9 +16,9 @@ from contraport.training.config.settings import (
 )
 
 __all__ = [
-    "ADVISE_COMMAND",
+    "ADVISE_COMMAND_SPEC",
     "RECORDED_OPTIONS",
-    "TRAIN_COMMAND",
+    "TRAIN_COMMAND_SPEC",
     "TRAIN_OPTIONS",
     "AdviseOptions",
     "DataPreparationSettings",

@@ -119,7 +119,7 @@ def check_config_types(config: Mapping[str, Any], where: object) -> None:
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
 
 
-TRAIN_COMMAND = Command(
+TRAIN_COMMAND_SPEC = Command(
     Settings,
     "contraport.training:train",
     "Train an encoder without labels.",
@@ -193,7 +193,7 @@ class AdviseOptions(BaseOptions):
     )
 
 
-ADVISE_COMMAND = Command(
+ADVISE_COMMAND_SPEC = Command(
     AdviseOptions,
     "contraport.training.advise:advise",
     "Recommend a training command for given data.",

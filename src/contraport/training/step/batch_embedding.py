@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from contraport import distributed
-from contraport.data import BatchShare
+from contraport.data import BatchOffset
 from contraport.errors import check
 from contraport.objectives.inputs import pad_vector_sets
 
@@ -35,7 +35,11 @@ def check_chunk_size(items: int, size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: EmbedFunction, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchShare | None = None
+    embed: EmbedFunction,
+    network: nn.Module,
+    views: Sequence[Tensor],
+    size: int,
+    share: BatchOffset | None = None,
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
 
@@ -61,7 +65,7 @@ def embed_in_chunks(
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _restored_buffers(network)  # of the first pass, and of the recomputation
 
-    start, total = (0, len(views[0])) if share is None else (share.start, share.total)
+    start, total = (0, len(views[0])) if share is None else (share.start, share.global_batch_size)
     count = math.ceil(total / size)
     chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from contraport.data import Batch, BatchShare, Views
+from contraport.data import Batch, BatchOffset, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss, PlanWeights
 from contraport.objectives.inputs import ExtraNegatives
@@ -43,11 +43,11 @@ class MinedBatchLayout(NamedTuple):
     num_negatives_per_set: int
     num_sets: int
 
-    def split_into_parts(self, batch: Batch) -> MinedBatchParts:
-        """Split a batch into items, rows to embed and ids of negatives.
+    def split_mined_batch(self, batch: Batch) -> MinedBatchParts:
+        """Split a batch into a batch of its items, a batch of all rows to embed, and the ids of the negatives by set.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
-        >>> parts = MinedBatchLayout(1, num_sets=2).split_into_parts(Batch((rows, rows), None, None, rows))
+        >>> parts = MinedBatchLayout(1, num_sets=2).split_mined_batch(Batch((rows, rows), None, None, rows))
         >>> parts.items.ids.tolist(), [view.tolist() for view in parts.embedded.views]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]])
         >>> [ids.flatten().tolist() for ids in parts.negative_ids]
@@ -145,8 +145,10 @@ class TrainingModule(nn.Module):
         """Return all models that encode views: the trained model, and the momentum encoder's if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
-    def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchShare | None = None) -> Tensor:
-        """Return the loss of a batch, a tensor without dimensions.
+    def forward(
+        self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None
+    ) -> Tensor:
+        """Return the loss of a batch, a scalar tensor.
 
         Args:
             batch: the items of this process.
@@ -162,9 +164,9 @@ class TrainingModule(nn.Module):
             self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
-            items, batch, negative_ids = self.mined.split_into_parts(batch)
+            items, batch, negative_ids = self.mined.split_mined_batch(batch)
             rows = 1 + self.mined.num_negatives_per_set
-            share = None if share is None else BatchShare(share.start * rows, share.total * rows)
+            share = None if share is None else BatchOffset(share.start * rows, share.global_batch_size * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
         self._seed_step_generators(step, micro_batch, 0)
@@ -195,7 +197,9 @@ class TrainingModule(nn.Module):
         """Return a NaN loss that gives all trained parameters a NaN gradient."""
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
-    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], share: BatchShare | None = None) -> EmbeddedBatch:
+    def _embed_batch(
+        self, batch: Batch, views: tuple[Tensor, ...], share: BatchOffset | None = None
+    ) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
         outputs, present = self._compute_outputs_and_present_mask(
             self.model, self._compute_features_then_projections, views, batch.present, share
@@ -226,7 +230,7 @@ class TrainingModule(nn.Module):
         embed: EmbedFunction,
         views: tuple[Tensor, ...],
         present: Tensor | None,
-        share: BatchShare | None,
+        share: BatchOffset | None,
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:

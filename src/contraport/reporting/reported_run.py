@@ -21,7 +21,7 @@ LINE_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # 
 
 
 @dataclass(frozen=True)
-class ReportRun:
+class ReportedRun:
     """Run in a report: its settings, logged metrics, evaluation, and arrays for figures.
 
     Attributes:
@@ -83,7 +83,7 @@ class ReportRun:
         value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
-    def find_stored_difference(self, other: str | ReportRun, key: str) -> Difference | None:
+    def find_stored_difference(self, other: str | ReportedRun, key: str) -> Difference | None:
         """Find the stored difference of a metric from a baseline or another run, paired over the same test items.
 
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
@@ -114,7 +114,7 @@ class ReportRun:
         return [str(label) for label in range(int(self.figure_arrays["labels"].max()) + 1)]
 
 
-def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
+def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportedRun]:
     """Read all runs of a report from their run folders.
 
     Raises:
@@ -125,7 +125,7 @@ def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportRun]:
         check_is_run(run.path)
     repeated = Counter(run.name for run in opened)
     return [
-        ReportRun(
+        ReportedRun(
             name=run.name if repeated[run.name] == 1 else str(run.path),
             path=str(run.path),
             position=position,

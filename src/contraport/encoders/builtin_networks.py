@@ -290,7 +290,7 @@ NGRAM_SIZES = (3, 4, 5, 6)
 
 NUM_HASH_BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
 """Number of rows of the tables of hashed words and n-grams."""
-DROPOUT = 0.1
+WORD_DROPOUT_PROBABILITY = 0.1
 """Probability that a word or n-gram is dropped in training."""
 LOG_WEIGHT_SCALE = 30.0
 """Factor on stored log-weights: Adam changes them by about the learning rate per step, which alone is too slow."""
@@ -447,7 +447,7 @@ class SmallText(nn.Module):
     def _sum_scaled_vectors(self, hashes: Tensor, mask: Tensor) -> Tensor:
         """Return the sum of the vectors of hashed words or n-grams, divided by the square root of their number."""
         # over the root, not the number: the norm then depends little on the length of the text
-        weights = F.dropout(mask.to(self.table.weight.dtype), DROPOUT, self.training)
+        weights = F.dropout(mask.to(self.table.weight.dtype), WORD_DROPOUT_PROBABILITY, self.training)
         weights = weights / mask.sum(1, keepdim=True).clamp(min=1).to(weights.dtype).sqrt()
         return F.embedding_bag(hashes, self.table.weight, mode="sum", per_sample_weights=weights)
 
@@ -484,7 +484,7 @@ class LearnedWeightNgrams(nn.Module):
         dtype = self.log_weights.weight.dtype
         # Half precision has neither the range of the weights nor that of the bound by which an empty text is divided.
         log_weights = self.log_weights(hashes).squeeze(2).to(torch.promote_types(dtype, torch.float32))
-        present = F.dropout(mask.to(log_weights.dtype), DROPOUT, self.training)
+        present = F.dropout(mask.to(log_weights.dtype), WORD_DROPOUT_PROBABILITY, self.training)
         values = present * torch.exp(LOG_WEIGHT_SCALE * log_weights)
         return _sum_by_bucket_and_normalize(hashes, values, self.num_features).to(dtype)
 
