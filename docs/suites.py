@@ -224,7 +224,8 @@ def with_current_options(command: str) -> str:
     'contraport compare --suite alpha --max_items 1348 --train.num_workers 2'
     """
     current = {}
-    for prefix, options in (("--", COMPARE_COMMAND_SPEC.options_by_name), ("--train.", TRAIN_COMMAND_SPEC.options_by_name)):
+    for prefix, spec in (("--", COMPARE_COMMAND_SPEC), ("--train.", TRAIN_COMMAND_SPEC)):
+        options = spec.options_by_name
         current |= {prefix + one.deprecated_name: prefix + name for name, one in options.items() if one.deprecated_name}
     return shlex.join(current.get(word, word) for word in shlex.split(command))
 

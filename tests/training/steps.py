@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from contraport.catalog import apply_recipe
-from contraport.data import Batch, Dataset, BatchOffset, from_arrays
+from contraport.data import Batch, BatchOffset, Dataset, from_arrays
 from contraport.distributed import use_local_batch
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contraport.data import Batch, BatchOrder, Dataset, BatchOffset, build_loader, from_arrays
+from contraport.data import Batch, BatchOffset, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train

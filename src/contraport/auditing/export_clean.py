@@ -130,9 +130,7 @@ def _edit_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, view: str) -> d
 
 def _dataset_to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     """Convert a dataset to the named arrays of an `.npz` file."""
-    blocks = [
-        dataset.store.fetch_views(positions) for positions in torch.arange(len(dataset)).split(EXPORT_BLOCK_ITEMS)
-    ]
+    blocks = [dataset.store.fetch_views(block) for block in torch.arange(len(dataset)).split(EXPORT_BLOCK_ITEMS)]
     arrays = {
         f"view{view}": np.concatenate([
             np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks

@@ -65,9 +65,8 @@ def compose_next_commands(
         )
     repeated = {"resume": True, "out": explicit.get("out")}
     if options.out is None:
-        lasting = {
-            name: value for name, value in explicit.items() if AUDIT_COMMAND_SPEC.options_by_name[name].lifetime != "call"
-        }
+        declared = AUDIT_COMMAND_SPEC.options_by_name
+        lasting = {name: value for name, value in explicit.items() if declared[name].lifetime != "call"}
         repeated = {**lasting, "out": str(find_unused_path(Path("audits", name)))}
     with use_flag_style():
         return compose(

@@ -17,7 +17,7 @@ from typing import Any
 
 from contraport.data.arrays import from_arrays
 from contraport.data.coupling import from_coupling
-from contraport.data.data_loader import BatchOrder, BatchOffset, build_loader, local_share
+from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_share
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.sources import from_stream, from_torch, load, load_unsplit
 from contraport.data.views import Views
@@ -25,10 +25,10 @@ from contraport.data.views.custom_transforms import BatchTransform
 
 __all__ = [
     "Batch",
+    "BatchOffset",
     "BatchOrder",
     "BatchTransform",
     "Dataset",
-    "BatchOffset",
     "Views",
     "build_loader",
     "from_arrays",

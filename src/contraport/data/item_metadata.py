@@ -67,7 +67,8 @@ class ItemMetadata:
 
     def __post_init__(self) -> None:
         names = [*(self.keys or ()), *(self.class_names or ()), *(self.domain_names or ())]
-        invalid = [name for name in names if not _is_valid_unicode(name)]
+        # Python keeps bytes that it cannot decode as lone surrogates.
+        invalid = [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]
         if invalid:
             message = (
                 f"names in {self.data_name!r} must be UTF-8, got {len(invalid):,} that are not, such as {invalid[0]!r}"
@@ -187,7 +188,3 @@ class ItemMetadata:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, view_index], positions, having[0])
         return ImageStore(view.take(positions), size)
-
-
-def _is_valid_unicode(name: str) -> bool:  # Python keeps bytes that it cannot decode as lone surrogates
-    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

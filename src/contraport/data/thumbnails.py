@@ -30,10 +30,8 @@ def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[Arra
     Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
-    return [
-        _make_view_previews(items, dataset, view, side)
-        for view, items in enumerate(dataset.store.fetch_views(positions))
-    ]
+    views = dataset.store.fetch_views(positions)
+    return [_make_view_previews(items, dataset, view, side) for view, items in enumerate(views)]
 
 
 def shrink_images(images: Tensor, side: int) -> Array:

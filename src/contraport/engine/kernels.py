@@ -499,11 +499,6 @@ class _ScaledEmbeddings(NamedTuple):
 
 # Each function divides its side by the root of the scale: n d divisions instead of n m, and the temperature gets its
 # gradient by plain autograd.
-def _scale_for_dot(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings for the cost -<x, y>."""
-    return _ScaledEmbeddings(z / cost_scale**0.5, 0.0)
-
-
 def _scale_for_negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings for the cost -cos(x, y)."""
     if isinstance(cost_scale, Tensor):
@@ -517,11 +512,6 @@ def _scale_for_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbedding
     return _ScaledEmbeddings(units, -0.5 / cost_scale, common_squared_norm)  # half of -1 / cost_scale per side
 
 
-def _scale_for_chordal(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings for the cost 2 - 2 cos(x, y)."""
-    return _scale_for_cosine(z, cost_scale / 2)  # 2 - 2 cos = 2 (1 - cos)
-
-
 def _scale_for_sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings for the cost ||x - y||^2."""
     z = z * (2 / cost_scale) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
@@ -531,8 +521,8 @@ def _scale_for_sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbe
 _SCALING_FUNCTIONS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
     "cosine": _scale_for_cosine,
     "negative-cosine": _scale_for_negative_cosine,
-    "chordal": _scale_for_chordal,
-    "dot": _scale_for_dot,
+    "chordal": lambda z, cost_scale: _scale_for_cosine(z, cost_scale / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
+    "dot": lambda z, cost_scale: _ScaledEmbeddings(z / cost_scale**0.5, 0.0),
     "sqeuclidean": _scale_for_sqeuclidean,
 }
 """Functions that scale the embeddings of one side for a cost, by the name of the cost."""

@@ -271,9 +271,5 @@ def load_evaluation_arrays(folder: object, required: str) -> Mapping[str, Array]
     """
     run = load_run(folder)
     samples = run.page_arrays()
-    check(
-        required in samples,
-        f"run: {run.samples_path} has no {required!r}; evaluate the run again.",
-        "missing",
-    )
+    check(required in samples, f"run: {run.samples_path} has no {required!r}; evaluate the run again.", "missing")
     return samples

@@ -154,9 +154,8 @@ def _load_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict
             places = {row: place for place, row in enumerate(dataset.rows.tolist())}
             present = [item for item in in_split if int(features.source_rows[item]) in places]
             if present:
-                views = dataset.store.fetch_views(
-                    torch.tensor([places[int(features.source_rows[item])] for item in present])
-                )
+                positions = torch.tensor([places[int(features.source_rows[item])] for item in present])
+                views = dataset.store.fetch_views(positions)
                 uris = [
                     encode_data_uri(pixels_to_pil(one), "png") for one in shrink_images(views[0], PICTURE_SIDE_PIXELS)
                 ]

@@ -17,7 +17,7 @@ from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contraport.data import Batch, BatchOrder, BatchOffset
+from contraport.data import Batch, BatchOffset, BatchOrder
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.training.parallelism import clip_gradients
 
@@ -38,9 +38,7 @@ class Position(NamedTuple):
 class Trainable(Protocol):
     """Interface of a module that computes the loss of a batch, such as `TrainingModule`."""
 
-    def __call__(
-        self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None
-    ) -> Tensor:
+    def __call__(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch. Its randomness must depend on the seed, the step and the micro-batch only."""
 
     def after_step(self, step: int) -> None:

@@ -377,9 +377,7 @@ def test_processes_make_the_frames_that_one_would(augment):
     dataset = series()
     views, batch = Views(dataset, views="frames:6", augment=augment), raw(dataset)
     whole = made(views, batch)
-    parts = [
-        made(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
-    ]
+    parts = [made(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))]
     assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), whole, strict=True))
 
 

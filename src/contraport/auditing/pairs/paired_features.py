@@ -135,12 +135,8 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        for name in (
-            "nearest_neighbors",
-            "cross_fitted_canonical_maps",
-            "references_in_canonical_spaces",
-            "observed_scores_by_statistic",
-        ):
+        maps = ("cross_fitted_canonical_maps", "references_in_canonical_spaces")
+        for name in ("nearest_neighbors", *maps, "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)

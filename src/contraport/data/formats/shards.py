@@ -266,9 +266,7 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
     """Yield the samples of an archive that have at least one view; count the unused fields in `ignored_counts`."""
     check_regular_file("data", archive)
     shown = (
-        member
-        for member in iterate_member_locations(archive, ignored_counts)
-        if not PurePath(member.path).name.startswith(".")
+        one for one in iterate_member_locations(archive, ignored_counts) if not PurePath(one.path).name.startswith(".")
     )
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _split_into_key_and_field(member.path)[0]):

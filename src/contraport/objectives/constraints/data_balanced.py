@@ -75,9 +75,8 @@ class DataBalanced(ItemAverages, Constraint):
             )
         g = -self.update_log_averages(column_positions, column_values).detach()
         columns = self._count_items_seen_so_far(column_positions, 1).to(like)
-        f = -self.update_log_averages(
-            row_positions, self._estimate_log_row_means_of_data(geometry, pattern, g, columns)
-        )
+        row_values = self._estimate_log_row_means_of_data(geometry, pattern, g, columns)
+        f = -self.update_log_averages(row_positions, row_values)
         plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 

@@ -35,11 +35,7 @@ def check_chunk_size(items: int, size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: EmbedFunction,
-    network: nn.Module,
-    views: Sequence[Tensor],
-    size: int,
-    share: BatchOffset | None = None,
+    embed: EmbedFunction, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchOffset | None = None
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
 

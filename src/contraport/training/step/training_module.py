@@ -145,9 +145,7 @@ class TrainingModule(nn.Module):
         """Return all models that encode views: the trained model, and the momentum encoder's if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
-    def forward(
-        self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None
-    ) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch, a scalar tensor.
 
         Args:
@@ -184,7 +182,8 @@ class TrainingModule(nn.Module):
             if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.key_projections)):
                 raise
             # Reported by the finite guard, rather than by a consequent error of the loss.
-            return self._compute_nan_loss()
+            trained = [weights.sum() for weights in self.parameters() if weights.requires_grad]
+            return math.nan * torch.stack(trained).sum()  # gives all trained parameters a NaN gradient
         return loss
 
     def after_step(self, step: int) -> None:
@@ -193,13 +192,7 @@ class TrainingModule(nn.Module):
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _compute_nan_loss(self) -> Tensor:
-        """Return a NaN loss that gives all trained parameters a NaN gradient."""
-        return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
-
-    def _embed_batch(
-        self, batch: Batch, views: tuple[Tensor, ...], share: BatchOffset | None = None
-    ) -> EmbeddedBatch:
+    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], share: BatchOffset | None = None) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
         outputs, present = self._compute_outputs_and_present_mask(
             self.model, self._compute_features_then_projections, views, batch.present, share
