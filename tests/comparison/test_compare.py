@@ -599,6 +599,25 @@ def cell(
     return TableEntry(row, "on", measure, 0 if mean is None else 3, mean, interval, apart, 1.0, failed or None)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "gain", "end"),
+    [
+        ((30.0, 12.0, 40.0), 0.0, "from base; row 1 is the fastest of these, 12 s per training, row 2 40 s."),
+        ((10.0, 12.0, 14.9), 0.0, "from base."),  # within the variation of training times
+        ((30.0, 12.0, None), 0.0, "from base; row 1 is the fastest of these, 12 s per training, base 30 s."),
+        ((30.0, 12.0, 40.0), 0.05, "row 2 does not differ significantly from base."),  # the better one is named
+        ((None, None, None), 0.0, "from base."),
+    ],
+)
+def test_sentence_names_the_fastest_of_equal_rows(seconds: tuple[float | None, ...], gain: float, end: str) -> None:
+    gains = {"base": None, "row 1": gain, "row 2": 0.0}
+    cells = [
+        cell(row, 0.9, None if one is None else Difference(one, one - 0.02, one + 0.02), measure="knn")
+        for row, one in gains.items()
+    ]
+    assert sentence_of(*(one._replace(training_seconds=t) for one, t in zip(cells, seconds, strict=True))).endswith(end)
+
+
 def sentence_of(*cells: TableEntry) -> str:
     (told,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).summary_sentences
     return told

@@ -399,11 +399,26 @@ def _describe_differences_from_baseline(
     if rest := [name for name in differences if name not in above and name not in below]:
         verb = "does" if len(rest) == 1 else "do"
         parts.append(f"{_join_first_few(rest)} {verb} not differ significantly from {baseline}")
+        parts += [] if above else _describe_fastest([one for one in entries if one.row_name in (baseline, *rest)])
     unknown: dict[str, list[str]] = {}
     for one in entries:
         if one.difference is None and one.row_name != baseline:
             unknown.setdefault(one.missing_interval_reason or "its variance is unknown", []).append(one.row_name)
     return parts + [f"no interval for {_join_first_few(names)}, as {reason}" for reason, names in unknown.items()]
+
+
+_MIN_NOTABLE_TIME_RATIO = 1.5
+"""Smallest ratio of two training times that counts: those of one computer vary by a third with its other work."""
+
+
+def _describe_fastest(entries: Sequence[TableEntry]) -> list[str]:
+    """Return a clause that names the row with the shortest training, if another of the entries takes far longer."""
+    timed = [(one.training_seconds, one.row_name) for one in entries if one.training_seconds]
+    if not timed:
+        return []
+    (least, fastest), (most, slowest) = min(timed), max(timed)
+    times = f"{least:.3g} s per training, {slowest} {most:.3g} s"
+    return [f"{fastest} is the fastest of these, {times}"] if most >= _MIN_NOTABLE_TIME_RATIO * least else []
 
 
 def _join_first_few(names: Sequence[str]) -> str:
