@@ -36,7 +36,11 @@ NAMES = {
     "fashion-halves": "halves of Fashion-MNIST",
     "captions": "captions",
 }
-COSTS = {"fou-kar": "UCI fou-kar, vectors and a small MLP", "fashion-images": "halves of 1,200 images and a small CNN"}
+COSTS = {
+    "fou-kar": "UCI fou-kar, vectors and a small MLP",
+    "digits-halves": "halves of digits as vectors",
+    "fashion-images": "halves of 1,200 images and a small CNN",
+}
 MAIN_SHARES = 0.2, 0.4
 BASELINES = {"cosine": "cosine", "infonce": "loss", "neighbors": "neighbors", "lemon": "LEMoN"}
 QUANTITIES = {
@@ -750,11 +754,11 @@ def describe_cost(results: list[dict[str, Any]]) -> str:
             shares.setdefault(one["data"], []).append(found["online"] / found["plain"])
     parts = [
         f"{statistics.median(of):.2f} on {COSTS[name]} ({min(of):.2f} to {max(of):.2f}, {len(of)} seeds)"
-        for name, of in shares.items()
+        for name, of in sorted(shares.items(), key=lambda item: list(COSTS).index(item[0]))
     ]
     return (
         "An online audit of 36 epochs, the default, took this many times the CPU time of a plain training of the same "
-        f"length: {' and '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
+        f"length: {', '.join(parts)}. This includes everything: decoys, scorings, bootstrap, better partners "
         "and the page. There are at most five scorings, so the audit of a larger network or a longer training costs "
         "less."
     )
