@@ -17,7 +17,7 @@ class ColumnsThenRows(SinkhornConstraint):
 
     iterations: int = 1
 
-    def half_steps(self) -> tuple[str, ...]:
+    def half_step_axes(self) -> tuple[str, ...]:
         """Return the half steps in order."""
         return ("columns", "rows") * self.iterations
 
