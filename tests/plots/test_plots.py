@@ -148,6 +148,7 @@ def test_figures_of_run_folders(tmp_path):
         "points": points, "projection": np.array("t-SNE"), "labels": np.arange(9) % 3, "spectrum": np.array([4.0, 1.0]),
         "class_names": np.array(["a", "b", "c"]), "neighbors": np.arange(9)[:, None] * 0 + np.arange(4),
         "thumbnails": np.zeros((9, 1, 3, 3), np.uint8), "plan": np.eye(4) / 4, "target": np.eye(4) / 4,
+        "plan_items": np.array(2),
     }  # fmt: skip
     run, other = make_run(tmp_path, **kept), make_run(tmp_path, "two", **kept)
     ax = plots.embedding(run).axes[0]

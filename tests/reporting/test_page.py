@@ -1,12 +1,16 @@
 import base64
 import gzip
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 
-from contraport._utils.files import write_json
+from contraport._utils.files import write_json, write_npz
 from contraport.errors import UsageError
 from contraport.evaluation.notes import compose_verdict
 from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
@@ -267,3 +271,48 @@ def test_online_metric_is_a_curve(make_run, tmp_path) -> None:
     assert "kNN over the training steps; last values: nt-xent: 0.69." in words(
         report([run], out=tmp_path / "page.html")
     )
+
+
+def change(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a change of one entry of a mapping, which is removed for None."""
+    return lambda of: {key: one for key, one in {**of, name: value}.items() if one is not None}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        change("points", np.zeros((3, 2), np.float32)),
+        change("points", np.full((30, 2), np.nan, np.float32)),
+        change("ids", np.arange(3)),
+        change("labels", np.full(30, -1)),
+        change("labels", None),
+        change("neighbors", np.full((30, 3), 30)),
+        change("cosine_labels", np.arange(2)),
+        change("cosines", np.zeros((30, 2), np.float32)),
+        change("target", np.zeros((2, 2), np.float32)),
+        change("target", None),
+        change("plan_items", np.array(0)),
+        change("plan_items", None),
+    ],
+)
+def test_rejects_arrays_that_do_not_fit_together(damage, make_run, tmp_path) -> None:
+    run = make_run()
+    write_npz(run.samples_path, damage(run.page_arrays()))
+    with raises_usage_error("run.corrupt", "samples.npz"):
+        report([run], out=tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        change("intervals", {"trained": {"knn": {"low": 0.1}}}),
+        change("intervals", {"trained": {"knn": {"low": 0.1, "high": None}}}),
+        change("differences", {"raw": {"knn": {"low": 0.1, "high": 0.2}}}),
+        change("differences", {"raw": {"knn": {"value": None, "low": 0.1, "high": 0.2}}}),
+    ],
+)
+def test_rejects_evaluations_without_numbers(damage, make_run, tmp_path) -> None:
+    run = make_run()
+    write_json(run.evaluation_path, damage(run.evaluation()))
+    with raises_usage_error("run.corrupt", "evaluation.json"):
+        report([run], out=tmp_path / "page.html")

@@ -111,7 +111,9 @@ class ReportedRun:
             return []
         if "class_names" in self.figure_arrays:
             return [str(name) for name in self.figure_arrays["class_names"]]
-        return [str(label) for label in range(int(self.figure_arrays["labels"].max()) + 1)]
+        # The items of the three are different subsets, so that the highest class may be in one of them only.
+        subsets = (self.figure_arrays.get(name) for name in ("labels", "plan_labels", "cosine_labels"))
+        return [str(label) for label in range(max(int(labels.max()) + 1 for labels in subsets if labels is not None))]
 
 
 def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportedRun]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable
@@ -260,6 +261,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
         except json.JSONDecodeError as error:
             raise UsageError(f"run: {path} is corrupt: line {number} is not JSON.", kind="corrupt") from error
         good = is_nested_number_mapping(row, depth=1) and type(row.get("step")) is int
+        good = good and all(math.isfinite(row.get(name) or 0) for name in ("seconds", "epoch"))
         check(good, f"run: {path} is corrupt: line {number} must be an object of numbers with a step.", "corrupt")
         rows.append(row)
     return rows
@@ -280,6 +282,10 @@ def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
     return True
 
 
+_NUMBERS_OF_ENTRIES = {"intervals": ("low", "high"), "differences": ("value", "low", "high")}
+"""Numbers of each entry of an `evaluation.json`, by the name of the mapping."""
+
+
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Read an `evaluation.json`: metrics by encoder, intervals and notes."""
     values = json.loads(path.read_text("utf-8"))
@@ -288,6 +294,10 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     for name, value in values.items():
         if name in ("intervals", "differences", "directions"):
             good = is_nested_number_mapping(value, depth=3)
+            keys = _NUMBERS_OF_ENTRIES.get(name)
+            if good and keys is not None:
+                entries = [entry for by_metric in value.values() for entry in by_metric.values()]
+                good = all(set(entry) == set(keys) and None not in entry.values() for entry in entries)
         elif name in ("data", "notes", "not_measured"):
             good = isinstance(value, str if name == "data" else list)
         elif name in ("train_items", "test_items", "uniformity_items", "pairs_of_runs", "epochs"):
@@ -304,10 +314,16 @@ _ARRAY_NAMES_BY_NDIM_AND_KIND = {
     (2, "b"): ("kept_views",),
     (1, "f"): (
         "spectrum", "losses", "suspicion", "scores", "mismatched", "fdr", "partner_scores", "partner_confidences",
-        "view_rates", "pair_rates",
+        "view_rates", "pair_rates", "mistaken_sure",
     ),
-    (1, "iu"): ("labels", "plan_labels", "cosine_labels", "plan_epochs", "ids", "domains", "partners", "train", "test"),
-    (1, "U"): ("class_names", "domain_names", "texts", "view_names"),
+    (1, "iu"): (
+        "labels", "plan_labels", "cosine_labels", "plan_epochs", "ids", "domains", "partners", "train", "test",
+        "mistaken", "mistaken_true", "mistaken_told", "worst",
+    ),
+    (1, "U"): (
+        "class_names", "domain_names", "texts", "view_names", "plan_view_names", "mistaken_keys", "mistaken_views",
+        "worst_views",
+    ),
     (2, "f"): ("points", "plan", "target", "cosines", "view_scores", "pair_scores"),
     (2, "iu"): ("neighbors", "confusion"),
     (3, "f"): ("plans", "targets"),
@@ -325,6 +341,55 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         for name, array in ((name, arrays[name]) for name in names if name in arrays):
             if array.ndim != dimensions or array.dtype.kind not in kinds:
                 raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")
+    return arrays
+
+
+_PAGE_ARRAYS_OF_SAME_ITEMS = (
+    ("points", "ids", "neighbors", "labels", "domains", "thumbnails", "texts", "losses", "suspicion"),
+    ("cosines", "cosine_labels"),
+    ("plan_labels", "plan_view_1", "plan_view_2"),
+    ("plan_epochs", "plans", "targets"),
+    ("mistaken", "mistaken_true", "mistaken_told", "mistaken_sure", "mistaken_keys", "mistaken_0", "mistaken_1"),
+    ("worst", "worst_1", "worst_2", "worst_better"),
+)
+"""Names of the arrays of `samples.npz` that have one length."""
+
+
+def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a `samples.npz`; lengths, positions, classes and numbers that the page uses are checked."""
+    arrays = read_arrays(path)
+
+    def require(condition: object, name: str, expected: str) -> None:
+        if not condition:
+            raise ValueError(f"{name!r} must be {expected}")
+
+    for names in _PAGE_ARRAYS_OF_SAME_ITEMS:
+        sizes = {len(arrays[name]) for name in names if name in arrays}
+        require(len(sizes) <= 1 and 0 not in sizes, names[0], f"as long as {', '.join(names[1:])}, and not empty")
+    for name in ("points", "cosines", "spectrum", "plan", "target", "plans", "targets", "mistaken_sure"):
+        require(name not in arrays or np.isfinite(arrays[name]).all(), name, "finite")
+    for name in ("cosines", "confusion"):
+        require(name not in arrays or len(set(arrays[name].shape)) == 1, name, "a square matrix")
+    for name, other in (("plan", "target"), ("plans", "targets")):
+        shapes = {arrays[key].shape if key in arrays else None for key in (name, other)}
+        require(len(shapes) == 1, name, f"of the shape of {other!r}")
+    classes = len(arrays["class_names"]) if "class_names" in arrays else np.inf
+    limits = {"labels": classes, "plan_labels": classes, "cosine_labels": classes}
+    limits |= {"domains": len(arrays.get("domain_names", ())), "neighbors": len(arrays.get("points", ()))}
+    limits |= dict.fromkeys(("mistaken_true", "mistaken_told"), len(arrays.get("confusion", ())))
+    for name, limit in limits.items():
+        values = arrays.get(name, np.zeros(0))
+        require(((values >= 0) & (values < limit)).all(), name, f"from 0 to below {limit}")
+    if "plan" in arrays:
+        items = int(arrays.get("plan_items", 0))
+        require(items > 0, "plan_items", "positive")
+        for name in ("plan_labels", "plan_view_1", "plan_view_2"):
+            require(len(arrays.get(name, range(items))) == items, name, f"of {items} items")
+    if "mistaken" in arrays:
+        views = [f"mistaken_{number}" for number in range(len(arrays.get("mistaken_views", ())))]
+        needed = {"mistaken_true", "mistaken_told", "mistaken_sure", "mistaken_views", *views}
+        require(views and needed <= arrays.keys(), "mistaken", f"with {', '.join(sorted(needed))}")
+    require("labels" in arrays or not {"plan_labels", "cosine_labels"} & arrays.keys(), "labels", "among the arrays")
     return arrays
 
 

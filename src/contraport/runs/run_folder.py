@@ -50,7 +50,7 @@ from contraport._utils.files import (
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, report_write_errors
-from contraport.runs.run import REEVALUATE_REMEDY, Run, check_is_run, read_arrays, read_run_file
+from contraport.runs.run import REEVALUATE_REMEDY, Run, check_is_run, read_arrays, read_page_arrays, read_run_file
 from contraport.training.config import RECORDED_OPTIONS
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ class RunFolder(Run):
 
     def page_arrays(self) -> dict[str, np.ndarray]:
         """Read the arrays that `contraport.evaluate` wrote for the HTML page, by name."""
-        return self._read_file(self.samples_path, read_arrays, REEVALUATE_REMEDY)
+        return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
     def item_metric_values(self) -> dict[str, np.ndarray]:
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""

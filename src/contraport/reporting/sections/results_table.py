@@ -264,7 +264,7 @@ def _describe_dataset_sizes(data: str, runs: Iterable[ReportedRun]) -> str:
     """Return a sentence with the numbers of training and test items, by run if they differ."""
     names_by_size: dict[str, list[str]] = {}
     for run in runs:
-        if run.evaluation and "test_items" in run.evaluation:
+        if {"train_items", "test_items", "uniformity_items"} <= run.evaluation.keys():
             train, test, pairs = (run.evaluation[f"{part}_items"] for part in ("train", "test", "uniformity"))
             subset = f" (uniformity: a random {pairs:,} of them)" if pairs < test else ""
             names_by_size.setdefault(f"{train:,} training and {test:,} test items{subset}", []).append(run.name)
