@@ -146,7 +146,7 @@ def test_rejects_an_index_and_unsuitable_queries(table: Path, tmp_path: Path) ->
     with raises_usage_error("query.unknown", "a red bag"):
         contraport.search(run, "a red bag", query_view="image", view="caption")
     np.save(tmp_path / "small.npy", np.zeros((3, 4, 4), np.uint8))
-    with raises_usage_error("data.shape"):
+    with raises_usage_error("query.shape"):
         contraport.search(run, tmp_path / "small.npy", query_view="image")
     names = {"view_names": ["ear", "eye"], "projection": 8}
     vectors = make_run(tmp_path / "vectors", Model(shapes=[(3,), (4,)], **names), kernel=MAX)
