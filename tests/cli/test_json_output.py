@@ -33,7 +33,7 @@ def test_evaluations_and_neighbors(command, data: str) -> None:
     assert result["rows"]["trained"]["knn"] <= 1
     assert command("embed", "run", "--out", "features.npz", "--progress=false").status == 0
     found = json.loads(command("neighbors", "features.npz", "--query", "3", "--top", "2", "--json").out)
-    assert [sorted(near) for near in found] == [["class_name", "name", "position", "similarity"]] * 2
+    assert [sorted(near) for near in found] == [["class_name", "description", "name", "position", "similarity"]] * 2
 
 
 def test_demo(command, monkeypatch: pytest.MonkeyPatch) -> None:
