@@ -10,6 +10,8 @@ The cost of an assignment is compared with the least cost, by SciPy on the whole
 top halves of images against bottom halves, images against other images, and Gaussian points in 64 dimensions. Above
 5,000 points SciPy begins from the potentials of the assignment, which changes its time, but not the least cost.
 
+`--auctions` measures the auction alone, beside least costs that are written already.
+
     python -m benchmarks.assignment [--plans 20000] [--items 20000 60000] [--exact 5000 10000 20000]
 """
 
@@ -96,7 +98,7 @@ def find_heaviest(plan: Plan) -> tuple[Tensor, Tensor]:
 def solve(method: str, x: Tensor, y: Tensor) -> Plan | tuple[Tensor, Tensor]:
     """Return a plan, or the partner of each point of x and that of each point of y."""
     if method == "assignment":
-        partners = approximate_assignment(x, y).partners
+        partners = approximate_assignment(x, y, auction_size=0).partners
         return partners, partners.argsort()
     kernel = Gibbs("sqeuclidean", TEMPERATURE)
     if method == "Sinkhorn":
@@ -156,7 +158,7 @@ def measure_excess(name: str, n: int) -> dict[str, Any]:
     x, y = SETS[name](n)
     approximate_assignment(x[:100], y[:100])
     begin = time.process_time()
-    result = approximate_assignment(x, y)
+    result = approximate_assignment(x, y, auction_size=0)
     seconds, begin = time.process_time() - begin, time.process_time()
     least = find_least_cost(x, y, result.partners)
     excess = [100 * (cost / least - 1) for cost in result.pass_costs]
@@ -174,6 +176,23 @@ def measure_excess(name: str, n: int) -> dict[str, Any]:
     }
 
 
+def measure_auction(name: str, n: int, least: float) -> dict[str, Any]:
+    """Return the excess of the auction over the least cost, the bound on it, in percent, and its time."""
+    torch.set_num_threads(1)
+    x, y = SETS[name](n)
+    approximate_assignment(x[:100], y[:100], block_size=50)
+    begin = time.process_time()
+    result = approximate_assignment(x, y, auction_size=n)
+    assert result.gap is not None
+    return {
+        "sets": name,
+        "items": n,
+        "excess %": 100 * (result.cost / least - 1),
+        "bound %": 100 * result.gap / result.cost,
+        "seconds": time.process_time() - begin,
+    }
+
+
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(*rows[0], title=title)
     for row in rows:
@@ -187,12 +206,13 @@ def main() -> None:
     parser.add_argument("--plans", type=int, nargs="*", default=[20_000], help="Images of the plans and neighbors.")
     parser.add_argument("--items", type=int, nargs="*", default=[20_000, 60_000], help="Images of the assignments.")
     parser.add_argument("--exact", type=int, nargs="*", default=[5_000, 10_000, 20_000], help="Points beside SciPy.")
+    parser.add_argument("--auctions", type=int, nargs="*", default=[5_000, 10_000, 20_000], help="Points of auctions.")
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/assignment.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     written = json.loads(options.out.read_text()) if options.out.exists() else {}
-    written = {"known": written.get("known", []), "excess": written.get("excess", [])}
+    written = {name: written.get(name, []) for name in ("known", "excess", "auctions")}
     methods = [(n, method) for n in options.plans for method in ("nearest neighbors", "Sinkhorn")]
     methods += [(n, "assignment") for n in options.items]
     with tempfile.TemporaryDirectory() as folder:
@@ -204,9 +224,18 @@ def main() -> None:
     for n in options.exact:
         for name in options.sets:
             add_row(written["excess"], in_new_process(partial(measure_excess, name, n)), ("sets", "items"))
+    for n in options.auctions:
+        for name in options.sets:
+            (least,) = (row["least cost"] for row in written["excess"] if (row["sets"], row["items"]) == (name, n))
+            row = in_new_process(partial(measure_auction, name, n, least))
+            add_row(written["auctions"], row, ("sets", "items"))
     settings = {"blur": BLUR, "components": COMPONENTS, "temperature": TEMPERATURE, "iterations": ITERATIONS}
     options.out.write_text(json.dumps({"machine": machine(), "settings": settings, **written}, indent=1) + "\n")
-    for title, rows in (("Fashion-MNIST against its blurred self", "known"), ("Cost beside the least cost", "excess")):
+    for title, rows in (
+        ("Fashion-MNIST against its blurred self", "known"),
+        ("Cost beside the least cost", "excess"),
+        ("Auctions beside the least cost", "auctions"),
+    ):
         if written[rows]:
             print_table(title, written[rows])
 
