@@ -151,7 +151,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     terms = [WeightTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
         found, *_ = (
-            resolve_backend_config(geometry).create_passes(geometry).gradient(terms, [True, False, False, False])
+            resolve_backend_config(geometry).create_passes(geometry).input_grads(terms, [True, False, False, False])
         )
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]

@@ -18,7 +18,11 @@ from tests.errors import raises_usage_error
 from torch import nn
 
 from contraport.estimators import SNE, TSNE
-from contraport.objectives.perplexity_affinities import calibrated_softmax, compute_affinities, find_nearest_neighbors
+from contraport.objectives.perplexity_affinities import (
+    compute_affinity_matrix,
+    find_nearest_neighbors,
+    row_softmax_of_perplexity,
+)
 
 ESTIMATORS = [SNE, TSNE]
 
@@ -35,7 +39,7 @@ def clusters(n=60, d=5):
 
 def test_affinities_match_scikit_learn(digits):
     # With a perplexity above a third of the items every pair is kept, as in the exact method.
-    ours = compute_affinities(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
+    ours = compute_affinity_matrix(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
     distances = pairwise_distances(digits, metric="sqeuclidean").astype(np.float32)
     peers = squareform(_joint_probabilities(distances, 100.0, verbose=0))
     np.testing.assert_allclose(ours, peers, atol=2e-8)
@@ -59,9 +63,9 @@ def dense_plan(x, perplexity, *, symmetric):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_exact_affinities_cover_all_pairs(digits, symmetric):
-    exact = compute_affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
+    exact = compute_affinity_matrix(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
     np.testing.assert_allclose(exact, dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
-    sparse = compute_affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
+    sparse = compute_affinity_matrix(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
     assert np.abs(sparse - exact).sum() > 0.01  # what is cut off is not nothing
 
 
@@ -86,7 +90,7 @@ def test_exact_method_reaches_the_divergence_of_scikit_learn(digits):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
-    plan = compute_affinities(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
+    plan = compute_affinity_matrix(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
     assert plan.sum().item() == pytest.approx(1)
     assert (plan.diagonal() == 0).all()
     if symmetric:
@@ -119,7 +123,7 @@ def test_nearest_neighbors_of_near_duplicates():
 
 def test_equal_items_share_mass_evenly():
     distances = torch.tensor([[0.0, 0.0, 0.0, 5.0], [3.0, 3.0, 3.0, 3.0]]).double()
-    shares = calibrated_softmax(distances, 2.0)
+    shares = row_softmax_of_perplexity(distances, 2.0)
     torch.testing.assert_close(shares[0], torch.tensor([1 / 3, 1 / 3, 1 / 3, 0]).double())
     torch.testing.assert_close(shares[1], torch.full((4,), 0.25).double())
 
@@ -128,8 +132,8 @@ def test_equal_items_share_mass_evenly():
 def test_is_invariant_to_the_scale_of_the_data(scale):
     X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(
-        compute_affinities(X * scale, 5.0, symmetric=True).to_dense(),
-        compute_affinities(X, 5.0, symmetric=True).to_dense(),
+        compute_affinity_matrix(X * scale, 5.0, symmetric=True).to_dense(),
+        compute_affinity_matrix(X, 5.0, symmetric=True).to_dense(),
     )
 
 
@@ -139,7 +143,7 @@ def test_divergence_matches_the_formula(estimator, method):
     X, _ = clusters()
     fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
     P = (
-        compute_affinities(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
+        compute_affinity_matrix(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
         .to_dense()
         .numpy()
     )

@@ -148,7 +148,7 @@ def test_targets(name, layout, ids):
     torch.testing.assert_close(expected.sum(1), torch.full((len(expected),), 1 / len(expected), dtype=torch.float64))
     log_kernel = Gibbs("cosine", 0.4)(block.x, block.y)
     torch.testing.assert_close(
-        found.inner_products_with_log_kernel(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0
+        found.row_products_with_log_kernel(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0
     )
 
 

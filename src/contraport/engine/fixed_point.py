@@ -61,7 +61,7 @@ class FixedPointOperation(Operation):
         (log_a, log_b), relaxation = self.log_marginals, self.relaxation
 
         def log_sums(q: Tensor | None, p: Tensor | None) -> Tensor:
-            by_row, by_column = passes.log_sum_exp(q, p)
+            by_row, by_column = passes.row_column_log_sums(q, p)
             log_sum = by_row if p is None else by_column
             assert log_sum is not None
             return log_sum.masked_fill(log_sum == -torch.inf, 0)
@@ -136,7 +136,7 @@ class _FixedPoint(NamedTuple):
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
 
-    def slopes(self) -> tuple[Tensor, Tensor]:
+    def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
         """Return the derivatives of the relaxed row update, (N,), and column update, (M,)."""
         s, t = (self.relaxation.slope(k, _AXES[k], self.log_marginals[k], self.log_sums[k]) for k in range(2))
         return s, t
@@ -156,9 +156,9 @@ def _implicit_gradient(
         return WeightTerm(f, -column_sums, "columns", v)
 
     def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-        return passes.weighted_kernel_sums([term])[0]
+        return passes.weighted_kernel_sums_per_term([term])[0]
 
-    s, t = point.slopes()
+    s, t = point.row_and_column_slopes()
     # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
     root_mass = ((f + row_sums) / 2).exp()
     scaling = s.sqrt() / root_mass
@@ -186,7 +186,7 @@ def _implicit_gradient(
     needs_inputs = needs_grad[len(outer) :]
     gradients: list[Tensor | None] = [None for _ in needs_inputs]
     if any(needs_inputs):
-        gradients = passes.gradient([from_rows(-u), from_columns(-v)], needs_inputs)
+        gradients = passes.input_grads([from_rows(-u), from_columns(-v)], needs_inputs)
     return [*outer, *gradients]
 
 
@@ -201,7 +201,7 @@ def _solve_adjoint_and_potentials_dense(
     rows, columns = plan.sum(1), plan.sum(0)
     by_column = plan / torch.where(columns > 0, columns, 1)
     by_row = plan / torch.where(rows > 0, rows, 1)[:, None]
-    row_slope, column_slope = point.slopes()
+    row_slope, column_slope = point.row_and_column_slopes()
     system = torch.eye(len(f), dtype=f.dtype, device=f.device) - (by_column * column_slope) @ (by_row.T * row_slope)
     if _has_exact_marginals(row_slope, column_slope):
         # The system is singular along the constant; adding this outer product makes it invertible and changes the

@@ -272,7 +272,7 @@ class HalfStepsOperation(OperationWithDenseForm):
             return list(potentials)
         # One exponential serves all steps that read no potential. MAX_DIRECT_EXPONENT bounds factors of which two are
         # multiplied; here is one, hence twice as far.
-        moderate = self.geometry.log_kernel.absolute_bound <= 2 * MAX_DIRECT_EXPONENT.get(s.dtype, 0.0)
+        moderate = self.geometry.log_kernel.max_absolute_value_bound <= 2 * MAX_DIRECT_EXPONENT.get(s.dtype, 0.0)
         kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
         return _run_half_steps_in_log_domain(
@@ -287,7 +287,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         """
         if is_in_torch_func() or torch.compiler.is_compiling():
             return False
-        limit, bound = MAX_DIRECT_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.absolute_bound
+        limit, bound = MAX_DIRECT_EXPONENT.get(dtype, 0.0), self.geometry.log_kernel.max_absolute_value_bound
         strict = not self.initial and all(v is None for v in self.relaxation) and self.geometry.has_finite_log_sums
         if not strict:
             return False
@@ -320,7 +320,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         potentials, log_sums = list(self.initial), []
         for batch in self._iter_steps_by_pass():
             read = {self.steps[k].axis: self._input_potential(potentials, self.steps[k]) for k in batch}
-            sums = passes.log_sum_exp(read.get("rows"), read.get("columns"))
+            sums = passes.row_column_log_sums(read.get("rows"), read.get("columns"))
             for k in batch:
                 axis = self.steps[k].axis
                 side = int(axis == "columns")
@@ -374,12 +374,12 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
                     sources.append((step.source_potential_index, term))
-            sums = passes.weighted_kernel_sums([term for _, term in sources]) if sources else []
+            sums = passes.weighted_kernel_sums_per_term([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total
         # The one pass over the pairs that touches the embeddings, for the terms of all steps together.
-        inputs = passes.gradient(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
+        inputs = passes.input_grads(terms, needs_inputs) if terms and any(needs_inputs) else [None] * len(needs_inputs)
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _input_potential(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:

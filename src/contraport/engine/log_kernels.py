@@ -127,7 +127,7 @@ class LogKernel(ABC):
         return False
 
     @property
-    def absolute_bound(self) -> float:
+    def max_absolute_value_bound(self) -> float:
         """Bound on |log K| that holds by construction; infinity if none is known."""
         return math.inf
 
@@ -328,7 +328,7 @@ class InnerProductLogKernel(LogKernel):
         return self.link is None
 
     @property
-    def absolute_bound(self) -> float:
+    def max_absolute_value_bound(self) -> float:
         if self.constant_bias is None or self.link is not None:
             return math.inf
         return abs(self.constant_bias) + self.max_product
@@ -451,12 +451,12 @@ class CallableLogKernel(LogKernel):
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        t = self._tile_kernel(rows, columns).dense().detach()
+        t = self._restrict_to_tile_without_link(rows, columns).dense().detach()
         return self._apply_link(t), t
 
     def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
-        tile = self._tile_kernel(rows, columns)
+        tile = self._restrict_to_tile_without_link(rows, columns)
         structure = flatten(tile, tensors)
 
         def t(*values: Tensor) -> Tensor:
@@ -471,7 +471,7 @@ class CallableLogKernel(LogKernel):
             if gradient is not None and value is not None:
                 gradient[part] += value
 
-    def _tile_kernel(self, rows: slice, columns: slice) -> CallableLogKernel:
+    def _restrict_to_tile_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
         """Return the kernel between the rows and columns of a tile, without the link."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 

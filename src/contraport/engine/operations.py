@@ -106,7 +106,7 @@ class RowTransportCostsOperation(OperationWithDenseForm):
         return 1, 1
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        return [passes.plan_weighted_similarity_sums(self.f, self.g)]
+        return [passes.plan_weighted_similarity_row_sums(self.f, self.g)]
 
     def allocate_outputs(self) -> list[Tensor]:
         return [self.f.new_empty(self.f.shape)]
@@ -118,7 +118,7 @@ class RowTransportCostsOperation(OperationWithDenseForm):
         (cotangent,) = args.grad_outputs
         if cotangent is None:
             return [None] * len(args.needs_grad)
-        return passes.gradient([WeightTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
+        return passes.input_grads([WeightTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
 
 
 def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:

@@ -2,11 +2,11 @@
 
 Each pass works on a geometry, S = log K with its masks:
 
-1. ``log_sum_exp``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
-2. ``weighted_kernel_sums``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
-3. ``gradient``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
+1. ``row_column_log_sums``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
+2. ``weighted_kernel_sums_per_term``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
+3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
-4. ``plan_weighted_similarity_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
+4. ``plan_weighted_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PairPasses(ABC):
         return []
 
     @abstractmethod
-    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         """Return the log-sums of the rows, log sum_j exp(S_ij + q_j), (N,), and of the columns, (M,), in one pass.
 
         Args:
@@ -99,14 +99,14 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         """Return the weighted sums of the kernel, one vector per term, all in one pass; at most one term per axis.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         """
 
     @abstractmethod
-    def gradient(
+    def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         """Return the gradient of sum_ij W_ij S_ij with respect to the log-kernel's inputs, the weights W held constant.
@@ -118,7 +118,7 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         """Return sum_j P_ij T_ij of each row, (N,), of the plan P_ij = exp(S_ij + f_i + g_j), in one pass."""
 
     def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
@@ -151,15 +151,15 @@ class DensePairPasses(PairPasses):
     def precompute(self) -> None:
         self.s = self.geometry.dense()
 
-    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         by_row = None if column_potential is None else (self.s + column_potential).logsumexp(1)
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._dense_weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
 
-    def gradient(
+    def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         log_kernel = self.log_kernel
@@ -170,7 +170,7 @@ class DensePairPasses(PairPasses):
         log_kernel.accumulate_gradient(FULL_SLICE, FULL_SLICE, weight, gradients)
         return gradients
 
-    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         plan = torch.exp(self.s + f[:, None] + g)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 

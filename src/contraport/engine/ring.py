@@ -61,7 +61,7 @@ class Shards(NamedTuple):
         order = owners.argsort(stable=True)  # rows of one owner keep their order
         return cls(sizes, order, order.argsort())
 
-    def offset(self, rank: int) -> int:
+    def first_row(self, rank: int) -> int:
         """Return the number of rows of the processes of lower rank."""
         return sum(self.sizes[:rank])
 
@@ -156,8 +156,8 @@ class RingLogKernel(LogKernel):
         return self.own.is_finite
 
     @property
-    def absolute_bound(self) -> float:
-        return self.own.absolute_bound
+    def max_absolute_value_bound(self) -> float:
+        return self.own.max_absolute_value_bound
 
     @property
     def is_symmetric(self) -> bool:
@@ -188,7 +188,7 @@ class RingLogKernel(LogKernel):
         rank, size = self.processes
         mine = owners == rank
         values = self.own.gather_entries(
-            row_places[mine] - self.row_shards.offset(rank), column_places[mine] - self.column_shards.offset(rank)
+            row_places[mine] - self.row_shards.first_row(rank), column_places[mine] - self.column_shards.first_row(rank)
         )
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]  # gathered by rank
@@ -234,9 +234,9 @@ class RingLogKernel(LogKernel):
     def iterate_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
         """Yield a visit for each block of columns; with `half_ring`, only those that a symmetric problem needs."""
         rank, size = self.processes
-        top = self.row_shards.offset(rank)
+        top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
-            left, columns = self.column_shards.offset(owner), slice(0, self.column_shards.sizes[owner])
+            left, columns = self.column_shards.first_row(owner), slice(0, self.column_shards.sizes[owner])
             rows = slice(0, self.row_shards.sizes[rank])
             if half_ring and 2 * exchange.hops == size and (owner - rank) % size == exchange.hops:
                 # Two processes have each other's block: the one of lower rank computes the upper half of the rectangle.
@@ -270,7 +270,7 @@ class RingLogKernel(LogKernel):
                 if (value := gradients[k]) is not None:
                     part[visit.local_columns] += value
 
-    def column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
+    def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
         """Return (input index, gradient) of each column input of this process; call it after the exchange."""
         parts = self._unpack_block(exchange.gradient, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
@@ -300,7 +300,7 @@ class RingPairPasses(PairPasses):
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
 
-    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         column_potential = None if column_potential is None else self.columns.to_owner_order(column_potential)
         row_potential = None if row_potential is None else self.rows.to_owner_order(row_potential)
         n, m = self.ring.shape
@@ -309,7 +309,7 @@ class RingPairPasses(PairPasses):
         for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             rows, columns = visit.rows, visit.columns
             if not visit.is_mirrored:
-                sums = passes.log_sum_exp(
+                sums = passes.row_column_log_sums(
                     None if column_potential is None else column_potential[columns],
                     None if row_potential is None else row_potential[rows],
                 )
@@ -319,30 +319,30 @@ class RingPairPasses(PairPasses):
             # S is symmetric: the log-sums of rows, taken on both sides, are those of rows and of columns.
             for potential, total in ((column_potential, by_row), (row_potential, by_column)):
                 if potential is not None:
-                    sums = passes.log_sum_exp(potential[columns], potential[rows])
+                    sums = passes.row_column_log_sums(potential[columns], potential[rows])
                     _add_log_sums_in_place(total, rows, sums[0])
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                own_sums = passes.weighted_kernel_sums(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.weighted_kernel_sums_per_term(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, _transpose_term(term)], visit)
-                for side, part in zip(both, passes.weighted_kernel_sums(both), strict=True):
+                for side, part in zip(both, passes.weighted_kernel_sums_per_term(both), strict=True):
                     total[parts[side.axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
         return [shards[term.axis].to_row_order(total) for term, total in zip(terms, sums, strict=True)]
 
-    def gradient(
+    def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         terms, columns = self._terms_in_owner_order(terms), self.ring.own.column_input_indices
@@ -353,14 +353,14 @@ class RingPairPasses(PairPasses):
         exchange = self._start_exchange(with_gradient=any(needs_grad[k] for k in columns))
         for visit, passes in self._iter_visits_with_passes(exchange):
             both = [*terms, *map(_transpose_term, terms)] if visit.is_mirrored else terms
-            parts = passes.gradient(_restrict_terms_to_visit(both, visit), needs_grad, without_link=without_link)
+            parts = passes.input_grads(_restrict_terms_to_visit(both, visit), needs_grad, without_link=without_link)
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
                 if total is not None and part is not None:
                     total[visit.local_rows if k < len(parts) - self.ring.num_global_inputs else ...] += part
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
-            for k, total in self.ring.column_gradients(exchange):
+            for k, total in self.ring.list_indexed_column_gradients(exchange):
                 # If columns and rows are the same embeddings, the row input, k - 1, gets the whole gradient.
                 rest = gradients[k - 1] if self.is_symmetric else None
                 if rest is not None:
@@ -369,14 +369,14 @@ class RingPairPasses(PairPasses):
                     gradients[k] = total
         return self._scale_gradients_for_averaging(gradients)
 
-    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
         sums = torch.zeros_like(f)
         for visit, passes in self._iter_visits_with_passes(self._start_exchange()):
-            sums[visit.rows] += passes.plan_weighted_similarity_sums(f[visit.rows], g[visit.columns])
+            sums[visit.rows] += passes.plan_weighted_similarity_row_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
                 mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_precision)
-                sums[visit.columns] += mirrored.plan_weighted_similarity_sums(f[visit.columns], g[visit.rows])
+                sums[visit.columns] += mirrored.plan_weighted_similarity_row_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
 
@@ -464,9 +464,9 @@ class _WeightedRowSums(torch.autograd.Function):
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
                 values = kernel.weighted_row_sums(_restrict_weights_to_visit(ctx.weight, ring, visit))
-            input_gradients = torch.autograd.grad(values, kernel.inputs, grad_output, allow_unused=True)
-            parts: list[Tensor | None] = [None] * len(input_gradients)
-            for k, (source, value) in enumerate(zip(ring.inputs, input_gradients, strict=True)):
+            input_grads = torch.autograd.grad(values, kernel.inputs, grad_output, allow_unused=True)
+            parts: list[Tensor | None] = [None] * len(input_grads)
+            for k, (source, value) in enumerate(zip(ring.inputs, input_grads, strict=True)):
                 repeated = any(kernel.inputs[k] is other for other in kernel.inputs[:k])
                 if value is None or repeated or id(source) not in gradients:
                     continue
@@ -476,7 +476,7 @@ class _WeightedRowSums(torch.autograd.Function):
                     gradients[id(source)] += value
             ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
-            for k, value in ring.column_gradients(exchange):
+            for k, value in ring.list_indexed_column_gradients(exchange):
                 if id(ring.inputs[k]) in gradients:
                     gradients[id(ring.inputs[k])] += value
         return None, None, *[gradients.get(id(v)) for v in tensors]

@@ -28,7 +28,7 @@ from contraport.estimators.interpolated_repulsion import InterpolatedTSNE
 from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
-from contraport.objectives.perplexity_affinities import compute_affinities
+from contraport.objectives.perplexity_affinities import compute_affinity_matrix
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generators
 
@@ -54,7 +54,7 @@ class _TargetAttraction(Divergence):
     """Attraction term of early exaggeration: minus the mean log-kernel of embedded pairs under the data's plan."""
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return -result.target.inner_products_with_log_kernel(result.plan.geometry.log_kernel)
+        return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
 def _has_encoder(estimator: _NeighborEmbedding) -> bool:
@@ -119,7 +119,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         data = self._validate_parameters_and_input(X)
         exact = self.method == "exact"
-        plan = compute_affinities(
+        plan = compute_affinity_matrix(
             data.flatten(1), self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact
         )
         build = self._build_objective_factory(plan)

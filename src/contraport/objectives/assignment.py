@@ -155,14 +155,14 @@ def approximate_assignment(
         u, v = (points / scale - (points / scale).mean(0) for points in (x, y))
         if block_size < len(x) <= auction_size:
             partners, loss = _assign_by_auction(u, v, tolerance, numpy_generator("assignment.bids", seed))
-            row_cost = _pair_costs(cost, x, y[partners])
+            row_cost = _paired_costs(cost, x, y[partners])
             gap = loss * scale**2 * (2 if cost in _SQUARED_COST_NAMES else 1)
             return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
         leaves = list(_iterate_leaf_parts((u, v), block_size, generator, _argsort_into_matched_parts))
         blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
         row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
         for rows, columns in leaves:
-            partners[rows], row_cost[rows] = columns, _pair_costs(cost, x[rows], y[columns])
+            partners[rows], row_cost[rows] = columns, _paired_costs(cost, x[rows], y[columns])
         for number in range(passes + 1):
             if number:
                 # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
@@ -177,7 +177,7 @@ def approximate_assignment(
             for rows in blocks:
                 columns = partners[rows]
                 columns = columns[_solve_block(solve, u[rows], v[columns])]
-                new_cost = _pair_costs(cost, x[rows], y[columns])
+                new_cost = _paired_costs(cost, x[rows], y[columns])
                 # Compared in double precision: the products of the block may be rounded to single precision.
                 gained = float((row_cost[rows] - new_cost).sum())
                 if gained > _MIN_GAIN_SHARE * float(new_cost.abs().sum()):
@@ -188,7 +188,7 @@ def approximate_assignment(
     return Assignment(partners.to(device), row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
 
 
-def _pair_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
+def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
     """Return the cost of each pair of points, (k, d) each, in double precision, (k,)."""
     return _COST_FUNCTIONS[cost](x.double(), y.double())
 

@@ -126,7 +126,7 @@ class Loss(nn.Module, ABC):
         """Return whether a call needs ``features=``, with a given target or, for None, the loss's own."""
 
     @abstractmethod
-    def target_conflict(self, target: Target) -> str | None:
+    def target_conflict_message(self, target: Target) -> str | None:
         """Return why the loss does not support a given target, or None if it does."""
 
     @property

@@ -37,14 +37,14 @@ class ViewPairLayout(Layout):
     traits = LayoutTraits(takes_all_views=True)
 
     @abstractmethod
-    def pair_views(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def list_view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return the pairs of views to compare, one block each."""
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
         check(len(views) >= 2, f"views: must be 2 or more for {self!r}, got {len(views)}.")
         pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
-        return [Block(pattern, one, other) for one, other in self.pair_views(views)]
+        return [Block(pattern, one, other) for one, other in self.list_view_pairs(views)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +60,7 @@ class AllViewPairs(ViewPairLayout):
     6
     """
 
-    def pair_views(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def list_view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         return list(combinations(views, 2))
 
 
@@ -77,7 +77,7 @@ class CoreViewPairs(ViewPairLayout):
     3
     """
 
-    def pair_views(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def list_view_pairs(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         return [(views[0], other) for other in views[1:]]
 
 

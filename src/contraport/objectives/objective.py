@@ -106,7 +106,7 @@ class Objective(Loss):
         terms = (self.divergence, *self.penalties)
         # A constraint without a gradient is for inspection only: no divergence is computed from its plan.
         for term in terms if constraint.differentiable else ():
-            if (conflict := term.constraint_conflict(constraint)) is not None:
+            if (conflict := term.constraint_conflict_message(constraint)) is not None:
                 raise UsageError(f"divergence: {conflict}", kind="constraint")
         if constraint.requires_ids and not isinstance(self.layout, Cross | Joint):
             message = f"layout: must be Cross or Joint for {constraint!r}, got {self.layout!r}."
@@ -131,7 +131,7 @@ class Objective(Loss):
     def requires_features(self, target: Target | None = None) -> bool:
         return self.layout.traits.requires_features or (target or self.target).requires_features
 
-    def target_conflict(self, target: Target) -> str | None:
+    def target_conflict_message(self, target: Target) -> str | None:
         """Return why the objective does not support a target, or None; decoupled layouts need targets of views."""
         if target.positives_from_views or self.layout.traits.includes_positives:
             return None
@@ -218,7 +218,7 @@ class Objective(Loss):
         log_masses: list[Tensor | float | None] = []
         patterns: list[PairPattern] = []
         with autocast_disabled(problem.inputs.views[0]):
-            for block in problem.blocks():
+            for block in problem.list_blocks():
                 for result in self._solve_block(problem, block):
                     exact = result.plan.exact_axis is not None
                     log_mass = 0.0 if exact else result.plan.cached_log_row_or_column_mass
@@ -245,7 +245,7 @@ class Objective(Loss):
         problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with autocast_disabled(problem.inputs.views[0]):
-            for block in problem.blocks():
+            for block in problem.list_blocks():
                 yield from self._solve_block(problem, block)
 
     def _build_problem(
@@ -260,7 +260,7 @@ class Objective(Loss):
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             broadcast_failure(views, error)
             raise
-        return problem.gather(self.kernel)
+        return problem.gather_across_processes(self.kernel)
 
     def _check_call_options(self, options: Mapping[str, CallOption], reduction: object) -> None:
         """Raise `UsageError` for options of a call that the divergence or a penalty does not support."""
@@ -403,7 +403,7 @@ class SumLoss(Loss):
     def requires_features(self, target: Target | None = None) -> bool:
         return any(objective.requires_features(target) for objective, _ in self.iterate_weighted_objectives())
 
-    def target_conflict(self, target: Target) -> str | None:
+    def target_conflict_message(self, target: Target) -> str | None:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
     @property

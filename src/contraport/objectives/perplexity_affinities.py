@@ -26,7 +26,7 @@ _NUM_BISECTIONS = 60  # halvings of that interval
 
 
 @torch.no_grad()
-def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
+def compute_affinity_matrix(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
     """Return the affinities of SNE or t-SNE: an (n, n) plan of total mass 1 with an empty diagonal.
 
     Args:
@@ -43,7 +43,7 @@ def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: 
     Maaten (2014), section 4.1.
 
     >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    >>> compute_affinities(x, perplexity=1.5, symmetric=True).to_dense().sum().item()
+    >>> compute_affinity_matrix(x, perplexity=1.5, symmetric=True).to_dense().sum().item()
     1.0
     """
     n = len(x)
@@ -51,7 +51,7 @@ def compute_affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: 
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
     count = n - 1 if exact else min(n - 1, math.ceil(NEIGHBORS_PER_PERPLEXITY * perplexity))
     distances, neighbors = find_nearest_neighbors(x, count)
-    shares = calibrated_softmax(distances, perplexity) / n
+    shares = row_softmax_of_perplexity(distances, perplexity) / n
     if exact:
         dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
         return (dense + dense.T) / 2 if symmetric else dense
@@ -87,7 +87,7 @@ def find_nearest_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
+def row_softmax_of_perplexity(distances: Tensor, perplexity: float) -> Tensor:
     """Return the softmax over -scale_i distance_ij in each row, with the scale that gives the perplexity, by bisection.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
@@ -96,7 +96,7 @@ def calibrated_softmax(distances: Tensor, perplexity: float) -> Tensor:
         distances: squared, (n, k).
         perplexity: exponential of the entropy of a row, at least 1 and below k.
 
-    >>> shares = calibrated_softmax(torch.tensor([[1.0, 2.0, 4.0]]).double(), 2.0)
+    >>> shares = row_softmax_of_perplexity(torch.tensor([[1.0, 2.0, 4.0]]).double(), 2.0)
     >>> round(torch.special.entr(shares).sum().exp().item(), 6)
     2.0
     """

@@ -70,7 +70,7 @@ class MatchingProblem:
     temperature: float | Tensor | None
     plan_weights: PlanWeights | None
 
-    def gather(self, kernel: Kernel) -> MatchingProblem:
+    def gather_across_processes(self, kernel: Kernel) -> MatchingProblem:
         """Gather the inputs of all processes, and return the problem of all their items.
 
         Raises:
@@ -119,7 +119,7 @@ class MatchingProblem:
         negatives = () if self.negatives is None else (self.negatives.embeddings,)
         return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
-    def blocks(self) -> list[Block]:
+    def list_blocks(self) -> list[Block]:
         """Return the blocks of the layout, without the rows and columns of absent views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)

@@ -88,7 +88,7 @@ class CudaPairPasses(PairPasses):
             x, y, *inner, row_labels, column_labels, exception_mask_bits, link_name, factor, power
         )
 
-    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         row_bias, column_bias = self.outer
         by_row = by_column = None
         if column_potential is not None:
@@ -97,7 +97,7 @@ class CudaPairPasses(PairPasses):
             by_column = self._gather_row_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
-    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         sums = []
         for term in terms:
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
@@ -106,7 +106,7 @@ class CudaPairPasses(PairPasses):
             sums.append(self._gather_row_sums(inputs, b, a, term.factor))
         return sums
 
-    def gradient(
+    def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         ones = tuple(torch.ones_like(v) for v in self.outer)
@@ -129,7 +129,7 @@ class CudaPairPasses(PairPasses):
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
-    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_row_slice(len(f)), self.biases

@@ -91,7 +91,7 @@ class StreamedPairPasses(PairPasses):
             _TileLabelRanges(mask.labels) if isinstance(mask, LabelExclusion) else None for mask in self.geometry.masks
         ]
 
-    def log_sum_exp(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
         # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
         # to 1 as they can, and added to the logarithm again.
         exponents = (
@@ -111,7 +111,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums_per_term(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
@@ -141,7 +141,7 @@ class StreamedPairPasses(PairPasses):
         self.processes.all_reduce_(*sums)
         return sums
 
-    def gradient(
+    def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         inputs, link = self.log_kernel.inputs, None if without_link else self.log_kernel.link
@@ -159,7 +159,7 @@ class StreamedPairPasses(PairPasses):
             )
         return self._scale_gradients_for_averaging(gradients)
 
-    def plan_weighted_similarity_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)
         for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None

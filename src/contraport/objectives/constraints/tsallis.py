@@ -203,13 +203,13 @@ class Tsallis(Constraint):
             marginals = request.marginals or uniform_log_marginals(geometry)
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, *marginals)
             return [plan, plan.T] if request.bidirectional else [plan]
-        return [self._solve_direction(pairs) for pairs, _ in build_directed_problems(geometry, request)]
+        return [self._solve_directed_plan(pairs) for pairs, _ in build_directed_problems(geometry, request)]
 
     def build_entropic_limit(self) -> Constraint:
         """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
-    def _solve_direction(self, geometry: Geometry) -> TsallisPlan:
+    def _solve_directed_plan(self, geometry: Geometry) -> TsallisPlan:
         """Solve the plan from rows to columns of a geometry, over ``"rows"`` or ``"simplex"``."""
         n, m = geometry.shape
         has_row_potentials = self.mass_constraint == "rows"

@@ -20,7 +20,7 @@ from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
-    log_candidate_counts,
+    log_candidate_counts_per_row,
     log_mean_kernel_of_block,
     replace_zeros_by_one,
     require_negatives,
@@ -60,8 +60,8 @@ class TargetCost(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
-            return -kernel.cost_scale * result.target.inner_products_with_log_kernel(kernel)
-        return target_weighted_similarity_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
+            return -kernel.cost_scale * result.target.row_products_with_log_kernel(kernel)
+        return target_weighted_similarity_row_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,7 +122,7 @@ class LogKernelAttraction(KernelDivergence):
             got = type(target).__name__
             raise UsageError(f"target: must consist of pairs for LogKernelAttraction, got a {got}.", kind="conflict")
         items, size = result.block.pattern.row_items, result.block.pattern.num_items
-        entries = target.gather_log_kernel(log_kernel)
+        entries = target.gather_log_kernel_entries(log_kernel)
         total, pairs = log_mean_exp_and_count_by_group(items[target.rows], entries, target.values, size)
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
@@ -171,7 +171,7 @@ class PairRanking(KernelDivergence):
             raise UsageError(f"target: must consist of pairs for PairRanking, got a {got}.", kind="conflict")
         if grades is None:
             raise UsageError("weights: required, the grade of each pair, such as its similarity.", kind="missing")
-        scores = target.gather_log_kernel(result.plan.log_kernel_without_link)
+        scores = target.gather_log_kernel_entries(result.plan.log_kernel_without_link)
         scores = scores.abs() if self.absolute else scores
         ascending, order = (-grades[target.rows]).sort(stable=True)  # the highest grade first
         scores = scores[order]
@@ -203,7 +203,7 @@ class LogSumKernel(Divergence):
 
     pooled: bool = False
 
-    def constraint_conflict(self, constraint: Constraint) -> str | None:
+    def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         # Column potentials are only defined up to a factor, which row potentials compensate for; here nothing would.
         if isinstance(constraint, Free | Rows | Simplex):
             return None
@@ -234,7 +234,7 @@ class MeanKernel(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         return _scale_repulsion_by_target_mass(
-            result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts(result))
+            result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result))
         )
 
 
@@ -287,7 +287,7 @@ class MeanSquaredCost(KernelDivergence):
         plan = result.plan
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = log_sums(plan.geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
-        log_squares = log_squares if self.summed else log_squares - log_candidate_counts(result)
+        log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
         return _scale_repulsion_by_target_mass(
             result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares)
         )
@@ -326,7 +326,7 @@ class VarianceHinge(KernelDivergence):
         kernel = result.plan.log_kernel_without_link
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
-        return target_weighted_similarity_sums(
+        return target_weighted_similarity_row_sums(
             result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_scale * t + self.epsilon))
         )
 
@@ -367,10 +367,10 @@ class ContrastiveEnergy(Divergence):
         if self.phi is not None:
             check_type("phi", self.phi, Callable, "torch.log1p")
 
-    def constraint_conflict(self, constraint: Constraint) -> str | None:
+    def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         if self.phi is not None and not isinstance(constraint, Rows):
             return f"phi of ContrastiveEnergy requires the constraint Rows, got {constraint!r}."
-        return super().constraint_conflict(constraint)
+        return super().constraint_conflict_message(constraint)
 
     @property
     def has_temperature_gradient(self) -> bool:
@@ -407,7 +407,7 @@ class ContrastiveEnergy(Divergence):
         return (mass.detach() if self.detach else mass) * difference
 
 
-def target_weighted_similarity_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
+def target_weighted_similarity_row_sums(result: BlockResult, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Return target-weighted row sums of a function of the similarity, minus the cost: sum_j t_ij function(T_ij), (N,).
 
     t is the target plan; T is minus the cost, in units of the kernel.

@@ -38,7 +38,7 @@ class Divergence(Component):
         """True if the value has a gradient with respect to the temperature, so that the temperature can be learned."""
         return True
 
-    def constraint_conflict(self, constraint: Constraint) -> str | None:
+    def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         """Return why the divergence does not support a constraint, or None if it does."""
         if constraint.requires_ids and self.depends_on_constraint:
             return f"{self!r} sums over the pairs of a plan, of which {constraint!r} has those of the batch; use KL."
@@ -69,7 +69,7 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
     return torch.where(mass > 0, mass, 1)
 
 
-def log_candidate_counts(result: BlockResult) -> Tensor:
+def log_candidate_counts_per_row(result: BlockResult) -> Tensor:
     """Return the log of the number of compared pairs in each row, (N,); 0 for rows without any."""
     return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
 

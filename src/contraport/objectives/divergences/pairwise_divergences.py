@@ -21,7 +21,7 @@ from contraport.engine import Link, LogOfFunction, LogPower, log_sums
 from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
-    log_candidate_counts,
+    log_candidate_counts_per_row,
     replace_zeros_by_one,
     require_negatives,
 )
@@ -112,7 +112,7 @@ def _log_row_sums_of_psi_of_margins(result: BlockResult, psi: Link | None, shift
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     require_negatives(result)
     geometry = result.plan.geometry
-    positive = -result.target.inner_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
+    positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
@@ -211,8 +211,8 @@ class DebiasedContrastive(KernelDivergence):
         good = geometry.log_kernel.link is None
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
         require_negatives(result)
-        a, log_number = target.row_mass(), log_candidate_counts(result)
-        positive = target.inner_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
+        a, log_number = target.row_mass(), log_candidate_counts_per_row(result)
+        positive = target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
         # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
         weighted = log_sums(geometry.with_link(None, scale=1 + self.beta), "rows")
         present = (a > 0) & (weighted != -torch.inf)

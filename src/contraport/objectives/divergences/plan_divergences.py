@@ -46,10 +46,10 @@ class KL(Divergence):
 
     conditional: bool = False
 
-    def constraint_conflict(self, constraint: Constraint) -> str | None:
+    def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         if constraint.has_exact_zeros:
             return f"KL is infinite on the exact zeros of {constraint!r}; use FenchelYoung for order 2."
-        return super().constraint_conflict(constraint) if self.conditional else None
+        return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the term of each row, (N,); the term of the total masses is split by target row mass."""
@@ -168,7 +168,7 @@ class FenchelYoung(Divergence):
 
     supports_column_weights: ClassVar[bool] = False
 
-    def constraint_conflict(self, constraint: Constraint) -> str | None:
+    def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         if not (isinstance(constraint, Tsallis) and constraint.order == 2):
             use = "use KL or ContrastiveEnergy"
             return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} {use}."
@@ -183,7 +183,7 @@ class FenchelYoung(Divergence):
         mass = target.row_mass()
         shared = mass if plan.has_row_potentials else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
-        return mass * plan.regularizer_conjugate() - target.inner_products_with_log_kernel(plan.logits.log_kernel) + own
+        return mass * plan.regularizer_conjugate() - target.row_products_with_log_kernel(plan.logits.log_kernel) + own
 
 
 class PlanDistance(Divergence):

@@ -16,7 +16,7 @@ from contraport.engine import LogSoftplus, create_scalar_parameter, log_sums, re
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
-    log_candidate_counts,
+    log_candidate_counts_per_row,
     log_mean_kernel_of_block,
     require_negatives,
 )
@@ -51,7 +51,7 @@ class Logistic(nn.Module, KernelDivergence):
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the cross-entropy of each row, (N,)."""
-        return _logistic_cross_entropy(result, current_processes().with_averaged_gradient(self.bias))
+        return _logistic_loss_per_row(result, current_processes().with_averaged_gradient(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({read_scalar_parameter(self.bias):g})"
@@ -96,7 +96,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
         compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
-        return _logistic_cross_entropy(result, -self._update_log_normalizer(result) - (compared - 1).clamp_min(1).log())
+        return _logistic_loss_per_row(result, -self._update_log_normalizer(result) - (compared - 1).clamp_min(1).log())
 
     def _update_log_normalizer(self, result: BlockResult) -> Tensor:
         """Update the moving average of log Z in training mode, and return it."""
@@ -149,11 +149,11 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
         """Return the log of the moving average of each row's item, (N,); in training mode, update it first."""
         require_negatives(result)
         items = self.require_ids(result.ids)
-        values = result.plan.kernel_log_row_sums() - log_candidate_counts(result)
+        values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
 
 
-def _logistic_cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
+def _logistic_loss_per_row(result: BlockResult, bias: Tensor) -> Tensor:
     """Return the cross-entropy a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, (N,), s = log K + bias."""
     geometry, target = result.plan.geometry, result.target
     good = geometry.log_kernel.link is None
@@ -163,4 +163,4 @@ def _logistic_cross_entropy(result: BlockResult, bias: Tensor) -> Tensor:
     a = target.row_mass()
     row_bias = bias.to(a).expand_as(a)
     softplus_sums = log_sums(geometry.with_link(LogSoftplus(), row_bias=row_bias), "rows").exp()
-    return a * (softplus_sums - row_bias) - target.inner_products_with_log_kernel(geometry.log_kernel)
+    return a * (softplus_sums - row_bias) - target.row_products_with_log_kernel(geometry.log_kernel)

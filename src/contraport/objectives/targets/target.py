@@ -73,7 +73,7 @@ class TargetPlan(ABC):
     def append_columns(self, num_columns: int) -> TargetPlan:
         """Return the plan with a number of additional columns that have no mass."""
 
-    def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
+    def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return the inner product of each row with the log-kernel, sum_j p_ij log K_ij, (N,), with masked pairs."""
         return log_kernel.weighted_row_sums(self)
 
@@ -82,7 +82,7 @@ class TargetPlan(ABC):
 
         Masks are ignored; a potential of None is zero.
         """
-        entropy = self.row_negative_entropy() - self.inner_products_with_log_kernel(log_kernel)
+        entropy = self.row_negative_entropy() - self.row_products_with_log_kernel(log_kernel)
         entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
         return entropy if g is None else entropy - self.apply(g)
 
@@ -179,16 +179,16 @@ class SparseTargetPlan(TargetPlan):
     def row_negative_entropy(self) -> Tensor:
         if self.cached_negative_entropy is not None:
             return self.cached_negative_entropy
-        return self._sum_by_row(_p_log_p(self.values))
+        return self._sum_by_row(_elementwise_p_log_p(self.values))
 
     def row_squared_norm(self) -> Tensor:
         return self._sum_by_row(self.values.square())
 
-    def inner_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        return self._sum_by_row(self.values * self.gather_log_kernel(log_kernel))
+    def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
+        return self._sum_by_row(self.values * self.gather_log_kernel_entries(log_kernel))
 
     def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
-        entries = self.gather_log_kernel(log_kernel)
+        entries = self.gather_log_kernel_entries(log_kernel)
         if f is not None:
             entries = entries + (f if self.one_entry_per_row else f[self.rows])
         entries = entries if g is None else entries + g[self.columns]
@@ -196,7 +196,7 @@ class SparseTargetPlan(TargetPlan):
             return torch.addcmul(self.row_negative_entropy(), self.values, entries, value=-1)
         return self.row_negative_entropy() - self._sum_by_row(self.values * entries)
 
-    def gather_log_kernel(self, log_kernel: LogKernel) -> Tensor:
+    def gather_log_kernel_entries(self, log_kernel: LogKernel) -> Tensor:
         """Return log K at the pairs where the target plan is not zero, (k,)."""
         if self.one_entry_per_row:
             return log_kernel.gather_one_per_row(self.columns, diagonal=self.rows is self.columns)
@@ -236,7 +236,7 @@ class DenseTargetPlan(TargetPlan):
         return self.matrix.sum(1)
 
     def row_negative_entropy(self) -> Tensor:
-        return _p_log_p(self.matrix).sum(1)
+        return _elementwise_p_log_p(self.matrix).sum(1)
 
     def row_squared_norm(self) -> Tensor:
         return self.matrix.square().sum(1)
@@ -350,7 +350,7 @@ def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseT
     return SparseTargetPlan(rows, columns, values / counts[rows], pattern.shape)
 
 
-def _p_log_p(mass: Tensor) -> Tensor:
+def _elementwise_p_log_p(mass: Tensor) -> Tensor:
     """Return p log p of each entry; at p = 0 it is 0, without the gradient, which would be NaN at excluded pairs."""
     return torch.xlogy(mass, mass.masked_fill(mass == 0, 1))
 

@@ -191,7 +191,7 @@ def check_objective_by_trial_call(
     check(predictor or not objective.stop_gradient, message, "collapses")
     target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
     _check_teacher_features(objective, loss.teacher, target)
-    if target is not None and (mismatch := objective.target_conflict(target)) is not None:
+    if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
     views, kwargs = loss.build_trial_inputs(
