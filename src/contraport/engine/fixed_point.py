@@ -96,7 +96,7 @@ class FixedPointOperation(Operation):
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        return _implicit_gradient(
+        return _implicit_gradients(
             passes, self._read_fixed_point(args), self._read_potential_cotangents(args), args.needs_grad
         )
 
@@ -142,7 +142,7 @@ class _FixedPoint(NamedTuple):
         return s, t
 
 
-def _implicit_gradient(
+def _implicit_gradients(
     passes: PairPasses, point: _FixedPoint, cotangents: tuple[Tensor, Tensor], needs_grad: Sequence[bool]
 ) -> list[Tensor | None]:
     """Return the gradients of log-marginals, relaxation and log-kernel inputs, by solving the adjoint system."""

@@ -137,11 +137,11 @@ class Kernel(nn.Module, ABC):
                 _require_positive_if_on_cpu(self._external[0]).reshape(())
             )
         elif override is None and self.log_temperature is not None:
-            learned = self._clamp_log_temperature(self.log_temperature).exp()
+            learned = self._clamp_and_get_log_temperature(self.log_temperature).exp()
             temperature = current_processes().with_averaged_gradient(learned)
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
 
-    def _clamp_log_temperature(self, log_temperature: nn.Parameter) -> Tensor:
+    def _clamp_and_get_log_temperature(self, log_temperature: nn.Parameter) -> Tensor:
         """Clamp the learned log-temperature to its lower bound in place, and return it as a scalar."""
         # Not a clamp in the graph, which would have no gradient beyond the bound: the temperature could never rise
         # again.

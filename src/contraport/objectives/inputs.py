@@ -21,10 +21,10 @@ from contraport.errors import UsageError, check, check_all_values, check_boolean
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
-ITEM_OPTIONS = ("labels", "domains", "ids", "weights", "column_weights", "features")
+ITEM_OPTION_NAMES = ("labels", "domains", "ids", "weights", "column_weights", "features")
 """Options of a call that hold one value per item."""
 
-NON_ITEM_OPTIONS = ("present", "masks", "negatives", "negative_ids", "shared_negatives")
+NON_ITEM_OPTION_NAMES = ("present", "masks", "negatives", "negative_ids", "shared_negatives")
 """Options of a call that do not hold one value per item."""
 
 
@@ -172,19 +172,19 @@ def read_inputs(
     Args:
         views: embeddings, (n, d) each, or sets of vectors, (n, t, d); two views may have different
             numbers of rows, and are then of different items.
-        options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTIONS`; if two views are of
-            different items, a pair, of the first and the second view.
+        options: attributes of the items by name, one value per item, beside `NON_ITEM_OPTION_NAMES`; if two views
+            are of different items, a pair, of the first and the second view.
         present: which items have which views, (n, views) Booleans, or None.
         sets: whether items are sets of vectors.
     """
     values = {}
     for name in sorted(options):  # processes gather attributes in one order, whatever the order of their keywords
-        if name in ITEM_OPTIONS:
+        if name in ITEM_OPTION_NAMES:
             if options[name] is not None:
                 values[name] = options[name]
-        elif name not in NON_ITEM_OPTIONS:
+        elif name not in NON_ITEM_OPTION_NAMES:
             raise unknown_name_error(
-                "call", name, (*ITEM_OPTIONS, *NON_ITEM_OPTIONS, "target", "temperature"), "option"
+                "call", name, (*ITEM_OPTION_NAMES, *NON_ITEM_OPTION_NAMES, "target", "temperature"), "option"
             )
     if _have_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")

@@ -33,7 +33,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 __all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
 
-JOINT_CANDIDATES = ("all", "both", "same", "other")
+JOINT_CANDIDATE_NAMES = ("all", "both", "same", "other")
 """Values of the argument `candidates` of `Joint`: the embeddings that each row is compared with."""
 
 CachedValue = TypeVar("CachedValue")
@@ -372,7 +372,7 @@ class Layout(Component, ABC):
         """Traits of the layout: properties that do not depend on the views."""
         return LayoutTraits()
 
-    def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
+    def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Mask pairs of a block by the features of its rows, (N, k), and columns, (M, k); unchanged by default."""
         return block
 
@@ -491,7 +491,7 @@ class Joint(Layout):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_name("candidates", self.candidates, JOINT_CANDIDATES)
+        check_name("candidates", self.candidates, JOINT_CANDIDATE_NAMES)
 
     @property
     def traits(self) -> LayoutTraits:

@@ -135,8 +135,8 @@ class LayoutWrapper(Layout):
     def traits(self) -> LayoutTraits:
         return self.layout.traits
 
-    def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        return self.layout.mask_by_features(block, features)
+    def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
+        return self.layout.with_mask_by_features(block, features)
 
     def transform_negatives(self, negatives: Tensor) -> Tensor:
         return self.layout.transform_negatives(negatives)
@@ -312,9 +312,9 @@ class GuidedNegatives(LayoutWrapper):
         """
         return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
 
-    def mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
+    def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return the block with a mask of the pairs that the teacher rates more similar than the positive."""
-        block = super().mask_by_features(block, features)
+        block = super().with_mask_by_features(block, features)
         pattern = block.pattern
         x = normalize(features[0])
         y = x if features[0] is features[1] else normalize(features[1])

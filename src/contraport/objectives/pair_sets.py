@@ -64,14 +64,14 @@ class SignedLabelEquality:
     )
 
     @property
-    def row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
+    def row_and_column_groups_and_bound(self) -> tuple[Tensor, Tensor, int]:
         """Group indices of rows and columns, equal where labels are equal, and their upper bound."""
         if not self._cached_row_and_column_groups:
             self._cached_row_and_column_groups.append(self._compute_row_and_column_groups())
         return self._cached_row_and_column_groups[0]
 
     def _compute_row_and_column_groups(self) -> tuple[Tensor, Tensor, int]:
-        """Compute `row_and_column_groups`: rows with the same k labels get the same index, others another one."""
+        """Compute `row_and_column_groups_and_bound`: rows and columns with the same k labels get the same index."""
         n, same = self.rows.shape[0], self.rows is self.columns
         labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, width = labels.shape
@@ -168,7 +168,7 @@ class PairSet:
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
-            rows, columns, count = equality.row_and_column_groups
+            rows, columns, count = equality.row_and_column_groups_and_bound
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
             total = sums if total is None else torch.add(total, sums, alpha=equality.sign)
         assert total is not None
@@ -186,7 +186,7 @@ class PairSet:
         """Return the set as an (N, M) tensor of zeros and ones."""
         total = torch.zeros(self.shape, device=self.equalities[0].rows.device)
         for equality in self.equalities:
-            rows, columns, _ = equality.row_and_column_groups
+            rows, columns, _ = equality.row_and_column_groups_and_bound
             total += equality.sign * (rows[:, None] == columns)
         return total
 

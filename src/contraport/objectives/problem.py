@@ -23,7 +23,7 @@ from contraport.distributed import Processes, current_processes
 from contraport.engine import Kernel, current_exchange, gather_dtype
 from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
-    NON_ITEM_OPTIONS,
+    NON_ITEM_OPTION_NAMES,
     CallInputs,
     ExtraNegatives,
     check_views,
@@ -37,7 +37,7 @@ from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_row_and_column_features
 from contraport.objectives.transport import PlanWeights
 
-OPTIONS_COMPARED_ACROSS_PROCESSES = (
+COMPARED_OPTION_NAMES = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
@@ -169,7 +169,7 @@ class MatchingProblem:
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.traits.requires_features:
-                side = self.layout.mask_by_features(
+                side = self.layout.with_mask_by_features(
                     side, select_row_and_column_features(attributes, side, transposed=k > 0)
                 )
             target_plan = rule(side, attributes)
@@ -237,7 +237,7 @@ def read_local_problem(
             raise _unmatched_views_error(target, inputs)
         target.check_inputs(inputs)
     if not traits.compares_items:
-        _reject_item_options(layout, target, inputs, options)
+        _check_no_item_options(layout, target, inputs, options)
     negatives = read_negatives(inputs, options)
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
@@ -316,7 +316,7 @@ def _gather_sizes_and_check_options(
     """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
     forms, views = _describe_option_types_and_shapes(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
-    complete = {name: forms.get(name, "none") for name in OPTIONS_COMPARED_ACROSS_PROCESSES}
+    complete = {name: forms.get(name, "none") for name in COMPARED_OPTION_NAMES}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     gathered = processes.gather_integers([1, len(views[0]), negatives, problem.max_set_size, *codes], views[0].device)
@@ -325,7 +325,7 @@ def _gather_sizes_and_check_options(
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
         raise UsageError(f"call: rejected by process {rank}: {message}", kind="refused")
-    for name, theirs in zip(OPTIONS_COMPARED_ACROSS_PROCESSES, codes_by_option, strict=True):
+    for name, theirs in zip(COMPARED_OPTION_NAMES, codes_by_option, strict=True):
         if len(set(theirs)) > 1:
             texts = processes.gather_strings(complete[name])
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
@@ -342,7 +342,7 @@ def broadcast_failure(views: Sequence[object], error: Exception) -> None:
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.collective_device)
-        processes.gather_integers([0] * (4 + len(OPTIONS_COMPARED_ACROSS_PROCESSES)), device)
+        processes.gather_integers([0] * (4 + len(COMPARED_OPTION_NAMES)), device)
         processes.gather_strings(str(error))
 
 
@@ -362,7 +362,7 @@ def _build_placeholder_views(
     sizes = [
         len(value)
         for name, value in options.items()
-        if name not in NON_ITEM_OPTIONS and value is not None and not isinstance(value, tuple)
+        if name not in NON_ITEM_OPTION_NAMES and value is not None and not isinstance(value, tuple)
     ]
     n, m = similarities.shape
     view_sizes = layout.infer_view_sizes((n, m), sizes[0] if sizes else None)
@@ -380,7 +380,7 @@ def _unmatched_views_error(target: Target, inputs: CallInputs) -> UsageError:
     return UsageError(message, kind="shape")
 
 
-def _reject_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
+def _check_no_item_options(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
     """Raise `UsageError` for options and targets that apply to items, as the layout compares coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views

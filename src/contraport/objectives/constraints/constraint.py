@@ -92,7 +92,7 @@ def uniform_log_marginals(geometry: Geometry) -> LogMarginals:
     return like.new_zeros(n) - log_of_size(n, like), like.new_zeros(m) - log_of_size(m, like)
 
 
-def build_directed_problems(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
+def list_geometries_and_marginals(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
     """Return geometry and log marginals of each requested direction: rows to columns, or also columns to rows."""
     log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
@@ -112,7 +112,7 @@ class Free(Constraint):
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_REQUEST) -> list[Plan]:
         plans = []
-        for pairs, (log_a, log_b) in build_directed_problems(geometry, request):
+        for pairs, (log_a, log_b) in list_geometries_and_marginals(geometry, request):
             plans.append(Plan(pairs, log_a, request.log_column_weights, log_marginals=(log_a, log_b)))
         return plans
 

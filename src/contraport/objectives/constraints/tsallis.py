@@ -25,7 +25,7 @@ from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,
-    build_directed_problems,
+    list_geometries_and_marginals,
     uniform_log_marginals,
 )
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
@@ -203,7 +203,7 @@ class Tsallis(Constraint):
             marginals = request.marginals or uniform_log_marginals(geometry)
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, *marginals)
             return [plan, plan.T] if request.bidirectional else [plan]
-        return [self._solve_directed_plan(pairs) for pairs, _ in build_directed_problems(geometry, request)]
+        return [self._solve_directed_plan(pairs) for pairs, _ in list_geometries_and_marginals(geometry, request)]
 
     def build_entropic_limit(self) -> Constraint:
         """Build the entropic constraint that is the limit at order 1: `Rows`, `Simplex` or `Balanced`."""
