@@ -128,7 +128,7 @@ def test_decoys_are_known_mismatches_of_the_pairs_with_their_view() -> None:
     shown = dataset.__getitems__([0, ITEMS]).present
     assert shown is not None
     assert torch.equal(shown, trusted[[0, ITEMS]])
-    assert audit.score_if_due(round(12 ** (6 / 7)))
+    assert audit.score_if_due(round(12 ** (3 / 4)))
     assert audit.last_state.training_positions.tolist() == list(range(ITEMS)), "decoys are given back"
     audit.restore({})
     assert bool(dataset.trusted_views.all())  # type: ignore[union-attr]
