@@ -89,6 +89,7 @@ def collect_checkpoint_state(run: Run) -> dict[str, torch.Tensor]:
         pytest.param(["--gradient_clip", "0.1", "--grad_accum_steps", "2"], marks=pytest.mark.slow),
         pytest.param(["--cache_chunk", "20"], marks=pytest.mark.slow),
         pytest.param(["--target", "neighbors:k=4", "--projection_layers", "3"], marks=pytest.mark.slow),
+        pytest.param(["--recipe", "late-interaction", "--encoder", "small-cnn"], marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -109,6 +110,35 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     rows = Run(tmp_path / "two").metrics_rows()
     assert [row["step"] for row in rows] == [row["step"] for row in one.metrics_rows()]
     assert errors.count("waiting") == 1, "one process speaks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["distillation", "coupling"])
+def test_two_processes_train_what_one_does_with_a_teacher_and_with_links(tmp_path: Path, method: str) -> None:
+    """In single precision, which the features of a teacher and the weights of popular columns have."""
+    random = np.random.default_rng(0)
+    if method == "distillation":
+        np.save(tmp_path / "teacher.npy", random.normal(size=(1348, 12)).astype(np.float32))
+        chosen = [*ARGUMENTS, "--recipe", "distillation", "--teacher", str(tmp_path / "teacher.npy")]
+    else:
+        sides = {"rows": random.normal(size=(90, 4)), "columns": random.normal(size=(30, 4))}
+        for side, items in sides.items():
+            lines = [",".join(map(str, (f"{side[0]}{position}", *item))) for position, item in enumerate(items)]
+            (tmp_path / f"{side}.csv").write_text("\n".join(["id,a,b,c,d", *lines]))
+        links = np.argwhere(sides["rows"] @ sides["columns"].T > 1.5)
+        lines = [f"r{row},c{column}" for row, column in links]
+        (tmp_path / "pairs.csv").write_text("\n".join(["row,column", *lines]))
+        chosen = ["--data", str(tmp_path), "--objective", "info-nce", "--objective_settings.symmetric", "false"]
+        chosen += ["--log_q", "--shared_encoder", "false", "--batch_size", "63", "--epochs", "2", "--optimizer", "sgd"]
+    two = torchrun(*chosen, "--out", str(tmp_path / "runs" / "two"))
+    alone = [sys.executable, "-m", "contraport", "train", *chosen, "--device", "cpu"]
+    subprocess.run([*alone, "--out", str(tmp_path / "runs" / "one")], check=True, stderr=subprocess.PIPE)
+    errors = errors_of(two)
+    assert two.returncode == 0, errors
+    expected, got = (collect_checkpoint_state(Run(tmp_path / "runs" / name)) for name in ("one", "two"))
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, rtol=1e-4, atol=1e-5), name
 
 
 @pytest.mark.slow
