@@ -19,13 +19,15 @@ from contraport import distributed
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check, check_integer
-from contraport.options import accept_deprecated_keywords
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.seeding import numpy_generator
 
 _MAX_DEFAULT_WORKERS = 8
 """Maximum number of worker processes if `num_workers` is not given."""
 
 
+@accept_deprecated_keywords(global_batch_size="total")
+@keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class BatchOffset:
     """Position of one process's part of a global batch, and the number of items in the global batch.
@@ -42,8 +44,7 @@ class BatchOffset:
     global_batch_size: int
 
     def __post_init__(self) -> None:
-        message = f"share: must have 0 <= start < global_batch_size, got {self.start} and {self.global_batch_size}."
-        check(0 <= self.start < self.global_batch_size, message)
+        check(0 <= self.start < self.global_batch_size, f"share: must start in the global batch, got {self}.")
 
 
 def local_share(total: int) -> BatchOffset:

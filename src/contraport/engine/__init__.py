@@ -57,11 +57,10 @@ __all__ = [
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
     "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached",
-    "check_not_in_torch_func", "choose_backend", "constant_vector", "create_scalar_parameter", "current_exchange",
-    "disable_autocast_in_backward", "exchange", "explain_backend", "gather_dtype", "is_in_torch_func", "log_of_size",
-    "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter", "row_transport_costs",
-    "run_half_steps", "run_host_loop", "solve_fixed_point",
+    "cached", "check_not_in_torch_func", "choose_backend", "constant_vector", "create_scalar_parameter",
+    "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend", "gather_dtype",
+    "is_in_torch_func", "log_of_size", "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter",
+    "row_transport_costs", "run_half_steps", "run_host_loop", "solve_fixed_point",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
