@@ -44,7 +44,7 @@ class BatchOffset:
     global_batch_size: int
 
     def __post_init__(self) -> None:
-        check(0 <= self.start < self.global_batch_size, f"share: must start in the global batch, got {self}.")
+        check(0 <= self.start < self.global_batch_size, f"share: must have 0 <= start < global batch size, got {self}.")
 
 
 def local_share(total: int) -> BatchOffset:
