@@ -46,7 +46,7 @@ _NUM_HALF_STEPS = 10
 _MAX_POTENTIAL_UPDATES = 8
 """Largest number of updates of the potentials before a block is solved; 30 took longer than they saved."""
 
-_ROWS_AT_A_TIME = 500
+_ROWS_PER_BLOCK = 500
 """Number of rows whose gap is computed at a time."""
 
 _MIN_GAIN_SHARE = 1e-12
@@ -210,7 +210,7 @@ def _assign_by_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random
         step = max(step / STEP_RATIO, 0.9 * target)  # the next cost may be less, and with it the target
     # By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     prices, columns, losses = torch.from_numpy(auction.prices).double(), v.double(), []
-    for rows in torch.arange(len(u)).split(_ROWS_AT_A_TIME):
+    for rows in torch.arange(len(u)).split(_ROWS_PER_BLOCK):
         profits = u[rows].double() @ columns.T - prices
         losses.append(profits.amax(1) - profits[torch.arange(len(rows)), partners[rows]])
     return partners, float(torch.cat(losses).mean())

@@ -13,26 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LISTED = 64
-"""Number of columns that a row remembers. Shorter lists run out more often, and all columns are then compared again."""
+_LIST_LENGTH = 64
+"""Number of best columns that each row keeps; shorter lists run out more often, and are then made anew."""
 
-_ROWS_AT_A_TIME = 500
-"""Number of rows whose values are computed at a time."""
+_ROWS_PER_BLOCK = 500
+"""Number of rows whose values or costs are computed at a time."""
 
 STEP_RATIO = 4.0
 """Factor by which the step falls from one auction to the next, which begins with the prices of the last one."""
 
-_SMALLEST_STEP = 64
+_MIN_STEP_IN_ROUNDING_ERRORS = 64
 """Smallest step, in units of the rounding error of the largest value."""
 
 _PATH_PRECISION = 1e-12
 """Precision of exact potentials, as a share of the largest cost. A cycle could seem negative by rounding errors alone,
 and shorten paths forever; these errors are a thousandth of it."""
 
-_EXACT_AUCTIONS = 5
+_AUCTIONS_BEFORE_SOLVER = 5
 """Number of auctions before an exact solver; its time falls with each, while the last ones take longer."""
 
-_LARGEST_WITHOUT_AUCTION = 1000
+_MAX_ROWS_WITHOUT_AUCTION = 1000
 """Largest number of rows that the exact solver of SciPy assigns without prices; it takes a fraction of a second."""
 
 
@@ -59,14 +59,14 @@ class Auction:
         self.values, self.random = values, random
         self.prices = prices.numpy().copy()
         n = len(prices)
-        listed, dtype = min(_LISTED, n), self.prices.dtype
+        listed, dtype = min(_LIST_LENGTH, n), self.prices.dtype
         self.partners, self._owners = np.full(n, -1), np.full(n, -1)
         self._columns, self._values = np.zeros((n, listed), np.int32), np.zeros((n, listed), dtype)
         self._bounds, self._own_values = np.zeros(n, dtype), np.zeros(n, dtype)
         self._bidders = np.zeros(n, np.int64)  # of each column in a round; only entries of this round are read
-        self._list_columns(np.arange(n))
+        self._list_best_columns(np.arange(n))
         largest = max(float(np.abs(self._values).max()), float(np.abs(self.prices).max())) or 1.0
-        self.smallest_step = _SMALLEST_STEP * float(np.finfo(dtype).eps) * largest
+        self.smallest_step = _MIN_STEP_IN_ROUNDING_ERRORS * float(np.finfo(dtype).eps) * largest
 
     def run(self, step: float) -> None:
         """Let rows bid until each has a column whose profit is at most `step` below the row's best.
@@ -90,7 +90,7 @@ class Auction:
         best = profits.max(1)
         stale = best < self._bounds[rows]
         if stale.any():
-            self._list_columns(rows[stale])
+            self._list_best_columns(rows[stale])
             rows = rows[~stale]
             if not len(rows):
                 return
@@ -113,10 +113,10 @@ class Auction:
         self._own_values[rows[winners]] = values[winners]
         self.prices[won] = bids[winners]
 
-    def _list_columns(self, rows: np.ndarray) -> None:
+    def _list_best_columns(self, rows: np.ndarray) -> None:
         """List the columns of most profit for some rows, and the largest profit outside of the list as a bound."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
-        for part in np.split(rows, range(_ROWS_AT_A_TIME, len(rows), _ROWS_AT_A_TIME)):
+        for part in np.split(rows, range(_ROWS_PER_BLOCK, len(rows), _ROWS_PER_BLOCK)):
             values = self.values(torch.from_numpy(part))
             largest, columns = (values - prices).topk(min(listed + 1, len(prices)), 1)
             self._columns[part] = columns[:, :listed].numpy()
@@ -140,11 +140,11 @@ def solve_assignment(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
     n = len(costs)
     g = np.zeros(n)
-    if n > _LARGEST_WITHOUT_AUCTION and np.isfinite(costs).all():
+    if n > _MAX_ROWS_WITHOUT_AUCTION and np.isfinite(costs).all():
         values = torch.from_numpy(costs)
         auction = Auction(lambda rows: -values[rows], values.new_zeros(n), np.random.default_rng(0))
         step = float((costs.mean(1) - costs.min(1)).mean()) / STEP_RATIO
-        for _ in range(_EXACT_AUCTIONS if step > 0 else 0):
+        for _ in range(_AUCTIONS_BEFORE_SOLVER if step > 0 else 0):
             auction.run(step)
             step /= STEP_RATIO
         g = -auction.prices
@@ -153,22 +153,32 @@ def solve_assignment(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndar
         columns = solve(reduced)[1]
     else:
         columns = solve(costs)[1]
-    own = costs[np.arange(n), columns]
-    # The shortest paths between columns, in which a step from the partner of i to j costs C_ij minus the cost of i and
-    # its partner: no cycle is negative, as the assignment is the best. Any start will do; a good one takes less time.
-    largest = max(float(np.abs(costs[part]).max(where=np.isfinite(costs[part]), initial=0)) for part in _parts(n))
+    own_costs = costs[np.arange(n), columns]
+    g = _shorten_paths(costs, columns, own_costs, g)
+    return columns, own_costs - g[columns], g
+
+
+def _shorten_paths(costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return column potentials, (n,), that are feasible with the partners `columns` of a best assignment.
+
+    They are lengths of shortest paths between columns, by the algorithm of Bellman and Ford: a step from the partner of
+    row i to column j costs C_ij minus the cost of i and its partner. No cycle is negative, as the assignment is the
+    best. Any start `g` will do; a good one takes less time.
+    """
+    n = len(costs)
+    largest = max(float(np.abs(costs[part]).max(where=np.isfinite(costs[part]), initial=0)) for part in _row_slices(n))
     changed, followed = np.arange(n), g.copy()
     while len(changed):
         followed[columns[changed]] = g[columns[changed]]
         shorter = g.copy()
-        for part in np.split(changed, range(_ROWS_AT_A_TIME, len(changed), _ROWS_AT_A_TIME)):
-            paths = costs[part] + (g[columns[part]] - own[part])[:, None]
+        for part in np.split(changed, range(_ROWS_PER_BLOCK, len(changed), _ROWS_PER_BLOCK)):
+            paths = costs[part] + (g[columns[part]] - own_costs[part])[:, None]
             np.minimum(shorter, paths.min(0), out=shorter)
         g = shorter
         changed = np.flatnonzero((g < followed - _PATH_PRECISION * largest)[columns])
-    return columns, own - g[columns], g
+    return g
 
 
-def _parts(n: int) -> list[slice]:
+def _row_slices(n: int) -> list[slice]:
     """Return slices of n rows that are computed at a time."""
-    return [slice(start, start + _ROWS_AT_A_TIME) for start in range(0, n, _ROWS_AT_A_TIME)]
+    return [slice(start, start + _ROWS_PER_BLOCK) for start in range(0, n, _ROWS_PER_BLOCK)]
