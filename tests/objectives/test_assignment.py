@@ -278,7 +278,7 @@ def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
 
 @pytest.mark.parametrize("is_structured", [False, True])
 def test_exact_assignment_begins_with_an_auction(is_structured, monkeypatch):
-    monkeypatch.setattr(auction, "_LARGEST_WITHOUT_AUCTION", 50)
+    monkeypatch.setattr(auction, "_MAX_ROWS_WITHOUT_AUCTION", 50)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 300, 8, generator=generator, dtype=torch.float64)
     costs = torch.cdist(x, x + 0.3 * y if is_structured else y).square().numpy()
@@ -293,14 +293,14 @@ def test_exact_assignment_begins_with_an_auction(is_structured, monkeypatch):
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e5])
 def test_exact_assignment_of_equal_costs(value, monkeypatch):
-    monkeypatch.setattr(auction, "_LARGEST_WITHOUT_AUCTION", 1)
+    monkeypatch.setattr(auction, "_MAX_ROWS_WITHOUT_AUCTION", 1)
     columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, np.full((80, 80), value))
     assert sorted(columns) == list(range(80))
     assert f[:, None] + g == pytest.approx(np.full((80, 80), value))
 
 
 def test_exact_assignment_avoids_forbidden_pairs(monkeypatch):
-    monkeypatch.setattr(auction, "_LARGEST_WITHOUT_AUCTION", 1)
+    monkeypatch.setattr(auction, "_MAX_ROWS_WITHOUT_AUCTION", 1)
     costs = np.array([[1.0, 2.0, math.inf], [1.0, 5.0, 1.0], [math.inf, math.inf, 3.0]])
     columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, costs)
     assert columns.tolist() == [1, 0, 2]
