@@ -27,7 +27,8 @@ same encoder before training: *untrained*, or *given* if the training began with
 two metrics use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
 are in `evaluation.json` in the run folder. In Python, `contraport.evaluate` returns them as a dictionary, which a notebook
 shows as tables; `pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command ends with a verdict: whether
-to use the trained encoder, or which baseline is as good.
+to use the trained encoder, or which baseline is as good. It prints the metrics on which the verdict rests, `--all` all of them;
+metrics named by `--metrics` are always printed.
 
 ## Metrics
 

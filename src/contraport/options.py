@@ -528,6 +528,9 @@ class Command(Generic[P]):
         docs_page: Documentation page about the command, as in `contraport docs PAGE`; empty for none.
         next_commands_path: Location of a function of the explicit options and the result that returns command lines to
             run next, printed after the result unless `--json` is passed; empty for none.
+        printer_flags: Flags of the printer, such as `--all`, with their help. They change what the command line prints,
+            not the result, so the function has no such keyword. A printer of a command with flags takes the explicit
+            options as second argument, flags included.
     """
 
     options_class: Callable[P, object]
@@ -543,6 +546,7 @@ class Command(Generic[P]):
     short_help_options: tuple[str, ...] = ()
     docs_page: str = ""
     next_commands_path: str = ""
+    printer_flags: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def options_by_name(self) -> Mapping[str, Option]:

@@ -28,6 +28,7 @@ from .conftest import Outcome
         (["evaluate", "runs/a", "--checkpoints", ""], ["all", "last"]),
         (["list", "me"], ["metrics"]),
         (["list", "--j"], ["--json"]),
+        (["evaluate", "--al"], ["--all", "--alone"]),
         (["embed", "runs/"], []),
         (["no-such-verb", "--"], []),
         (["train", "--data", "dig"], ["digits"]),

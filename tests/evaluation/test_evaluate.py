@@ -15,6 +15,7 @@ from tests.evaluation.making import image_model, make_run, several, vector_model
 
 import contraport
 from contraport._utils.locks import lock_folder
+from contraport.cli import main
 from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import LoaderConfig
@@ -24,6 +25,7 @@ from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
 from contraport.evaluation.notes import build_alignment_uniformity_notes, compose_verdict
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
+from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.reported_run import load_runs
@@ -502,7 +504,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
     assert [list(result["rows"]) for result in both.values()] == [["trained"], ["trained", "epoch 1", "epoch 2"]]
     told = [[note for note in result["notes"] if "intermediate" in note] for result in both.values()]
     assert told == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
-    print_evaluation({str(run.path): result})
+    print_evaluation({str(run.path): result}, {})
     assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
     (as_run_folder(run).checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
     with pytest.raises(UsageError) as caught:
@@ -571,13 +573,53 @@ def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.Cap
     assert f"<td {html.partition('<td ')[2].partition('>')[0]}>{told:.1f}</td>" in alone._repr_html_()
     assert f"{second.path} minus {first.path}, paired by item" in html
     assert escape(alone["notes"][0]) in alone._repr_html_()
-    print_evaluation(results)
+    print_evaluation(results, {})
     printed = capsys.readouterr().out
     assert f"{second.path} minus {first.path}, paired by item" in printed
     assert re.search(r"of \d+ metrics", printed, re.IGNORECASE)
     assert re.search(r"(Both runs are|neither run is|not all runs are) significantly better than", printed)
     with raises_usage_error("run.missing"):
         evaluate([], data=data)
+
+
+def test_prints_the_metrics_of_the_verdict_unless_all_are_requested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "ab"]
+    results = evaluate(paths, data=(vectors(60, 3), vectors(40, 3)), neighbors=5, progress=False)
+    measured = collect_metrics_from_rows([results[str(paths[0])]["rows"]["trained"]])
+    tables = len(paths) + 1  # each run, and their difference
+
+    def count_rows(**options: Any) -> dict[str, int]:
+        print_evaluation(results, options)
+        printed = capsys.readouterr().out.splitlines()
+        assert sum(line == f"{len(measured) - 2} more metrics: --all" for line in printed) == len(paths) * (not options)
+        firsts = [line for line in printed if "%" in line or re.search(r"\d\.\d", line)]
+        return {m.key: sum(line.startswith(f"{m.title} ") for line in firsts) for m in measured}
+
+    assert {key: rows for key, rows in count_rows().items() if rows} == {"linear_probe": tables, "knn": tables}
+    for everything in (count_rows(all=True), count_rows(metrics=["all"])):
+        assert all(rows >= len(paths) for rows in everything.values()), everything
+    groups = [metric.group for metric in measured]
+    assert groups == sorted(groups, key="geometry".__eq__)
+    assert groups[-1] == "geometry"
+
+
+def test_all_is_a_flag_of_the_command_line_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_run(tmp_path / "run", Model("mlp", [(6,)])).path
+    passed: list[Any] = []
+    monkeypatch.setattr("contraport.evaluation.evaluate", lambda **options: passed.append(options) or {})
+    monkeypatch.setattr("contraport.cli.console.print_evaluation", lambda result, options: passed.append(options))
+    assert main(["evaluate", str(path), "--all", "--progress=false"]) == 0
+    assert main(["evaluate", str(path), "--progress=false"]) == 0
+    called, printed, called_without, printed_without = passed
+    assert "all" not in called
+    assert called == called_without == printed_without
+    assert printed == called | {"all": True}
+    with pytest.raises(TypeError, match="all"):
+        evaluate(path, all=True)  # type: ignore[call-arg]
 
 
 def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -592,7 +634,7 @@ def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pyt
     assert (wide["high"] - wide["low"]) / (narrow["high"] - narrow["low"]) == pytest.approx(2.394 / 1.960, rel=1e-3)
     alone = [of[str(paths[0])]["differences"]["untrained"] for of in (three, two)]
     assert alone[0] == alone[1]
-    print_evaluation(three)
+    print_evaluation(three, {})
     assert "for all 3 pairs" in capsys.readouterr().out
 
 

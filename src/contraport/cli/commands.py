@@ -99,6 +99,7 @@ def run_command(name: str, argv: list[str]) -> None:
         return
     options = dict(options)
     as_json = options.pop("json", False)
+    flags = {flag: options.pop(flag) for flag in command.printer_flags if flag in options}
     needed = report_missing_extra(command.required_extra, name) if command.required_extra else nullcontext()
     with needed, _log_to_terminal(quiet=_is_quiet(options)):
         for message in _list_repeated_flag_warnings(argv):
@@ -107,7 +108,8 @@ def run_command(name: str, argv: list[str]) -> None:
     if as_json:
         print(json.dumps(to_json_value(result), indent=2, ensure_ascii=False))
     elif command.printer_path:
-        import_object(command.printer_path)(result)
+        printer = import_object(command.printer_path)
+        printer(result, options | flags) if command.printer_flags else printer(result)
     if options.get("page") and Path in get_args(command.options_by_name["page"].type) and not as_json:
         print(f"page: {options['page']}")
     if command.next_commands_path and not as_json and not _is_quiet(options):

@@ -90,7 +90,8 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
         return ()
     command = find_command(before[0])
     if prefix.startswith("-"):
-        further = ("help", "help_all", "config", "print_config", *(("json",) if command.printer_path else ()))
+        printing = (*(("json",) if command.printer_path else ()), *command.printer_flags)
+        further = ("help", "help_all", "config", "print_config", *printing)
         return (
             f"--{name}"
             for name in (

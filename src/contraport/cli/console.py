@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.box import SIMPLE
 from rich.measure import Measurement
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from contraport.comparison import Comparison
     from contraport.estimators import LearnedCost, Map
     from contraport.similarity_search import Clusters, DuplicatesResult, NearestItems
+
+
+T = TypeVar("T")
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -66,13 +69,23 @@ def _measure_width(table: Table) -> Measurement:
 _UNLIMITED_WIDTH = 100_000  # characters of a console that wraps nothing
 
 
-def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print evaluation results: metrics of each run, notes, paired differences and a verdict."""
+def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+    """Print evaluation results: metrics of each run, notes, paired differences and a verdict.
+
+    Only the metrics of the verdict are printed, unless `options` has `all`, or `metrics`: those named are all wanted.
+    """
     # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.reported_run import load_runs
-    from contraport.reporting.verdict import compose_run_comparisons
+    from contraport.reporting.verdict import choose_verdict_metrics, compose_run_comparisons
 
-    for name, result in results.items():
+    runs = load_runs(list(results))
+    shown: dict[str, set[str]] = {}  # metric keys by run
+    for (name, result), run in zip(results.items(), runs, strict=True):
+        measured = {key for values in result["rows"].values() for key in values}
+        chosen = () if options.get("all") or options.get("metrics") else choose_verdict_metrics([run])
+        shown[name] = {metric.key for metric in chosen} or measured  # all if there is no verdict
+        num_hidden = len(measured - shown[name])
+        result = {**result, "rows": {row: _select(values, shown[name]) for row, values in result["rows"].items()}}
         whose = f"{name} on " if len(results) > 1 else ""
         if rows := tabulate_metrics_with_baselines(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
@@ -82,16 +95,24 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
             print_table("first coordinates of the representation", rows)
         if rows := tabulate_metrics_across_epochs(result):
             print_table("checkpoints by epoch", rows)
+        if num_hidden:
+            print(f"{pluralize(num_hidden, 'more metric')}: --all")
         for note in result["notes"]:
             print(note)
     first, *others = results
     for name in others:
-        if rows := tabulate_metric_differences(results[name]["differences"].get(first, {})):
+        differences = _select(results[name]["differences"].get(first, {}), shown[name])
+        if rows := tabulate_metric_differences(differences):
             print_table(f"{name} minus {first}, paired by item", rows)
-    for sentence in compose_run_comparisons(load_runs(list(results))):
+    for sentence in compose_run_comparisons(runs):
         print(sentence)
     if not others and results[first]["verdict"]:
         print(results[first]["verdict"])
+
+
+def _select(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
+    """Return the entries of a mapping with one of the keys."""
+    return {key: value for key, value in values.items() if key in keys}
 
 
 def print_neighbors(result: NearestItems) -> None:

@@ -308,6 +308,9 @@ def _add_common_options(parser: _Parser, command: Command[...], *, complete: boo
     if command.printer_path:
         parser.add_argument("--json", action="store_true", default=_SUPPRESSED, help="Print the result as JSON.")
         parser.command_line_types["json"] = bool
+    for name, text in command.printer_flags.items():
+        parser.add_argument(f"--{name}", action="store_true", default=_SUPPRESSED, help=text)
+        parser.command_line_types[name] = bool
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
             action.help = "Show this help." if complete else "Show the common options."

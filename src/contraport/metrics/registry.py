@@ -251,9 +251,16 @@ def metric_by_key(key: str) -> Metric | None:
 
 
 def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the metrics whose keys occur in result rows, in display order; unknown keys are skipped."""
+    """Return the metrics whose keys occur in result rows, as tables list them; unknown keys are skipped.
+
+    The order is that of the registry, but with the geometry of the features last: it supports no verdict.
+
+    >>> [metric.key for metric in collect_metrics_from_rows([{"uniformity": -2.1, "nmi": 0.6, "knn": 0.9}])]
+    ['knn', 'nmi', 'uniformity']
+    """
     keys = {key for row in rows for key in row}
-    return _sort_for_display([entry for key in keys if (entry := metric_by_key(key)) is not None])
+    metrics = _sort_for_display([entry for key in keys if (entry := metric_by_key(key)) is not None])
+    return [metric for last in (False, True) for metric in metrics if (metric.group == "geometry") is last]
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:

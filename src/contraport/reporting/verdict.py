@@ -52,7 +52,7 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
     test_sets = dict.fromkeys(run.test_set_key for run in evaluated)
     for data, items in test_sets:
         group = [run for run in evaluated if run.test_set_key == (data, items)]
-        headlines = _choose_headline_metrics(group)
+        headlines = choose_verdict_metrics(group)
         if len(group) == 1:
             sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]
         else:
@@ -82,7 +82,7 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
     return sentences
 
 
-def _choose_headline_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
+def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     """Choose the metrics of the written verdict, as `choose_headline_metrics` does.
 
     Only metrics that all runs have are chosen. If the data have several views, one metric of cross-view retrieval is
