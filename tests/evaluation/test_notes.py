@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from contraport.evaluation.notes import build_zero_width_notes
-from contraport.metrics.intervals import MetricResult, bootstrap_median
+from contraport.metrics.intervals import MetricResult, bootstrap_medians
 
 
 @pytest.mark.parametrize("items", [2, 24, 10_000])
@@ -24,7 +24,12 @@ def test_bound_covers_unseen_items(items: int) -> None:
 
 @pytest.mark.parametrize(
     "finding",
-    [MetricResult(np.arange(24) % 2), MetricResult(np.full(24, 0.5)), MetricResult(np.ones(24), bootstrap_median), 0.7],
+    [
+        MetricResult(np.arange(24) % 2),
+        MetricResult(np.full(24, 0.5)),
+        MetricResult(np.ones(24), bootstrap_medians),
+        0.7,
+    ],
     ids=["some are right", "no counts", "no mean", "one number"],
 )
 def test_other_results_have_no_note(finding: MetricResult | float) -> None:

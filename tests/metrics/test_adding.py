@@ -15,7 +15,7 @@ from contraport._utils.formatting import use_flag_style
 from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
 from contraport.evaluation.result_tables import tabulate_metrics_across_encoders
-from contraport.metrics import METRICS, metric_by_key, register_metric, select_metrics
+from contraport.metrics import METRICS, find_metric, register_metric, select_metrics
 from contraport.metrics.builtin_metrics import REQUIRES_LABELS
 from contraport.reporting import report
 
@@ -91,7 +91,7 @@ def test_names_titles_and_groups_select_metrics(mine) -> None:
     assert {row.group for row in select_metrics(["geometry"])} == {"geometry"}
     assert {row.key for row in select_metrics(["all"])} >= {"knn", "near@1000"}
     for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
-        assert metric_by_key(typo) is None
+        assert find_metric(typo) is None
         with raises_usage_error("metrics.unknown", typo):
             select_metrics([typo])
     with raises_usage_error("metrics.comma", "metrics=['knn', 'recall@1']"):
@@ -127,13 +127,15 @@ def test_registration_rejects_incomplete_entries() -> None:
 def test_deprecated_names_of_a_metric() -> None:
     with pytest.warns(FutureWarning, match="register_metric"):
         assert metrics.metric is register_metric
+    with pytest.warns(FutureWarning, match="find_metric"):
+        assert metrics.metric_by_key is find_metric
     with pytest.warns(FutureWarning, match="better_direction"):
-        assert metric_by_key("uniformity").better == "lower"
+        assert find_metric("uniformity").better == "lower"
     with pytest.warns(FutureWarning, match="value_format"):
-        assert metric_by_key("knn").pattern == "{:.1%}"
+        assert find_metric("knn").pattern == "{:.1%}"
 
 
 def test_registry_does_not_import_torch() -> None:
-    code = "import sys; from contraport.metrics import metric_by_key; assert metric_by_key('knn')\n"
+    code = "import sys; from contraport.metrics import find_metric; assert find_metric('knn')\n"
     code += "assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT)

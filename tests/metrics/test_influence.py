@@ -13,8 +13,8 @@ from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
-    bootstrap_mean_at_most_one,
-    bootstrap_mean_in_unit_interval,
+    bootstrap_means_at_most_one,
+    bootstrap_means_in_unit_interval,
 )
 from contraport.metrics.probes import squared_calibration_error_per_item
 
@@ -166,16 +166,16 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
     found[:wrong] = (found[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, found)
     plain = clustering.ari_influence(labels, found)
-    low, high = bootstrap_interval(MetricResult(plain, bootstrap_mean_at_most_one))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_at_most_one))
     assert low <= value <= high <= 1
     assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
-    assert MetricResult(plain, bootstrap_mean_at_most_one).value == pytest.approx(value)
+    assert MetricResult(plain, bootstrap_means_at_most_one).value == pytest.approx(value)
 
 
 def test_nmi_interval_stays_above_zero() -> None:
     labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
     value = normalized_mutual_info_score(labels, found)
     plain = clustering.nmi_influence(labels, found)
-    low, high = bootstrap_interval(MetricResult(plain, bootstrap_mean_in_unit_interval))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_in_unit_interval))
     assert bootstrap_interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3

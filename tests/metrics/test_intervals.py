@@ -7,14 +7,14 @@ from contraport.metrics.intervals import (
     Difference,
     MetricResult,
     bootstrap_interval,
-    bootstrap_mean,
-    bootstrap_mean_at_most_one,
-    bootstrap_mean_in_unit_interval,
-    bootstrap_median,
+    bootstrap_means,
+    bootstrap_means_at_most_one,
+    bootstrap_means_in_unit_interval,
+    bootstrap_medians,
     draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
-    root_bootstrap_mean,
+    root_bootstrap_means,
 )
 from contraport.metrics.probes import bootstrap_r_squared, squared_calibration_error_per_item
 
@@ -104,7 +104,7 @@ def test_calibration_error_is_unbiased_and_its_interval_covers(shift: float, err
         gaps = squared_calibration_error_per_item(
             np.stack([confidence, random.random(400) < confidence - shift], axis=1)
         )
-        low, high = bootstrap_interval(MetricResult(gaps, root_bootstrap_mean), resamples=150)
+        low, high = bootstrap_interval(MetricResult(gaps, root_bootstrap_means), resamples=150)
         squares.append(gaps.mean())
         covered.append(low <= error <= high)
     assert np.mean(squares) == pytest.approx(error**2, abs=4 * np.std(squares) / 120**0.5)
@@ -116,10 +116,10 @@ def test_intervals_are_determined_by_the_seed() -> None:
     assert first == second != third
 
 
-@pytest.mark.parametrize("statistic", [bootstrap_mean, bootstrap_median, root_bootstrap_mean, bootstrap_r_squared])
+@pytest.mark.parametrize("statistic", [bootstrap_means, bootstrap_medians, root_bootstrap_means, bootstrap_r_squared])
 def test_counts_equal_repeated_items(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
-    items = pairs[:, 0] if statistic in (bootstrap_mean, root_bootstrap_mean) else pairs
+    items = pairs[:, 0] if statistic in (bootstrap_means, root_bootstrap_means) else pairs
     counts = RANDOM.integers(0, 3, size=(5, 40)).astype(float)
     repeated = [MetricResult(np.repeat(items, row.astype(int), axis=0), statistic).value for row in counts]
     assert statistic(items, counts) == pytest.approx(repeated)
@@ -139,11 +139,11 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     """`compare` averages the saved items of such a result."""
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (
-        bootstrap_mean,
-        bootstrap_mean_at_most_one,
-        bootstrap_mean_in_unit_interval,
-        root_bootstrap_mean,
-        bootstrap_median,
+        bootstrap_means,
+        bootstrap_means_at_most_one,
+        bootstrap_means_in_unit_interval,
+        root_bootstrap_means,
+        bootstrap_medians,
         bootstrap_r_squared,
     ):
         finding = MetricResult(items if statistic is bootstrap_r_squared else items[:, 0], statistic)
@@ -152,7 +152,7 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
 
 def test_median_agrees_with_numpy() -> None:
     for items in (RANDOM.random(7), RANDOM.random(8), RANDOM.integers(1, 9, size=(6, 2))):
-        assert MetricResult(items, bootstrap_median).value == np.median(items, axis=0).mean()
+        assert MetricResult(items, bootstrap_medians).value == np.median(items, axis=0).mean()
 
 
 def test_a_result_with_parts_is_the_mean_of_its_parts() -> None:

@@ -11,10 +11,10 @@ from contraport._utils import vector_search
 from contraport.metrics import retrieval
 from contraport.metrics.retrieval import (
     LinkRanking,
-    average_text_embeddings_by_class,
     build_class_prompts,
-    log_match_probabilities,
-    nearest_neighbors,
+    compute_unit_class_embeddings,
+    log_match_probability_per_item,
+    nearest_indices,
     rank_links,
     retrieval_ranks,
     zero_shot_correctness,
@@ -101,19 +101,21 @@ def test_nearby_embeddings_are_not_tied() -> None:
 
 def test_log_probabilities_give_the_info_nce_loss_of_all_items() -> None:
     z0, z1 = paired_views()
-    assert -log_match_probabilities(z0, z1, 0.2).mean() == pytest.approx(float(info_nce(0.2)(z0.double(), z1.double())))
+    assert -log_match_probability_per_item(z0, z1, 0.2).mean() == pytest.approx(
+        float(info_nce(0.2)(z0.double(), z1.double()))
+    )
 
 
 def test_mutual_information_bound_is_at_most_log_n() -> None:
     z0, _ = paired_views()
-    bound = np.log(len(z0)) + log_match_probabilities(z0, z0, 0.01).mean()
+    bound = np.log(len(z0)) + log_match_probability_per_item(z0, z0, 0.01).mean()
     assert bound == pytest.approx(np.log(len(z0)), abs=1e-3)
 
 
 def test_nearest_neighbors_exclude_the_item_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 9)
     z, _ = paired_views()
-    found = nearest_neighbors(z, 3)
+    found = nearest_indices(z, 3)
     cosines = F.cosine_similarity(z[:, None], z, dim=2).fill_diagonal_(-2)
     assert torch.equal(found, cosines.topk(3, dim=1).indices)
 
@@ -128,11 +130,9 @@ def test_class_embedding_is_the_mean_direction_of_its_texts() -> None:
     long = texts * torch.tensor([1.0, 100, 1, 1, 1, 1])[:, None]
     expected = [F.normalize(texts[2 * c : 2 * c + 2], dim=1).sum(0) for c in range(3)]
     for given in (texts, long):
-        torch.testing.assert_close(
-            average_text_embeddings_by_class(given, 2), F.normalize(torch.stack(expected), dim=1)
-        )
+        torch.testing.assert_close(compute_unit_class_embeddings(given, 2), F.normalize(torch.stack(expected), dim=1))
     with raises_usage_error("texts.shape", 4, 6):
-        average_text_embeddings_by_class(texts, 4)
+        compute_unit_class_embeddings(texts, 4)
 
 
 def test_zero_shot_hits_compare_the_nearest_class() -> None:

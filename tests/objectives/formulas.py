@@ -510,8 +510,8 @@ def gte(z0, z1, temperature=0.01, weights=None, ids=None):
     """One softmax for both rows of an item side by side."""
     pairing = joint(z0, z1, ids)
     logits = (cosine(pairing.x, pairing.y) / temperature).masked_fill(~pairing.compared, -torch.inf)
-    log_match_probabilities = torch.cat(tuple(logits.unflatten(0, (2, -1))), 1).log_softmax(1)
-    return each(-log_match_probabilities[:, len(z0) :].diagonal(), cross(z0, z1), weights)
+    log_match_probability_per_item = torch.cat(tuple(logits.unflatten(0, (2, -1))), 1).log_softmax(1)
+    return each(-log_match_probability_per_item[:, len(z0) :].diagonal(), cross(z0, z1), weights)
 
 
 def within(*views, ids=None):

@@ -14,7 +14,7 @@ from contraport._utils.files import write_json, write_npz
 from contraport.errors import UsageError
 from contraport.evaluation.notes import compose_verdict
 from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
-from contraport.metrics import metric_by_key, select_metrics
+from contraport.metrics import find_metric, select_metrics
 from contraport.metrics.intervals import Difference
 from contraport.reporting import report
 from contraport.reporting.page import build_report_title, render_report
@@ -178,7 +178,7 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
     known = load_runs([runs[0]]), load_runs(runs)
-    (alone,), (beside,) = (build_metric_tables(of, [metric_by_key("knn")]) for of in known)
+    (alone,), (beside,) = (build_metric_tables(of, [find_metric("knn")]) for of in known)
     assert alone.encoder_rows[-1].cells[0].is_significantly_best
     assert not any(cell.is_significantly_best for encoder in beside.encoder_rows for cell in encoder.cells)
 

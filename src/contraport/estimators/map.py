@@ -25,7 +25,7 @@ from contraport.evaluation.page_samples import ArraysByName, choose_fixed_subsam
 from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_splits_of_source, resolve_device
 from contraport.features import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
-from contraport.metrics.retrieval import nearest_neighbors
+from contraport.metrics.retrieval import nearest_indices
 from contraport.plots import embedding as draw_embedding
 from contraport.reporting.html_page import PageBuilder
 from contraport.reporting.page import render_sections
@@ -222,7 +222,7 @@ def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -
     """Render the map as an HTML page that consists of the embedding section of a report."""
     chosen = choose_fixed_subsample(len(result.points), MAX_PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
-    arrays: ArraysByName = {"neighbors": nearest_neighbors(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
+    arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:
         arrays = collect_item_data(dataset, rows, chosen)
     elif features.labels is not None:

@@ -42,10 +42,10 @@ from contraport.metrics.intervals import (
     Difference,
     ItemValues,
     MetricResult,
-    as_metric_result,
     draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
+    wrap_item_values,
 )
 from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run, RunFolder, as_different_run_folders
@@ -253,7 +253,7 @@ def _compute_metric_results(
         report_step(f"{run.path.name}, {context.name}: {metric.title}")
         # Those of the trained encoder were checked before.
         if context.name == "trained" or metric.first_unmet_requirement(context) is None:
-            result = as_metric_result(metric(context))
+            result = wrap_item_values(metric(context))
             if np.isfinite(result.item_values if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result
     return results

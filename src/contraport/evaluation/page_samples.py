@@ -22,7 +22,7 @@ from contraport.errors import UsageError
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.probes import confusion_matrix
-from contraport.metrics.retrieval import nearest_neighbors
+from contraport.metrics.retrieval import nearest_indices
 from contraport.objectives import Loss
 from contraport.runs import RunFolder
 from contraport.seeding import torch_generator
@@ -81,7 +81,7 @@ def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> 
 
     `features` are those of these items, ``(m, F)``.
     """
-    arrays: ArraysByName = {"neighbors": nearest_neighbors(features, min(NUM_NEIGHBORS, len(positions) - 1)).numpy()}
+    arrays: ArraysByName = {"neighbors": nearest_indices(features, min(NUM_NEIGHBORS, len(positions) - 1)).numpy()}
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[positions].numpy()
     if dataset.class_names is not None:

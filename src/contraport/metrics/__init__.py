@@ -11,7 +11,7 @@ from contraport.metrics.registry import (
     Metric,
     Requirement,
     collect_metrics_from_rows,
-    metric_by_key,
+    find_metric,
     register_metric,
     select_metrics,
     select_metrics_keeping_order,
@@ -24,7 +24,7 @@ __all__ = [
     "Metric",
     "Requirement",
     "collect_metrics_from_rows",
-    "metric_by_key",
+    "find_metric",
     "register_metric",
     "select_metrics",
     "select_metrics_keeping_order",
@@ -33,7 +33,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metric":
-        warn_renamed("contraport.metrics.metric", "contraport.metrics.register_metric", stacklevel=3)
-        return register_metric
+    renamed = {"metric": register_metric, "metric_by_key": find_metric}
+    if name in renamed:
+        warn_renamed(f"contraport.metrics.{name}", f"contraport.metrics.{renamed[name].__name__}", stacklevel=3)
+        return renamed[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

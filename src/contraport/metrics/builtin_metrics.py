@@ -158,17 +158,15 @@ def knn_accuracy(context: EvalContext) -> ItemValues:
 )
 def rms_calibration_error(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
-    confidences = probes.probe_confidence_and_correctness(
-        context.fitted_probe, context.test_features, context.test_labels
-    )
-    return intervals.MetricResult(probes.squared_calibration_error_per_item(confidences), intervals.root_bootstrap_mean)
+    pairs = probes.probe_confidence_and_correctness(context.fitted_probe, context.test_features, context.test_labels)
+    return intervals.MetricResult(probes.squared_calibration_error_per_item(pairs), intervals.root_bootstrap_means)
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
 def few_shot_accuracy(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on k items per class: the mean over 5 random draws."""
     labels = context.train_labels
-    draw = partial(probes.sample_per_class, labels, lambda size: number)
+    draw = partial(probes.sample_positions_per_class, labels, lambda size: number)
     return probes.few_label_accuracy_per_item(
         context.train_features, labels, context.test_features, context.test_labels, draw
     )
@@ -178,7 +176,7 @@ def few_shot_accuracy(context: EvalContext, number: int) -> ItemValues:
 def few_percent_accuracy(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on k % of each class (at least one item): the mean over 5 random draws."""
     labels = context.train_labels
-    draw = partial(probes.sample_per_class, labels, lambda size: round(size * number / 100))
+    draw = partial(probes.sample_positions_per_class, labels, lambda size: round(size * number / 100))
     return probes.few_label_accuracy_per_item(
         context.train_features, labels, context.test_features, context.test_labels, draw
     )
@@ -250,7 +248,7 @@ def link_recall(context: EvalContext, number: int) -> ItemValues:
 @register_link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
 def link_ndcg(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
-    return intervals.MetricResult(context.link_ranking.pair_ndcg_at(number), intervals.bootstrap_mean_at_most_one)
+    return intervals.MetricResult(context.link_ranking.pair_ndcg_at(number), intervals.bootstrap_means_at_most_one)
 
 
 @register_link_metric(
@@ -310,7 +308,7 @@ def retrieval_recall(context: EvalContext, number: int) -> MetricResult:
 def median_retrieval_rank(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
     return intervals.MetricResult(
-        context.retrieval_ranks, intervals.bootstrap_median, column_names=context.retrieval_directions
+        context.retrieval_ranks, intervals.bootstrap_medians, column_names=context.retrieval_directions
     )
 
 
@@ -334,7 +332,7 @@ def zero_shot_accuracy(context: EvalContext) -> ItemValues:
 def mutual_information_bound(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
-    return math.log(len(context.test)) + retrieval.log_match_probabilities(
+    return math.log(len(context.test)) + retrieval.log_match_probability_per_item(
         *context.random_view_projections, context.info_nce_temperature
     )
 
@@ -382,14 +380,14 @@ def hubness(context: EvalContext) -> ItemValues:
 def kmeans_nmi(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
     values = clustering.nmi_influence(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_mean_in_unit_interval)
+    return intervals.MetricResult(values, intervals.bootstrap_means_in_unit_interval)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def kmeans_ari(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
     values = clustering.ari_influence(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_mean_at_most_one)
+    return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)
 
 
 def _register_corruption_metric(kind: str, title: str, images: str, *requirements: Requirement) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check, check_integer
-from contraport.metrics.retrieval import check_labels, check_points, nearest_neighbors, unit_vectors
+from contraport.metrics.retrieval import check_labels, check_points, nearest_indices, unit_vectors
 from contraport.seeding import torch_generator
 
 MAX_PAIRWISE_METRIC_ITEMS = 10_000
@@ -175,7 +175,7 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
     check_integer("neighbors", neighbors)
     check_points("z", z)
     check(len(z) > neighbors, f"z: must have more than {neighbors} items, got {len(z)}.")
-    counts = nearest_neighbors(_limit_to_fixed_subset(z), neighbors).flatten()
+    counts = nearest_indices(_limit_to_fixed_subset(z), neighbors).flatten()
     counts = counts.bincount(minlength=min(len(z), MAX_PAIRWISE_METRIC_ITEMS)).double()
     return 0.0 if (counts == counts[0]).all() else float(weighted_skewness(counts, torch.ones_like(counts)))
 

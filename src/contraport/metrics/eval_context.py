@@ -21,12 +21,12 @@ from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import (
     CLASS_PROMPT_TEMPLATES,
     LinkRanking,
-    average_text_embeddings_by_class,
     build_class_prompts,
+    compute_unit_class_embeddings,
+    first_indices_and_inverse,
     ordered_view_pairs,
     rank_links,
     retrieval_ranks,
-    unique_with_first_and_inverse,
 )
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
@@ -167,27 +167,27 @@ class EvalContext:
     @cached_property
     def train_labels(self) -> Tensor:
         """Class of each training item, `(n,)`; requires labels."""
-        return _assert_not_none(self.train.labels)
+        return _get_required_tensor(self.train.labels)
 
     @cached_property
     def test_labels(self) -> Tensor:
         """Class of each test item, `(m,)`; requires labels."""
-        return _assert_not_none(self.test.labels)
+        return _get_required_tensor(self.test.labels)
 
     @property
     def train_domains(self) -> Tensor:
         """Domain of each training item, `(n,)`; requires domains."""
-        return _assert_not_none(self.train.domains)
+        return _get_required_tensor(self.train.domains)
 
     @property
     def test_domains(self) -> Tensor:
         """Domain of each test item, `(m,)`; requires domains."""
-        return _assert_not_none(self.test.domains)
+        return _get_required_tensor(self.test.domains)
 
     @property
     def regression_targets(self) -> tuple[Tensor, Tensor]:
         """Regression targets of the training items `(n,)` and of the test items `(m,)`; requires such targets."""
-        return _assert_not_none(self.train.regression_targets), _assert_not_none(self.test.regression_targets)
+        return _get_required_tensor(self.train.regression_targets), _get_required_tensor(self.test.regression_targets)
 
     @cached_property
     def train_features(self) -> Tensor:
@@ -249,13 +249,13 @@ class EvalContext:
     @property
     def has_untrained_test_rows(self) -> bool:
         """True if the row of some test pair of a coupling has no training pair."""
-        train, test = (_assert_not_none(part.entity_ids)[:, 0] for part in (self.train, self.test))
+        train, test = (_get_required_tensor(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())
 
     @cached_property
     def link_ranking(self) -> LinkRanking:
         """Ranking of all columns of a coupling that are in a pair, for each row of the test pairs."""
-        splits = [_assert_not_none(part.entity_ids) for part in (self.train, self.test)]
+        splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
         rows, used_columns = self._embed_linked_entities(0), self._embed_linked_entities(1)[used]
@@ -266,13 +266,13 @@ class EvalContext:
 
         Each is embedded once, in the first of its pairs; a test pair is used only for what training pairs lack.
         """
-        train_ids, test_ids = (_assert_not_none(part.entity_ids)[:, view] for part in (self.train, self.test))
+        train_ids, test_ids = (_get_required_tensor(part.entity_ids)[:, view] for part in (self.train, self.test))
         new = (~torch.isin(test_ids, train_ids)).nonzero()[:, 0]
         project = not self.has_shared_encoder
         size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
-                first = pairs[unique_with_first_and_inverse(ids[pairs])[0]]
+                first = pairs[first_indices_and_inverse(ids[pairs])[0]]
                 embedded = self._embed_views(dataset.subset(first), project=project, unaugmented=True)[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded
@@ -290,7 +290,7 @@ class EvalContext:
         assert self.class_names is not None
         view = next(view for view, shape in enumerate(self.model.shapes) if is_text_shape(shape))
         texts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")
-        return average_text_embeddings_by_class(self._project_view(view, texts), len(self.templates))
+        return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
         """Return the projections of items of one view by the encoder of view `view`, `(n, d)`."""
@@ -318,7 +318,7 @@ class EvalContext:
             return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
 
 
-def _assert_not_none(values: Tensor | None) -> Tensor:
+def _get_required_tensor(values: Tensor | None) -> Tensor:
     """Return values that are not None, since a requirement of the metric was checked before."""
     assert values is not None
     return values

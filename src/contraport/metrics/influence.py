@@ -27,7 +27,7 @@ from contraport.metrics.embedding_geometry import (
     weighted_skewness,
 )
 from contraport.metrics.intervals import ItemValues
-from contraport.metrics.retrieval import nearest_neighbors, unit_vectors
+from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
 def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items: int) -> ItemValues:
@@ -104,7 +104,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
 def hubness_influence(z: Tensor) -> ItemValues:
     """Return the influence of each item on the hubness, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
-    nearest = nearest_neighbors(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
+    nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
 
     def weighted_hubness(weights: Tensor) -> Tensor:
         votes = weights.repeat_interleave(HUBNESS_NEIGHBORS)

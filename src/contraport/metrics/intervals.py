@@ -45,61 +45,61 @@ def bonferroni_confidence_level(comparisons: int) -> float:
     return 1 - (1 - CONFIDENCE_LEVEL) / comparisons
 
 
-def bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_means(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the mean of item values `(n,)` or `(n, k)` on each of b bootstrap resamples, `(b,)`.
 
     Entry (i, j) of `counts`, `(b, n)`, is how often resample i has item j.
 
-    >>> bootstrap_mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
+    >>> bootstrap_means(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
     """
     per_item = items.reshape(len(items), -1).mean(axis=1, dtype=np.float64)
     return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
-def bootstrap_mean_at_most_one(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_means_at_most_one(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the bootstrap means, `(b,)`, of a metric that is at most 1, transformed so that none exceeds 1.
 
     The change of the mean is applied to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
-    >>> bootstrap_mean(items, counts).round(3).tolist(), bootstrap_mean_at_most_one(items, counts).round(3).tolist()
+    >>> bootstrap_means(items, counts).round(3).tolist(), bootstrap_means_at_most_one(items, counts).round(3).tolist()
     ([0.9, 1.033, 0.767], [0.9, 0.974, 0.621])
     """
     value = items.mean(dtype=np.float64)
-    below_one, change = 1 - value, bootstrap_mean(items, counts) - value
+    below_one, change = 1 - value, bootstrap_means(items, counts) - value
     return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
-def bootstrap_mean_in_unit_interval(items: ItemValues, counts: ItemValues) -> ItemValues:
-    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, as in `bootstrap_mean_at_most_one`; at least 0.
+def bootstrap_means_in_unit_interval(items: ItemValues, counts: ItemValues) -> ItemValues:
+    """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, as in `bootstrap_means_at_most_one`; at least 0.
 
-    >>> bootstrap_mean_in_unit_interval(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
+    >>> bootstrap_means_in_unit_interval(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
     """
-    return bootstrap_mean_at_most_one(items, counts).clip(min=0)
+    return bootstrap_means_at_most_one(items, counts).clip(min=0)
 
 
-def root_bootstrap_mean(items: ItemValues, counts: ItemValues) -> ItemValues:
+def root_bootstrap_means(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the square roots of the bootstrap means, `(b,)`, of item values `(n,)`; 0 where the mean is negative.
 
-    >>> root_bootstrap_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
+    >>> root_bootstrap_means(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
     """
-    return np.asarray(np.sqrt(bootstrap_mean(items, counts).clip(min=0)))
+    return np.asarray(np.sqrt(bootstrap_means(items, counts).clip(min=0)))
 
 
-def bootstrap_median(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_medians(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the median of item values `(n,)` on each bootstrap resample; for `(n, k)`, the mean of the k medians.
 
-    >>> bootstrap_median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
+    >>> bootstrap_medians(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
     """
     columns = items.reshape(len(items), -1).T
-    return np.asarray(np.mean([_bootstrap_median_of_column(column, counts) for column in columns], axis=0))
+    return np.asarray(np.mean([_bootstrap_medians_of_column(column, counts) for column in columns], axis=0))
 
 
-def _bootstrap_median_of_column(items: ItemValues, counts: ItemValues) -> ItemValues:
+def _bootstrap_medians_of_column(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the median of item values `(n,)` on each bootstrap resample, `(b,)`."""
     order = items.argsort(kind="stable")
     values, cumulative = items[order], counts[:, order].cumsum(axis=1)
@@ -119,7 +119,7 @@ class MetricResult:
     """
 
     item_values: ItemValues
-    statistic: BootstrapStatistic = bootstrap_mean
+    statistic: BootstrapStatistic = bootstrap_means
     column_names: tuple[str, ...] = ()
 
     @cached_property
@@ -130,7 +130,7 @@ class MetricResult:
     @property
     def is_mean_of_items(self) -> bool:
         """True if the value of the metric is the mean of the item values."""
-        return self.statistic in (bootstrap_mean, bootstrap_mean_at_most_one, bootstrap_mean_in_unit_interval)
+        return self.statistic in (bootstrap_means, bootstrap_means_at_most_one, bootstrap_means_in_unit_interval)
 
     def results_by_column(self) -> dict[str, MetricResult]:
         """Return a separate result for each named column, such as a retrieval direction, by name."""
@@ -142,7 +142,7 @@ class MetricResult:
         }
 
 
-def as_metric_result(output: ItemValues | MetricResult | float) -> MetricResult | float:
+def wrap_item_values(output: ItemValues | MetricResult | float) -> MetricResult | float:
     """Wrap the output of a metric's function: an array of item values becomes a result whose value is their mean."""
     return MetricResult(output) if isinstance(output, np.ndarray) else output
 

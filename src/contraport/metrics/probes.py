@@ -164,11 +164,11 @@ def few_label_accuracy_per_item(
     return np.asarray(np.mean(hits, axis=0))
 
 
-def sample_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
+def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
     """Sample positions of items from each class: `count(class size)` positions per class, but at least one.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
-    >>> labels[sample_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
+    >>> labels[sample_positions_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
     [0, 0, 1]
     """
     drawn = []
@@ -304,7 +304,7 @@ def knn_correctness(
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     queries, keys = scale_to_unit_length(test_x), scale_to_unit_length(train_x)
     is_large = len(queries) * len(keys) > MAX_EXACT_KNN_PAIRS and len(queries) > 1
-    found = _find_approximate_neighbors(queries, keys, neighbors) if is_large else None
+    found = _find_approximate_cosines_and_neighbors(queries, keys, neighbors) if is_large else None
     hits = []
     for first in range(0, len(queries), MAX_QUERIES_IN_MEMORY):
         part = slice(first, first + MAX_QUERIES_IN_MEMORY)
@@ -320,7 +320,7 @@ def knn_correctness(
     return torch.cat(hits).cpu().numpy()
 
 
-def _find_approximate_neighbors(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+def _find_approximate_cosines_and_neighbors(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
     """Return the cosines and the positions of most of the nearest keys of each query, ``(q, count)`` each; or None.
 
     A fixed number of compared keys biases the vote by an amount that depends on the data. So it is chosen by the exact

@@ -97,16 +97,16 @@ class Metric:
     def compute_value(self, context: EvalContext) -> float:
         """Compute the metric on an evaluation context as one number."""
         # Imported here because the registry must be readable without numpy.
-        from contraport.metrics.intervals import as_metric_result
+        from contraport.metrics.intervals import wrap_item_values
 
-        result = as_metric_result(self(context))
+        result = wrap_item_values(self(context))
         return result if isinstance(result, float) else result.value
 
     def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
         """Format a difference with the ends of its confidence interval, in percentage points for shares.
 
-        >>> from contraport.metrics import metric_by_key
-        >>> metric_by_key("knn").format_difference((0.012, 0.003, 0.021), signed=True)
+        >>> from contraport.metrics import find_metric
+        >>> find_metric("knn").format_difference((0.012, 0.003, 0.021), signed=True)
         '+1.2 points (+0.3 to +2.1)'
         """
         metric = replace(self, value_format=self.value_format.replace("{:", "{:+", 1)) if signed else self
@@ -149,8 +149,8 @@ class Metric:
     def format(self, value: float) -> str:
         """Format a metric value for printing, without a sign if it is printed as zero.
 
-        >>> from contraport.metrics import metric_by_key
-        >>> metric_by_key("tolerance").format(-0.0004), metric_by_key("tolerance").format(-0.004)
+        >>> from contraport.metrics import find_metric
+        >>> find_metric("tolerance").format(-0.0004), find_metric("tolerance").format(-0.004)
         ('0.000', '-0.004')
         """
         text = self.value_format.format(value)
@@ -159,8 +159,8 @@ class Metric:
     def is_worse(self, value: float, other: float) -> bool:
         """Return whether a metric value is worse than another one, also after both are rounded for printing.
 
-        >>> from contraport.metrics import metric_by_key
-        >>> metric_by_key("knn").is_worse(0.91, 0.95), metric_by_key("knn").is_worse(0.95001, 0.95004)
+        >>> from contraport.metrics import find_metric
+        >>> find_metric("knn").is_worse(0.91, 0.95), find_metric("knn").is_worse(0.95001, 0.95004)
         (True, False)
         """
         worse = {"higher": value < other, "lower": value > other, "neither": False}
@@ -236,11 +236,11 @@ def _normalize_metric_name(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-def metric_by_key(key: str) -> Metric | None:
+def find_metric(key: str) -> Metric | None:
     """Return the metric with a key of `evaluation.json`, or None if there is none.
 
-    >>> from contraport.metrics import metric_by_key
-    >>> metric_by_key("knn").title, metric_by_key("typo")
+    >>> from contraport.metrics import find_metric
+    >>> find_metric("knn").title, find_metric("typo")
     ('kNN', None)
     """
     name, _, number = key.partition(_NUMBER_SEPARATOR)
@@ -259,7 +259,7 @@ def collect_metrics_from_rows(rows: Iterable[Iterable[str]]) -> list[Metric]:
     ['knn', 'nmi', 'uniformity']
     """
     keys = {key for row in rows for key in row}
-    metrics = _sort_for_display([entry for key in keys if (entry := metric_by_key(key)) is not None])
+    metrics = _sort_for_display([entry for key in keys if (entry := find_metric(key)) is not None])
     return [metric for last in (False, True) for metric in metrics if (metric.group == "geometry") is last]
 
 
@@ -324,7 +324,7 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
     selected: dict[str, Metric] = {}
     for name in names or [key for key, entry in METRICS.items() if entry.is_default]:
         key = _normalize_metric_name(name)
-        entry = metric_by_key(key) or METRICS.get(key)  # or without its number
+        entry = find_metric(key) or METRICS.get(key)  # or without its number
         entries = (
             [entry] if entry else [one for one in METRICS.values() if key in (_normalize_metric_name(one.group), "all")]
         )

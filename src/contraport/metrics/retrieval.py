@@ -107,7 +107,7 @@ def retrieval_ranks(*views: Tensor, content_ids: Tensor | None = None) -> np.nda
     ids = content_ids.T
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
-        ranks[v, w], ranks[w, v] = _compute_match_ranks(points[v], points[w], ids[v], ids[w])
+        ranks[v, w], ranks[w, v] = _ranks_both_ways(points[v], points[w], ids[v], ids[w])
     return torch.stack([ranks[pair] for pair in ordered_view_pairs(len(points))], dim=1).numpy()
 
 
@@ -120,7 +120,7 @@ def ordered_view_pairs(views: int) -> list[tuple[int, int]]:
     return list(permutations(range(views), 2))
 
 
-def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.ndarray[Any, Any]:
+def log_match_probability_per_item(z0: Tensor, z1: Tensor, temperature: float) -> np.ndarray[Any, Any]:
     """Return the log probability of each item's other view in the softmax over all items, `(n,)`.
 
     Logits are cosines over the temperature; the mean of both directions is returned. Minus its mean is the InfoNCE loss
@@ -129,7 +129,7 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
     Raises:
         UsageError: the shapes differ, an embedding is not finite, or the temperature is not positive.
 
-    >>> bool(np.allclose(log_match_probabilities(torch.ones(4, 2), torch.ones(4, 2), 0.1), -np.log(4)))
+    >>> bool(np.allclose(log_match_probability_per_item(torch.ones(4, 2), torch.ones(4, 2), 0.1), -np.log(4)))
     True
     """
     check_positive("temperature", temperature)
@@ -137,13 +137,15 @@ def log_match_probabilities(z0: Tensor, z1: Tensor, temperature: float) -> np.nd
 
     def log_softmax_of_matches(queries: Tensor, keys: Tensor) -> Tensor:
         positives = (queries * keys).sum(dim=1) / temperature
-        sums = [(chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_rows_in_memory(keys))]
+        sums = [
+            (chunk @ keys.T / temperature).logsumexp(dim=1) for chunk in queries.split(_max_queries_in_memory(keys))
+        ]
         return positives - torch.cat(sums)
 
     return ((log_softmax_of_matches(a, b) + log_softmax_of_matches(b, a)) / 2).cpu().numpy()
 
 
-def nearest_neighbors(z: Tensor, count: int) -> Tensor:
+def nearest_indices(z: Tensor, count: int) -> Tensor:
     """Return the positions of each item's nearest other items in `z` `(n, d)` by cosine, `(n, count)`.
 
     Raises:
@@ -165,15 +167,12 @@ def _normalize_views(*views: Tensor) -> list[Tensor]:
     return points
 
 
-def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> tuple[Tensor, Tensor]:
+def _ranks_both_ways(first: Tensor, second: Tensor, first_ids: Tensor, second_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rank of the best match of each item's first view among the distinct second views, and vice versa.
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """
-    (first_at, rows), (second_at, columns) = (
-        unique_with_first_and_inverse(first_ids),
-        unique_with_first_and_inverse(second_ids),
-    )
+    (first_at, rows), (second_at, columns) = map(first_indices_and_inverse, (first_ids, second_ids))
     x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
     rows, columns = rows.to(x.device), columns.to(x.device)
     matched = x.new_empty(len(rows))
@@ -192,12 +191,12 @@ def _compute_match_ranks(first: Tensor, second: Tensor, first_ids: Tensor, secon
             cosines = fast_x[across] @ fast_y[down].T
             # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
             cosines[rows[inside] - row, columns[inside] - column] = -torch.inf
-            row_ranks[across] += _count_keys_above_thresholds(cosines, x[across], y[down], row_thresholds[across])
-            column_ranks[down] += _count_keys_above_thresholds(cosines.T, y[down], x[across], column_thresholds[down])
+            row_ranks[across] += _count_keys_reaching(cosines, x[across], y[down], row_thresholds[across])
+            column_ranks[down] += _count_keys_reaching(cosines.T, y[down], x[across], column_thresholds[down])
     return row_ranks[rows].long().cpu(), column_ranks[columns].long().cpu()
 
 
-def _count_keys_above_thresholds(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
+def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
     """Return for each query the number of keys whose cosine in float64 is at least the query's threshold, ``(q,)``.
 
     Args:
@@ -208,8 +207,8 @@ def _count_keys_above_thresholds(cosines: Tensor, queries: Tensor, keys: Tensor,
     """
     bound = (queries.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
     least, most = (
-        _count_cosines_above_thresholds(cosines, thresholds + bound),
-        _count_cosines_above_thresholds(cosines, thresholds - bound),
+        _count_cosines_reaching(cosines, thresholds + bound),
+        _count_cosines_reaching(cosines, thresholds - bound),
     )
     unclear = (least != most).nonzero().flatten()
     is_nearer = (queries[unclear] @ keys.T >= thresholds[unclear, None]) & (cosines[unclear] > -torch.inf)
@@ -217,7 +216,7 @@ def _count_keys_above_thresholds(cosines: Tensor, queries: Tensor, keys: Tensor,
     return least
 
 
-def _count_cosines_above_thresholds(cosines: Tensor, thresholds: Tensor) -> Tensor:
+def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
     """Return the number of cosines in each row `(q, k)` that are at least the row's threshold, `(q,)`."""
     # A sum of floats takes a fraction of the time of a sum of Booleans, and is exact in a tile.
     return torch.ge(cosines, thresholds.to(cosines)[:, None], out=torch.empty_like(cosines)).sum(dim=1)
@@ -235,14 +234,14 @@ def _compute_tie_thresholds(matched: Tensor, at: Tensor, items: int) -> Tensor:
     return 1 - distances.square() / 2
 
 
-def unique_with_first_and_inverse(ids: Tensor) -> tuple[Tensor, Tensor]:
+def first_indices_and_inverse(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first position of each distinct id, and the index of each id among the sorted distinct ids."""
     distinct, index = torch.unique(ids, return_inverse=True)
     first = torch.full((len(distinct),), len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")
     return first, index
 
 
-def _max_rows_in_memory(keys: Tensor) -> int:
+def _max_queries_in_memory(keys: Tensor) -> int:
     """Return the number of queries whose cosines with all keys fit in `MAX_COSINES_IN_MEMORY`."""
     return max(1, MAX_COSINES_IN_MEMORY // len(keys))
 
@@ -260,7 +259,7 @@ def build_class_prompts(classes: Sequence[str], templates: Sequence[str] = CLASS
     return [template.replace("{}", name) for name in classes for template in templates]
 
 
-def average_text_embeddings_by_class(texts: Tensor, num_templates: int) -> Tensor:
+def compute_unit_class_embeddings(texts: Tensor, num_templates: int) -> Tensor:
     """Return the embedding of each class on the unit sphere, ``(classes, d)``: the mean of its text embeddings.
 
     Args:
@@ -282,7 +281,7 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
     Args:
         items: embeddings, ``(n, d)``.
         labels: class of each item, ``(n,)``.
-        classes: embeddings of the classes, from `average_text_embeddings_by_class`, ``(classes, d)``.
+        classes: embeddings of the classes, from `compute_unit_class_embeddings`, ``(classes, d)``.
 
     >>> import torch
     >>> zero_shot_correctness(torch.eye(2), torch.tensor([0, 0]), torch.eye(2)).tolist()
@@ -387,7 +386,7 @@ def rank_links(
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))
     length, ranked = min(MAX_RANKED_COLUMNS, len(columns)), []
-    for start, part in enumerate(chosen.split(step := _max_rows_in_memory(columns))):
+    for start, part in enumerate(chosen.split(step := _max_queries_in_memory(columns))):
         scores, own = rows[part] @ columns.T, place[train_pairs[:, 0]] - start * step
         inside = (own >= 0) & (own < len(part))
         scores[own[inside], train_pairs[inside, 1]] = -torch.inf

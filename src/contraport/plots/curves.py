@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from contraport.errors import UsageError, check, check_nonempty_sequence, check_type
-from contraport.metrics import metric_by_key
+from contraport.metrics import find_metric
 from contraport.plots.figure_setup import (
     LINE_STYLES,
     SERIES_COLORS,
@@ -54,7 +54,7 @@ def column_title(column: str) -> str:
     >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
     """
-    metric = metric_by_key(column)
+    metric = find_metric(column)
     return COLUMN_TITLES.get(column, column if metric is None else metric.title)
 
 
@@ -64,7 +64,7 @@ def is_percent_column(column: str) -> bool:
     >>> is_percent_column("knn"), is_percent_column("loss")
     (True, False)
     """
-    metric = metric_by_key(column)
+    metric = find_metric(column)
     return column in ("plan_mass", "data_wait") if metric is None else metric.is_shown_in_percent
 
 

@@ -10,7 +10,7 @@ import torch
 
 from contraport.errors import check, check_integer, check_nonempty_sequence, format_value, import_optional, is_integer
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank_from_spectrum
-from contraport.metrics.retrieval import nearest_neighbors
+from contraport.metrics.retrieval import nearest_indices
 from contraport.plots.figure_setup import (
     BLUE,
     GREY,
@@ -170,7 +170,7 @@ def neighbors(
         good = shown.dtype.kind in "buif" and bool(np.isfinite(shown).all())
         check(good, f"items: must be finite numbers, got {format_value(items)}.", "not_numbers")
         _check_neighbor_count(count, len(rows) - 1)
-        nearest, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
+        nearest, classes = nearest_indices(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
     has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest) and shown.size > 0
     check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
     positions = _resolve_query_positions(queries, len(nearest))

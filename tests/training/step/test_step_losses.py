@@ -164,10 +164,10 @@ def test_swapped_assignments() -> None:
         codes = sinkhorn_codes(F.normalize(given.key_projections[w], dim=1) @ centres.T)
         for v in range(3):
             if v != w:
-                log_match_probabilities = (
+                log_match_probability_per_item = (
                     F.normalize(given.queries[v].double(), dim=1) @ centres.double().T / 0.1
                 ).log_softmax(1)
-                cross = -(codes * log_match_probabilities).sum(1).mean()
+                cross = -(codes * log_match_probability_per_item).sum(1).mean()
                 values.append(cross + torch.xlogy(codes, codes).sum(1).mean())  # KL: less the codes' own entropy
     torch.testing.assert_close(comparison(given).double(), torch.stack(values).mean(), rtol=1e-4, atol=1e-4)
 

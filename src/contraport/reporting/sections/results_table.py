@@ -303,8 +303,8 @@ def build_metric_cell(
 def format_interval(metric: Metric, low: float, high: float) -> str:
     """Format a confidence interval: "84.2–86.1%", or "−2.000 to −1.500" if an end is negative.
 
-    >>> from contraport.metrics import metric_by_key
-    >>> format_interval(metric_by_key("knn"), 0.842, 0.861), format_interval(metric_by_key("uniformity"), -2.0, -1.5)
+    >>> from contraport.metrics import find_metric
+    >>> format_interval(find_metric("knn"), 0.842, 0.861), format_interval(find_metric("uniformity"), -2.0, -1.5)
     ('84.2–86.1%', '−2.000 to −1.500')
     """
     ends = [metric.format(end).replace("-", "−") for end in (low, high)]
