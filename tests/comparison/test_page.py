@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,24 @@ def comparison(folder: Path) -> Comparison:
         search_trials=[trial | {"chosen": True}],
         notes=["Two seeds."],
     )
+
+
+def test_the_summary_of_a_single_column_heads_the_page(tmp_path: Path) -> None:
+    several = comparison(tmp_path)
+    column = several.columns[0]
+    single = replace(several, columns=[column], entries=[one for one in several.entries if one.column_name == column])
+    (summary,) = single.summary_sentences
+    assert single.lede is not None
+    assert summary.startswith(single.lede)
+    assert "Of 2 metrics" in summary.removeprefix(single.lede)
+    for shown, heading in ((single, single.lede), (several, several.title)):
+        html = render_comparison_page(shown, [])
+        (found,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
+        assert unescape(" ".join(re.sub("<[^>]*>", "", found).split())) == heading
+        text = unescape(" ".join(re.sub("</?(span|li|p)[^>]*>", "", html).split()))
+        rest = [sentence.removeprefix(shown.lede or "").strip() for sentence in shown.summary_sentences]
+        assert [text.count(sentence) for sentence in rest] == [1] * len(rest)
+        assert shown.title in text
 
 
 def test_deprecated_names_of_a_comparison(tmp_path: Path) -> None:

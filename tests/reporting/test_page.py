@@ -20,6 +20,7 @@ from contraport.reporting import report
 from contraport.reporting.page import build_report_title, render_report
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.results_table import build_metric_tables, list_evaluated_metrics
+from contraport.reporting.verdict import compose_verdict_sentences
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -84,6 +85,35 @@ def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
         "92.0%",
     ):
         assert part in shown
+
+
+def headings_of_page(path: Path) -> tuple[str, str]:
+    """Return the text of the first-order heading and of the line below it."""
+    html = own_html(path)
+    found = re.search(r"<h1[^>]*>(.*?)</h1>\s*(?:<p class=\"about\">(.*?)</p>)?", html, re.DOTALL)
+    assert found is not None
+    return " ".join(re.sub("<[^>]*>", "", found[1]).split()), found[2] or ""
+
+
+def test_the_verdict_heads_the_page(make_run, tmp_path) -> None:
+    runs = [make_run("one"), make_run("two", seed=1)]
+    verdict = "Use the trained encoder: it is better."
+    write_json(runs[0].evaluation_path, runs[0].evaluation() | {"verdict": verdict})
+    for shown in (runs[:1], runs[1:], runs):
+        path = report(shown, out=tmp_path / "page.html", overwrite=True)
+        loaded = load_runs(shown)
+        first, *others = compose_verdict_sentences(loaded)
+        assert headings_of_page(path) == (first, build_report_title(loaded))
+        assert words(path).count(first) == 1
+        assert all(sentence in words(path) for sentence in others)
+    assert headings_of_page(report(runs[:1], out=tmp_path / "page.html", overwrite=True))[0] == verdict
+
+
+def test_runs_without_a_verdict_have_a_neutral_heading(make_run, tmp_path) -> None:
+    runs = [make_run("one", evaluated=False), make_run("two", evaluated=False, epochs=7)]
+    path = report(runs, out=tmp_path / "page.html")
+    assert headings_of_page(path) == (build_report_title(load_runs(runs)), "")
+    assert "The runs differ in epochs" in words(path)
 
 
 def test_title_counts_and_lists(make_run) -> None:

@@ -114,6 +114,12 @@ class Comparison:
         """Summary of each column: values of the first metric, and the number of metrics that differ significantly."""
         return [_summarize_column(self, column) for column in self.columns] if self.entries else []
 
+    @property
+    def lede(self) -> str | None:
+        """Sentence that heads the page: that on the first metric; None for several columns, which have one each."""
+        has_one = len(self.columns) == 1 and len(self.entries) > 0
+        return _summarize_first_metric(self, self.columns[0]) if has_one else None
+
     def markdown(self) -> str:
         """Return the comparison as Markdown: tables, summary sentences, notes, verdicts and search trials."""
         parts = [
@@ -301,7 +307,12 @@ def _list_means_and_difference_tables(comparison: Comparison) -> list[str]:
 
 
 def _summarize_column(comparison: Comparison, column: str) -> str:
-    """Return the summary sentence of a column: best row, differences from the baseline, failures and references."""
+    """Return the summary of a column: a sentence on the first metric, and one on all metrics if there are several."""
+    return f"{_summarize_first_metric(comparison, column)}{_summarize_differing_metrics(comparison, column)}"
+
+
+def _summarize_first_metric(comparison: Comparison, column: str) -> str:
+    """Return a sentence on a column: best row, differences from the baseline, failures and references."""
     metric = comparison.metrics[0]
     cells = [one for one in comparison.entries if (one.column_name, one.metric_key) == (column, metric.key)]
     entries = [one for one in cells if one.mean is not None]
@@ -322,7 +333,7 @@ def _summarize_column(comparison: Comparison, column: str) -> str:
     ]
     parts += _describe_differences_from_baseline(comparison, metric, entries)
     parts += [*failure, *_describe_references_as_good_as_best(comparison, column, metric, entries)]
-    return f"{column}: {'; '.join(parts)}.{_summarize_differing_metrics(comparison, column)}"
+    return f"{column}: {'; '.join(parts)}."
 
 
 def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:

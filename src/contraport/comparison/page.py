@@ -131,10 +131,14 @@ def build_template_panels(comparison: Comparison) -> list[dict[str, Any]]:
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     """Render the HTML page of a comparison, with the shell commands of its trainings."""
+    lede = comparison.lede
+    rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.summary_sentences]
     return render_page(
         "comparison.html.j2",
         "contraport.comparison",
         comparison=comparison,
+        lede=lede,
+        sentences=[sentence for sentence in rest if sentence],
         format_mean=format_mean_with_interval,
         arrow=significance_arrow,
         build_epoch_tables=build_epoch_tables,

@@ -30,7 +30,8 @@ PreviewJson = dict[str, Any]
 def render_page(template: str, package: str, **values: Any) -> str:
     """Render an HTML page from a package's Jinja template that extends ``frame.html.j2``.
 
-    Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error.
+    Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error, but for the `lede`, the
+    sentence that heads the page; without it the title of the page is its heading.
     """
     # StrictUndefined: a misspelled name in a template fails instead of leaving a gap on the page.
     environment = jinja2.Environment(
@@ -40,7 +41,7 @@ def render_page(template: str, package: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    values |= {"version": __version__, "date": datetime.date.today().isoformat()}
+    values = {"lede": None} | values | {"version": __version__, "date": datetime.date.today().isoformat()}
     return str(environment.get_template(template).render(values))
 
 

@@ -31,7 +31,7 @@ from contraport.reporting.sections.nearest_neighbors import build_nearest_neighb
 from contraport.reporting.sections.pair_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import build_plans_section
 from contraport.reporting.sections.results_table import build_results_section, build_settings_section
-from contraport.reporting.verdict import build_verdict_section
+from contraport.reporting.verdict import build_verdict_section, compose_lede
 
 SECTION_BUILDERS: tuple[Callable[[PageBuilder], Section | None], ...] = (
     build_verdict_section,
@@ -75,17 +75,21 @@ def render_report(runs: Sequence[ReportedRun]) -> str:
     """Render the report on runs, with all its sections, as the text of an HTML page."""
     builder = PageBuilder(runs)
     sections = [section for build in SECTION_BUILDERS if (section := build(builder)) is not None]
-    return render_sections(builder, sections, build_report_title(runs))
+    return render_sections(builder, sections, build_report_title(runs), lede=compose_lede(runs))
 
 
-def render_sections(builder: PageBuilder, sections: Sequence[Section], title: str) -> str:
-    """Render sections, and the figures and data that they added to the builder, as the text of an HTML page."""
+def render_sections(builder: PageBuilder, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
+    """Render sections, and the figures and data that they added to the builder, as the text of an HTML page.
+
+    The `lede` is the heading of the page, with the title below it; without it the title is the heading.
+    """
     return render_page(
         "report.html.j2",
         "contraport.reporting",
         by_group=_group_metrics_with_indices,
         runs=builder.runs,
         sentence=title,
+        lede=lede,
         sections=sections,
         sheets=builder.sheets,
         plots=Markup(to_script_json(builder.plots)),

@@ -24,8 +24,10 @@ MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
 
 
 def build_verdict_section(builder: PageBuilder) -> Section | None:
-    """Build the verdict section of the report; None if there is nothing to state."""
+    """Build the verdict section of the report, without the lede; None if there is nothing else to state."""
     sentences = compose_verdict_sentences(builder.runs)
+    if compose_lede(builder.runs) is not None:
+        sentences = sentences[1:]  # the first one is the heading of the page
     return Section("verdict", "Verdict", {"sentences": sentences}) if sentences else None
 
 
@@ -40,6 +42,12 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     if any("mistaken" in run.figure_arrays for run in runs):
         sentences.append("The most confident errors of the linear probe are listed under Confusion.")
     return sentences
+
+
+def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
+    """Return the sentence that heads the report, the first of the verdict; None if no metric supports one."""
+    verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
+    return verdict or next(iter(compose_run_comparisons(runs)), None)
 
 
 def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
