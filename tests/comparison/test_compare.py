@@ -32,7 +32,7 @@ from contraport.comparison.comparison_tables import (
 )
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, iterate_finished_jobs, run_cell_job
+from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, iterate_jobs_and_results, run_cell_job
 from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
@@ -49,8 +49,8 @@ from contraport.comparison.tuning import (
     build_cell_from_trial,
     build_search_space,
     build_trial_cells,
+    find_best_trial,
     list_fixed_settings_by_row,
-    select_best_trial,
 )
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
@@ -248,7 +248,7 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def killed(*_: Any) -> None:
         raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
 
-    monkeypatch.setattr(running, "_iterate_finished_jobs_in_parallel", killed)
+    monkeypatch.setattr(running, "_iterate_jobs_and_results_parallel", killed)
     with raises_usage_error("processes.killed", 2, tmp_path):
         compare(**SMALL, processes=2, out=tmp_path)
 
@@ -310,7 +310,7 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
     monkeypatch.setattr(running, "run_cell_job", lambda job: {"took": float(jobs.index(job))})
-    done = [job for job, _ in iterate_finished_jobs(jobs, processes=1, budget=clock)]
+    done = [job for job, _ in iterate_jobs_and_results(jobs, processes=1, budget=clock)]
     assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
     assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
 
@@ -361,16 +361,14 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
         trial.folder_name: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
-    assert select_best_trial(trials, found, knn) is trials[1]
-    assert select_best_trial(trials, {trials[0].folder_name: found[trials[0].folder_name]}, knn) is None
+    assert find_best_trial(trials, found, knn) is trials[1]
+    assert find_best_trial(trials, {trials[0].folder_name: found[trials[0].folder_name]}, knn) is None
     found[trials[1].folder_name] = {"failed": "it diverged"}
-    assert select_best_trial(trials, found, knn) is trials[3]
+    assert find_best_trial(trials, found, knn) is trials[3]
     ranks = {
         trial.folder_name: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
-    assert select_best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
-        "of places the least is the best"
-    )
+    assert find_best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], "of places the least is the best"
     longer = build_trial_cells(build_grid({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
 

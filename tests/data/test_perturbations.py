@@ -23,7 +23,7 @@ from contraport.catalog.option_parsers import (
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import (
     apply_domain_shifts,
-    class_balanced_weights,
+    class_balanced_item_weights,
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
@@ -112,7 +112,7 @@ def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio:
 
 def test_each_class_counts_the_same() -> None:
     labels = np.array(["b", "a", "b", "b", "b", "c"])
-    weights = class_balanced_weights(from_arrays(np.ones((6, 2)), labels))
+    weights = class_balanced_item_weights(from_arrays(np.ones((6, 2)), labels))
     assert weights.tolist() == pytest.approx([0.5, 2, 0.5, 0.5, 0.5, 2])
 
 
@@ -123,7 +123,7 @@ def test_each_class_counts_the_same() -> None:
             lambda data: make_imbalanced(data, 10.0),
             ("imbalance.missing_labels", "arrays"),
         ),
-        (class_balanced_weights, ("sample_weight.missing_labels", "arrays")),
+        (class_balanced_item_weights, ("sample_weight.missing_labels", "arrays")),
     ],
 )
 def test_rejects_perturbations_without_classes(made: Callable[[Dataset], object], message: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
-from contraport.evaluation.notes import build_alignment_uniformity_notes, compose_verdict
+from contraport.evaluation.notes import build_alignment_uniformity_notes, find_verdict_text
 from contraport.evaluation.page_samples import collect_page_data, collect_point_data
 from contraport.metrics import collect_metrics_from_rows
 from contraport.metrics.eval_context import EvalContext
@@ -157,9 +157,9 @@ BETTER, LEVEL, WORSE = Difference(0.1, 0.05, 0.15), Difference(0.1, -0.1, 0.3), 
 )
 def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Difference]], start: str | None) -> None:
     measured = {key for by_metric in differences.values() for key in by_metric}
-    verdict = compose_verdict(measured, differences, test_items=50)
+    verdict = find_verdict_text(measured, differences, test_items=50)
     assert verdict is None if start is None else (verdict or "").startswith(start)
-    few = compose_verdict(measured, differences, test_items=12)
+    few = find_verdict_text(measured, differences, test_items=12)
     assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
 
 

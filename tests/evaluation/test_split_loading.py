@@ -15,7 +15,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.split_loading import describe_test_data, have_same_items, infer_model_image_size
+from contraport.evaluation.split_loading import describe_test_data, find_model_image_size, have_same_items
 
 ASKED: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
 
@@ -131,7 +131,7 @@ def test_description_of_own_test_data_names_their_corruption(tmp_path: Path, giv
 
 def test_image_size_of_square_inputs() -> None:
     def size(*shapes: tuple[int, ...]) -> int | None:
-        return infer_model_image_size(Model(shapes=shapes, shared=False))
+        return find_model_image_size(Model(shapes=shapes, shared=False))
 
     assert size((1, 8, 8)) == size((1, 8, 8), (6,)) == 8
     assert size((6,)) is size((1, 8, 12)) is size((1, 8, 8), (1, 12, 12)) is None

@@ -12,7 +12,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.files import write_json, write_npz
 from contraport.errors import UsageError
-from contraport.evaluation.notes import compose_verdict
+from contraport.evaluation.notes import find_verdict_text
 from contraport.evaluation.result_tables import tabulate_metrics_with_baselines
 from contraport.metrics import find_metric, select_metrics
 from contraport.metrics.intervals import Difference
@@ -145,7 +145,7 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
         if "untrained" in known.get(part, {}):
             known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
     differences = {"given": {"knn": Difference(-0.1, -0.2, -0.05)}}
-    known["verdict"] = compose_verdict(known["rows"]["trained"], differences, test_items=50)
+    known["verdict"] = find_verdict_text(known["rows"]["trained"], differences, test_items=50)
     write_json(made.evaluation_path, known)
     (group,) = tables([made])
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from contraport._utils.files import write_json, write_npz
-from contraport.auditing.pairs.noise_rate import estimate_fdr
+from contraport.auditing.pairs.noise_rate import estimate_pair_fdrs
 from contraport.plots.curves import MAX_POINTS_PER_LINE
 from contraport.plots.figure_setup import class_colors
 from contraport.plots.plan_plots import LogScale
@@ -635,7 +635,7 @@ def test_audit_shows_rate_and_lowest_pairs(make_run) -> None:
     assert drawn[1]["text"] == "<b>pair 3"
     found = builder.runs[0].online_audit_arrays
     assert [pair["fdr"] for pair in one["lowest_pairs"]] == pytest.approx(
-        estimate_fdr(found["scores"], found["mismatched"], 0.1)[:10]
+        estimate_pair_fdrs(found["scores"], found["mismatched"], 0.1)[:10]
     )
     bars = builder.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)

@@ -23,10 +23,10 @@ from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, Aud
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
-from contraport.auditing.pairs.canonical_maps import describe_projection
+from contraport.auditing.pairs.canonical_maps import find_projection_message
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
+from contraport.auditing.pairs.partner_plan import find_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.training_commands import compose_next_commands
@@ -169,7 +169,7 @@ def _save_two_view_audit(options: AuditOptions, result: Audit, dataset: Dataset,
 def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> ViewAudit:
     """Audit each pair of views, each in its own folder, and combine the scores."""
     audits, names = {}, dataset.view_names
-    folders = dict(zip(combinations(range(len(names)), 2), _name_pair_folders(names), strict=True))
+    folders = dict(zip(combinations(range(len(names)), 2), _list_pair_folder_names(names), strict=True))
     for pair, name in folders.items():
         first, second = (names[view] for view in pair)
         log.info("audit of %s and %s", first, second)
@@ -184,10 +184,10 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
     return result
 
 
-def _name_pair_folders(view_names: Sequence[str]) -> list[str]:
+def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
     """Return a folder name for each pair of views: the two view names, or indices if names collide or are too long.
 
-    >>> _name_pair_folders(("ear", "right eye", "../hand")), _name_pair_folders(("a", "A", "b"))
+    >>> _list_pair_folder_names(("ear", "right eye", "../hand")), _list_pair_folder_names(("a", "A", "b"))
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])
     """
     named = ["-".join(pair) for pair in combinations(map(to_file_name, view_names), 2)]
@@ -217,10 +217,10 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     assert paired is not None
-    if statistic in ("canonical", "combined") and (projection := describe_projection(paired.features)):
+    if statistic in ("canonical", "combined") and (projection := find_projection_message(paired.features)):
         log.info("%s", projection)
     free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise_rate.rate)
-    proposals = propose_partners(paired, free, statistic, content_ids=get_partner_content_ids(dataset))
+    proposals = propose_partners(paired, free, statistic, content_ids=find_partner_content_ids(dataset))
     return Audit(
         dataset.name,
         options.method,

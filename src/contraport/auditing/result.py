@@ -15,7 +15,7 @@ from contraport._utils.formatting import format_options, format_percent, plurali
 from contraport._utils.html_repr import format_html_rows
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION_AUC,
-    estimate_fdr,
+    estimate_pair_fdrs,
     estimate_separation_auc,
     is_rate_reliable,
 )
@@ -119,7 +119,7 @@ class Audit:
 
         The estimate has no guarantee.
         """
-        return estimate_fdr(self.scores, self.known_mismatch_scores, self.noise_rate)
+        return estimate_pair_fdrs(self.scores, self.known_mismatch_scores, self.noise_rate)
 
     def flagged(
         self, *, rate: float | None = None, count: int | None = None, fdr: float | None = None

@@ -31,7 +31,7 @@ from contraport.comparison.jobs import (
     TimeBudget,
     build_cell_job,
     check_data_unchanged,
-    iterate_finished_jobs,
+    iterate_jobs_and_results,
 )
 from contraport.comparison.page import render_comparison_page, save_figure
 from contraport.comparison.result_statistics import (
@@ -46,8 +46,8 @@ from contraport.comparison.tuning import (
     build_search_space,
     build_trial_cells,
     describe_trial_settings,
+    find_best_trial,
     list_fixed_settings_by_row,
-    select_best_trial,
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_folder, out_of_memory_message, report_write_errors
@@ -98,7 +98,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     default_cells = [*trial_cells, *grid.cells]
     _check_cell_settings(default_cells)
     if not options.metrics:
-        options = replace(options, metrics=_choose_default_metrics(grid))
+        options = replace(options, metrics=_choose_default_metric_keys(grid))
         grid = replace(grid, compare_options=options)
     metric = select_metrics_keeping_order(options.metrics)[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
@@ -156,7 +156,7 @@ def _run_cells_and_collect_results(
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
-    for job, result in iterate_finished_jobs(jobs, processes=grid.compare_options.processes, budget=budget):
+    for job, result in iterate_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
         _check_any_metric_computed(grid, results)
         if job.run_folder.name in missing:
@@ -177,7 +177,7 @@ def _build_no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageErr
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 
 
-def _choose_default_metrics(grid: Grid) -> tuple[str, ...]:
+def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
     """Choose the metrics of a verdict that can be computed for the first cell that can be trained, by their keys.
 
     Raises:
@@ -186,7 +186,7 @@ def _choose_default_metrics(grid: Grid) -> tuple[str, ...]:
     metrics, refusals = select_metrics(), list[Exception]()
     for cell in (cell for cell in grid.cells if cell.seed == 0):
         try:
-            unmet = _find_unmet_requirement_by_metric(metrics, *_build_cell_components(grid, cell))
+            unmet = _find_unmet_requirement_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
             if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
                 raise
@@ -227,7 +227,7 @@ def _build_tuned_table_cells(
         own_trials = trials.get((cell.row.name, cell.column.name))
         if own_trials is None:
             cells.append(cell)
-        elif (best := select_best_trial(own_trials, results, selection_metric)) is not None:
+        elif (best := find_best_trial(own_trials, results, selection_metric)) is not None:
             cells.append(build_cell_from_trial(best, cell.seed))
     return cells
 
@@ -241,7 +241,7 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
             raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
-def _build_cell_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
+def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
     """Build the components of a cell's training; return them after the settings, with the batch size of few items."""
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
@@ -258,7 +258,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
     """
     metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
-        settings, components = _build_cell_components(grid, cell)
+        settings, components = _build_cell_settings_and_components(grid, cell)
         unmet = _find_unmet_requirement_by_metric(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
@@ -459,7 +459,7 @@ def _build_trial_records(
     """Return one record for each search trial: row, column, settings, value, and whether it was selected."""
     records = []
     for (row, column), cells in trials.items():
-        best = select_best_trial(cells, results, selection_metric)
+        best = find_best_trial(cells, results, selection_metric)
         for cell in cells:
             result = results.get(cell.folder_name, {"failed": "not done"})
             value = result.get("values", {}).get(selection_metric.key)

@@ -123,7 +123,7 @@ def to_train_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**top, "objective_settings": own} if own else top
 
 
-def select_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
+def find_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric) -> Cell | None:
     """Return the trial whose metric is best on the validation items.
 
     None is returned unless all trials are done and at least one succeeded.

@@ -154,7 +154,7 @@ def _build_pair_keys(entity_keys: Sequence[Sequence[str]], ids: np.ndarray) -> l
     return [f"{rows[row]} | {columns[column]}" for row, column in ids.tolist()]
 
 
-def find_key_positions(
+def get_key_positions(
     argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str], *, table: object = "", pairs: object = "pairs"
 ) -> np.ndarray:
     """Return the position of each pair's key in the keys of the rows or of the columns, int64 ``(pairs,)``.
@@ -169,7 +169,7 @@ def find_key_positions(
     Raises:
         UsageError: the side has no keys, a key occurs twice, or the key of a pair does not exist.
 
-    >>> find_key_positions("rows", ["a", "b"], ["b", "b", "a"]).tolist()
+    >>> get_key_positions("rows", ["a", "b"], ["b", "b", "a"]).tolist()
     [1, 1, 0]
     """
     check(keys is not None, f"data: {table or argument} must have a column id, or another role of keys.", "no_keys")

@@ -155,14 +155,14 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
     return dataset.subset(by_class[rank < allowed[labels[by_class]]].sort().values)
 
 
-def class_balanced_weights(dataset: Dataset) -> Tensor:
+def class_balanced_item_weights(dataset: Dataset) -> Tensor:
     """Return sample weights of mean 1 that give each non-empty class the same total weight, float32 ``(n,)``.
 
     Raises:
         UsageError: there are no classes.
 
     >>> from contraport.data import from_arrays
-    >>> class_balanced_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
+    >>> class_balanced_item_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
     [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
     """
     if dataset.labels is None:

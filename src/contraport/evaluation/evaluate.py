@@ -24,7 +24,7 @@ from contraport.evaluation.notes import (
     build_caveat_notes,
     build_skipped_metric_notes,
     build_zero_width_notes,
-    compose_verdict,
+    find_verdict_text,
 )
 from contraport.evaluation.page_samples import (
     ArraysByName,
@@ -198,7 +198,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         "classes": None if class_names is None else len(class_names),
         "neighbors": options.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
-        "verdict": compose_verdict(rows["trained"], differences, test_items=len(loaded.test)),
+        "verdict": find_verdict_text(rows["trained"], differences, test_items=len(loaded.test)),
         "notes": notes,
         "not_measured": skipped,
         "rows": rows,

@@ -150,7 +150,7 @@ def build_alignment_uniformity_notes(
     return [" ".join([*worse, *better])]
 
 
-def compose_verdict(metric_keys: Iterable[str], differences: DifferencesByBaseline, *, test_items: int) -> str | None:
+def find_verdict_text(metric_keys: Iterable[str], differences: DifferencesByBaseline, *, test_items: int) -> str | None:
     """Return a sentence: whether to use the trained features or those of a baseline, and why.
 
     None if no metric compares them.
@@ -160,13 +160,13 @@ def compose_verdict(metric_keys: Iterable[str], differences: DifferencesByBaseli
         differences: differences of the trained encoder from each baseline, by metric key.
         test_items: number of test items; a verdict from few of them begins with a warning.
     """
-    verdict = _compose_recommendation(metric_keys, differences)
+    verdict = _find_recommendation_text(metric_keys, differences)
     if verdict is None or test_items >= MIN_TEST_ITEMS_WITHOUT_WARNING:
         return verdict
     return f"Small test set of {pluralize(test_items, 'test item')}: differences may be noise. {verdict}"
 
 
-def _compose_recommendation(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str | None:
+def _find_recommendation_text(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str | None:
     """Return the verdict without the warning of a small test set."""
     metrics = choose_headline_metrics(collect_metrics_from_rows([metric_keys]))
     gains: dict[str, dict[Metric, Difference]] = {}

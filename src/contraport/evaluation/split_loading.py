@@ -232,7 +232,7 @@ class SplitLoader:
         """Return the training settings, adapted to load the given data."""
         settings, columns = self.training_settings, self.column_roles
         adapted = settings.replace_unchecked(
-            root=self.data_root or settings.root, image_size=infer_model_image_size(self.model)
+            root=self.data_root or settings.root, image_size=find_model_image_size(self.model)
         )
         if is_training_data(settings, data):
             hint = f"Pass {format_options(data=...)}."
@@ -261,7 +261,7 @@ def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
     return resolve_view_index("view", kind_from_shape(model.shapes[number]), names, shapes)
 
 
-def infer_model_image_size(model: Model) -> int | None:
+def find_model_image_size(model: Model) -> int | None:
     """Return the side length of the images that the model takes, or None if they are not square or differ in size."""
     sides = {side for shape in model.shapes if len(shape) == 3 for side in shape[1:]}
     return sides.pop() if len(sides) == 1 else None

@@ -18,7 +18,7 @@ from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
-    find_most_similar,
+    find_top_scores_and_rows,
     iterate_normalized_blocks,
     normalize_rows,
     select_evenly_spaced_indices,
@@ -117,7 +117,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     warn_of_pooled_sets(features.run)
     check_table_path(options.out, overwrite=options.overwrite)
     check_page(options.page, overwrite=options.overwrite)
-    labels, centers = _fit_kmeans(features.features, options.k, device)
+    labels, centers = _fit_labels_and_centers(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
     order = np.argsort(-sizes, kind="stable")
     order = order[sizes[order] > 0]  # equal items leave clusters empty
@@ -126,7 +126,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     labels, centers = rank[labels], centers[torch.from_numpy(order)]
     members = [np.flatnonzero(labels == number) for number in range(len(order))]
     nearest = [
-        find_most_similar(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
+        find_top_scores_and_rows(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
         for center, candidates in zip(centers, members, strict=True)
     ]
     clusters = [
@@ -140,7 +140,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     return result
 
 
-def _fit_kmeans(features: np.ndarray, num_clusters: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
+def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
     """Fit k-means of normalized features; return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
         pass

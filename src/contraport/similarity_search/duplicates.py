@@ -167,7 +167,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
             pairs[below][:MAX_PAIRS_SHOWN_ON_PAGE].tolist(), cosines[below].tolist(), strict=False
         )
     ]
-    proposed = _propose_threshold(cosines)
+    proposed = _find_proposed_threshold(cosines)
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):
         proposed = None  # it would link the same pairs
     notes = _format_threshold_notes(cosines, threshold, proposed)
@@ -212,7 +212,7 @@ def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: flo
     return notes
 
 
-def _propose_threshold(cosines: np.ndarray) -> float | None:
+def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     """Propose a threshold for duplicates in the widest gap between cosine similarities; None if no gap stands out.
 
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
@@ -223,7 +223,7 @@ def _propose_threshold(cosines: np.ndarray) -> float | None:
     Args:
         cosines: cosine similarities of nearest items, decreasing, ``(p,)``.
 
-    >>> _propose_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
+    >>> _find_proposed_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
     0.8
     """
     candidates = len(cosines) - 1 - MIN_PAIRS_BEYOND_GAP

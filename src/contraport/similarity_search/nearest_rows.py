@@ -122,7 +122,7 @@ def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Ite
         yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
 
 
-def find_most_similar(
+def find_top_scores_and_rows(
     query: Tensor,
     features: np.ndarray,
     count: int,
@@ -141,7 +141,7 @@ def find_most_similar(
         candidates: sorted indices of the only rows to search; default: all.
         prior: added to the similarity of each row, ``(n,)`` float32; default: nothing.
 
-    >>> find_most_similar(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
+    >>> find_top_scores_and_rows(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
     """
     query = normalize(query.float()[None])[0]

@@ -18,7 +18,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.html_repr import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStore, get_decoding_error
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, ImageStore, find_decoding_error
 from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
@@ -27,7 +27,7 @@ from contraport.evaluation.config import EmbedOptions
 from contraport.evaluation.embed import compute_features_in_memory
 from contraport.evaluation.split_loading import (
     SplitLoader,
-    infer_model_image_size,
+    find_model_image_size,
     is_training_data,
     load_splits_of_source,
     resolve_device,
@@ -43,7 +43,7 @@ from contraport.similarity_search.config import (
 )
 from contraport.similarity_search.nearest_rows import (
     find_kernel_of_sets,
-    find_most_similar,
+    find_top_scores_and_rows,
     load_or_build_index,
     log_index_recommendation,
     warn_of_pooled_sets,
@@ -168,7 +168,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     else:
         warn_of_pooled_sets(run.path)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    prior = _compute_popularity_prior(options, run, model, features)
+    prior = _find_popularity_prior(options, run, model, features)
     nearest = _find_nearest_items(options, features, query, prior=prior)
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page(
@@ -177,7 +177,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     return result
 
 
-def _compute_popularity_prior(
+def _find_popularity_prior(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
     """Return the prior of each item of a coupling by the number of its training pairs, ``(n,)``; None without one."""
@@ -228,7 +228,7 @@ def _search_sets(
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
     compared = _embed_items(run, options, view, compare)
-    prior = _compute_popularity_prior(options, run, model, compared)
+    prior = _find_popularity_prior(options, run, model, compared)
     scores = torch.from_numpy(compared.features[:, 0])
     similarities, places = (scores if prior is None else scores + prior).sort(descending=True, stable=True)
     nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
@@ -257,7 +257,7 @@ def _find_nearest_items(
         log_index_recommendation(features.features)
     else:
         candidates = load_or_build_index(features.features, Path(options.index)).find_candidates(query, count)
-    similarities, places = find_most_similar(query, features.features, count, candidates=candidates, prior=prior)
+    similarities, places = find_top_scores_and_rows(query, features.features, count, candidates=candidates, prior=prior)
     nearest = _list_neighbors(features, similarities, places)
     return [near for near in nearest if near.position != exclude][: options.top]
 
@@ -397,12 +397,12 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
             raise
         except Exception as error:  # parsers raise errors of any class on damaged files
             raise unreadable_error(f"query: {path}", "an array", error) from error
-    size = infer_model_image_size(model)
+    size = find_model_image_size(model)
     if size is None:
         message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
         raise UsageError(message, kind="shape")
     images = ImageFiles((str(path),))
-    problem = get_decoding_error(images, 0)
+    problem = find_decoding_error(images, 0)
     check(problem is None, f"query: {path} cannot be read as an image: {problem}.", "unreadable")
     item = Dataset(ImageStore(images, size), name=str(path), split="test")
     if model.shapes != ((1, size, size),):

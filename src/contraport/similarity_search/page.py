@@ -116,7 +116,7 @@ def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path])
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
         file = item if isinstance(item, Path) else None if features.keys is None else Path(str(features.keys[item]))
-        picture = None if file is None else _load_file_picture_uri(file)
+        picture = None if file is None else _find_file_picture_uri(file)
         if picture is not None:
             pictures[item] = picture
     rest = [item for item in items if isinstance(item, int) and item not in pictures]
@@ -125,7 +125,7 @@ def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path])
     return pictures
 
 
-def _load_file_picture_uri(file: Path) -> str | None:
+def _find_file_picture_uri(file: Path) -> str | None:
     """Load an image file as a small data URI; None if it cannot be read."""
     try:
         check_regular_file("page", file)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_fdr, estimate_noise_rate
+from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate, estimate_pair_fdrs
 
 
 def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,7 +103,7 @@ def test_fdr_is_accurate_and_monotone() -> None:
     met = []
     for seed in range(10):
         scores, wrong, mismatched = drawn(0.3, seed)
-        values = estimate_fdr(scores, mismatched, 0.3)
+        values = estimate_pair_fdrs(scores, mismatched, 0.3)
         order = np.argsort(scores)
         assert (np.diff(values[order]) >= 0).all()
         flagged = values <= 0.1

@@ -10,7 +10,12 @@ from tests.errors import raises_usage_error
 from torch import Tensor
 
 from contraport.auditing.config import STATISTIC_NAMES
-from contraport.auditing.pairs.canonical_maps import NUM_FOLDS, RIDGE, decompose_cross_covariance, describe_projection
+from contraport.auditing.pairs.canonical_maps import (
+    NUM_FOLDS,
+    RIDGE,
+    decompose_cross_covariance,
+    find_projection_message,
+)
 from contraport.auditing.pairs.pair_scoring import (
     MARGINAL_RELAXATION,
     SCORE_TEMPERATURE,
@@ -270,7 +275,7 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """It loses nothing of features that vary in few directions, and little where the rest is noise."""
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     expected, whole = (score_pairs(paired, statistic="canonical") for paired in (exact, noisy))
-    assert describe_projection(noisy.features) is None
+    assert find_projection_message(noisy.features) is None
     monkeypatch.setattr("contraport.auditing.pairs.canonical_maps.MAX_DIRECTIONS", 20)
     exact, noisy = make_wide(6, 0.0), make_wide(6, 1.0)
     assert [linear.shape[0] for linear in noisy.cross_fitted_canonical_maps.fold_maps[0]] == [90, 90]
@@ -280,7 +285,7 @@ def test_projection_of_wide_features(monkeypatch: pytest.MonkeyPatch) -> None:
     aurocs = [roc_auc_score(np.arange(400) >= WRONG, scores) for scores in (whole, projected)]
     assert min(aurocs) > 0.9
     assert aurocs[1] > aurocs[0] - 0.01
-    assert "90 and 90" in str(describe_projection(noisy.features))
+    assert "90 and 90" in str(find_projection_message(noisy.features))
 
 
 def csls(x: np.ndarray, y: np.ndarray, number: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from contraport.auditing.pairs.partner_plan import (
     propose_partners,
     score_candidates,
     select_exchangeable_items,
-    solve_plan_with_slack,
+    solve_mass_and_slack,
 )
 
 ITEMS, WRONG = 300, 40
@@ -42,7 +42,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
     capacities = random.integers(1, 4, 9).astype(float)
     rows, columns = np.nonzero(shown)
     found = ScoredCandidates(rows, columns, scores[shown], capacities, np.full(12, -1))
-    mass, slack = solve_plan_with_slack(found, 1.7, 0.4, 500)
+    mass, slack = solve_mass_and_slack(found, 1.7, 0.4, 500)
     logits = np.where(shown, 1.7 * (scores - 0.4), -np.inf)
     f, g = np.zeros(12), np.zeros(9)
     for _ in range(500):
@@ -160,7 +160,7 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
     def solve(found: ScoredCandidates, *_: float) -> tuple[np.ndarray, np.ndarray]:
         return np.where(found.own_partner_mask, own, 0.3), np.full(len(found.own_columns), 0.1)
 
-    monkeypatch.setattr("contraport.auditing.pairs.partner_plan.solve_plan_with_slack", solve)
+    monkeypatch.setattr("contraport.auditing.pairs.partner_plan.solve_mass_and_slack", solve)
     first, second, _ = _swapped()
     proposals = propose_partners(PairedFeatures((first, second)), torch.arange(WRONG), "likeness")
     assert bool((proposals.partners >= 0).any()) == proposes

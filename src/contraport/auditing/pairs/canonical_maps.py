@@ -94,7 +94,7 @@ def fit_canonical_maps(features: tuple[Tensor, Tensor], pool: Tensor) -> Canonic
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def describe_projection(features: tuple[Tensor, Tensor]) -> str | None:
+def find_projection_message(features: tuple[Tensor, Tensor]) -> str | None:
     """Describe the projection of features before canonical maps are fitted to them; None if there is none."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_DIRECTIONS:

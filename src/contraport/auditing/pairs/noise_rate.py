@@ -100,13 +100,13 @@ def _compute_noise_rates(below: NDArray[np.float64], mismatches: Scores) -> NDAr
     return rates.clip(max=1.0)
 
 
-def estimate_fdr(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
+def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
     """Estimate the false discovery rate of each pair, ``(n,)``: share of good pairs among pairs that score no higher.
 
     It is 1 - rate F0(s) / F(s), where F0 and F are the shares of mismatches and pairs that score at most s, made
     monotone in s. It is an estimate without a guarantee.
 
-    >>> estimate_fdr(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5]), 0.25).round(2).tolist()
+    >>> estimate_pair_fdrs(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5]), 0.25).round(2).tolist()
     [0.5, 0.5, 0.67, 0.75]
     """
     order = np.argsort(scores, kind="stable")

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.canonical_maps import describe_projection
+from contraport.auditing.pairs.canonical_maps import find_projection_message
 from contraport.auditing.pairs.noise_rate import (
     area_under_roc_curve,
-    estimate_fdr,
     estimate_noise_rate,
+    estimate_pair_fdrs,
     is_rate_reliable,
 )
 from contraport.auditing.pairs.pair_scoring import score_pairs
@@ -41,7 +41,7 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.partner_plan import get_partner_content_ids, propose_partners, select_exchangeable_items
+from contraport.auditing.pairs.partner_plan import find_partner_content_ids, propose_partners, select_exchangeable_items
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import draw_wrong_partners
@@ -255,7 +255,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         state = self.last_state
         assert state is not None
         arrays = {name: np.asarray(value) for name, value in self.state().items() if name not in ("number", "drawn")}
-        arrays["fdr"] = estimate_fdr(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
+        arrays["fdr"] = estimate_pair_fdrs(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
         arrays |= self._item_origins
         if state.trained_epochs == self._epochs:
@@ -264,7 +264,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
             proposals = propose_partners(
                 self.extract_paired_features() if scored is None else scored,
                 select_exchangeable_items(state.mean_scores, state.noise_rate),
-                content_ids=get_partner_content_ids(self._dataset),
+                content_ids=find_partner_content_ids(self._dataset),
             )
             arrays["partners"] = proposals.partners.numpy()
             arrays["partner_scores"] = proposals.scores.numpy()
@@ -274,7 +274,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
     def _score_and_select(self, epoch: int) -> PairAuditState:
         """Score all pairs after `epoch` epochs, and return the state with the pairs to train on next."""
         last = self.last_state
-        scores, decoy_scores, fresh_scores = self._score_pairs()
+        scores, decoy_scores, fresh_scores = self._score_pairs_and_decoys()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch
             self._last_features = None
         trained_scores, number = decoy_scores, 1
@@ -292,11 +292,11 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         positions = self._select_positions(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
-    def _score_pairs(self) -> tuple[Tensor, ...]:
+    def _score_pairs_and_decoys(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         self._last_features = paired
-        if self.last_state is None and (projection := describe_projection(paired.features)):
+        if self.last_state is None and (projection := find_projection_message(paired.features)):
             log.info("Audit: %s.", projection)
         partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first

@@ -118,7 +118,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
     def _score_and_select(self, epoch: int) -> ViewAuditState:
         """Score all pairs of views after `epoch` epochs, and return the state with the views to train on next."""
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_view_pairs()
+        scores, fresh_scores = self._score_view_pairs_and_decoys()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -153,7 +153,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_view_pairs(self) -> tuple[Tensor, ...]:
+    def _score_view_pairs_and_decoys(self) -> tuple[Tensor, ...]:
         """Score the pairs of views of items and decoys, ``(n + d, pairs)``, and of new decoys that were not trained on.
 
         Of the latter, pairs without the replaced view, and decoys that no other partner was found for, are NaN.

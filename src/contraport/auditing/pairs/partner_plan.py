@@ -99,7 +99,7 @@ def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
     return scores.argsort(stable=True)[:number].sort().values
 
 
-def get_partner_content_ids(dataset: Dataset) -> Tensor | None:
+def find_partner_content_ids(dataset: Dataset) -> Tensor | None:
     """Return the content id of each second view, or column of a coupling, int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
@@ -142,7 +142,7 @@ def propose_partners(
             for known in samples
         ])  # fmt: skip
         candidates = score_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
-        mass, slack = solve_plan_with_slack(candidates, slope, offset)
+        mass, slack = solve_mass_and_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
         own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
         entries = _find_row_argmax(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
@@ -212,7 +212,7 @@ def fit_plan_slope_and_offset(samples: Sequence[ScoredCandidates]) -> tuple[floa
     low, high = float(standard.scores.min()), float(standard.scores.max())
 
     def loss(parameters: FloatArray) -> float:
-        mass, slack = solve_plan_with_slack(standard, math.exp(parameters[0]), parameters[1], FIT_SINKHORN_ITERATIONS)
+        mass, slack = solve_mass_and_slack(standard, math.exp(parameters[0]), parameters[1], FIT_SINKHORN_ITERATIONS)
         right = np.concatenate([mass[is_right], slack[rows_without]])
         return -float(np.log(np.maximum(right, np.finfo(float).tiny)).mean())
 
@@ -241,7 +241,7 @@ def _stack_block_diagonally(samples: Sequence[ScoredCandidates]) -> ScoredCandid
     )  # fmt: skip
 
 
-def solve_plan_with_slack(
+def solve_mass_and_slack(
     candidates: ScoredCandidates, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
     """Solve the plan; return the mass of each entry, ``(e,)``, and the mass of each row's slack, ``(r,)``.
@@ -249,7 +249,7 @@ def solve_plan_with_slack(
     With the slack, rows have mass 1 and columns their capacity; columns exactly, as their potentials are updated last.
 
     >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
-    >>> mass, slack = solve_plan_with_slack(ScoredCandidates(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
+    >>> mass, slack = solve_mass_and_slack(ScoredCandidates(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
     >>> mass.round(2).tolist(), slack.round(2).tolist()
     ([0.79, 0.03, 0.79], [0.18, 0.21])
     """

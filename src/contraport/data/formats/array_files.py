@@ -57,7 +57,7 @@ def dataset_from_arrays(
     Raises:
         UsageError: an unknown key, or arrays that do not match.
     """
-    checked = _check_keys_and_convert(arrays, path)
+    checked = _parse_arrays_by_key(arrays, path)
     parts = [_select_split_arrays(checked, path, suffix="")]
     if any(key.endswith("_test") for key in checked):
         parts.append(_select_split_arrays(checked, path, suffix="_test"))
@@ -124,7 +124,7 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
         raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 
 
-def _check_keys_and_convert(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
+def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     """Convert all values to arrays; raise `UsageError` for unknown keys or a file of features."""
     checked = {
         key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contraport.data.coupling import find_key_positions, from_coupling
+from contraport.data.coupling import from_coupling, get_key_positions
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
@@ -53,7 +53,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")
     places = [
-        find_key_positions(
+        get_key_positions(
             part,
             sides[part].keys,
             list(map(str, table.column(column).to_pylist())),

@@ -223,7 +223,7 @@ def dataset_from_rows(
     check(len(rows) > 0, f"data: {where} has no row.", "empty")
     roles = resolve_roles(rows, columns, where)
     column_by_role = roles.column_by_role
-    row_keys = _read_keys(rows, column_by_role["keys"] or column_by_role["sequence"], columns or {}, where)
+    row_keys = _find_row_keys(rows, column_by_role["keys"] or column_by_role["sequence"], columns or {}, where)
     view_names = derive_view_names(roles.views)
     views_of_columns = roles.views
     rows, source_rows = rows.explode_with_source_rows(roles.views)
@@ -251,7 +251,7 @@ def dataset_from_rows(
         _build_view(part, names, folder, where, texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _make_file_keys(views, present, source_rows, where)
+    files = _find_file_keys(views, present, source_rows, where)
     message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -264,8 +264,8 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_number_per_item(as_weight_per_item, rows, column_by_role["weights"], where),
-        regression_targets=_read_number_per_item(as_number_per_item, rows, column_by_role["numbers"], where),
+        weights=_read_optional_number_per_item(as_weight_per_item, rows, column_by_role["weights"], where),
+        regression_targets=_read_optional_number_per_item(as_number_per_item, rows, column_by_role["numbers"], where),
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
@@ -316,7 +316,7 @@ def _count_distinct_texts(rows: TableRows, name: str) -> int:
     return distinct if distinct <= min(MAX_TEXT_LABEL_CLASSES, len(rows) // 10) else 0
 
 
-def _make_file_keys(
+def _find_file_keys(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
     """Return each row's first image file as its key, or the row number without one; None if no view has files."""
@@ -330,7 +330,7 @@ def _make_file_keys(
     return keys
 
 
-def _read_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
+def _find_row_keys(rows: TableRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
     """Return the key of each row; None without a key column, or if an inferred key column has empty cells."""
     if name is None:
         return None
@@ -370,7 +370,7 @@ def _read_category_codes_and_names(
     return values.astype(np.int64), names
 
 
-def _read_number_per_item(
+def _read_optional_number_per_item(
     parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
 ) -> Tensor | None:
     """Return a column of weights or regression targets as a tensor ``(n,)``; None without a column."""

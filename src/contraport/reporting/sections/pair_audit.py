@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.auditing.pairs.noise_rate import estimate_fdr, is_rate_reliable
+from contraport.auditing.pairs.noise_rate import estimate_pair_fdrs, is_rate_reliable
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
@@ -64,7 +64,7 @@ def _build_audit_template_data(builder: PageBuilder, run: ReportedRun) -> dict[s
     share = f"{rate:.1%}" if is_reliable else "an unknown share"
     counts = f"{len(scores):,} pairs and {len(mismatched):,} known mismatches"
     plot = builder.add_plot(f"scores-{run.position}", figure, f"{run.name}: scores of {counts}; {share} mismatched.")
-    fdr = estimate_fdr(scores, mismatched, rate)
+    fdr = estimate_pair_fdrs(scores, mismatched, rate)
     order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]
     previews = _add_pair_previews(builder, run, order)
     lowest_pairs = [

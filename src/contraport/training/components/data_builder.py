@@ -19,7 +19,7 @@ from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
     apply_domain_shifts,
-    class_balanced_weights,
+    class_balanced_item_weights,
     corrupt_dataset,
     draw_mismatched_partners,
     make_imbalanced,
@@ -185,7 +185,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.balances_classes and dataset.split == "train":
-        dataset = dataset.with_weights(class_balanced_weights(dataset))
+        dataset = dataset.with_weights(class_balanced_item_weights(dataset))
     return dataset
 
 
