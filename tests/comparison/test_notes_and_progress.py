@@ -202,7 +202,7 @@ def test_no_estimate_for_refused_settings(
         [UsageError("no"), MemoryError(), RuntimeError("a bug")],
     )
 
-    def refused(settings: Any) -> None:
+    def refused(settings: Any, **options: Any) -> None:
         asked.append((settings.root, settings.device))
         raise error.pop(0)
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport.seeding import numpy_generator
+
 _LIST_LENGTH = 64
 """Number of best columns that each row keeps; shorter lists run out more often, and are then made anew."""
 
@@ -142,7 +144,7 @@ def solve_assignment(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndar
     g = np.zeros(n)
     if n > _MAX_ROWS_WITHOUT_AUCTION and np.isfinite(costs).all():
         values = torch.from_numpy(costs)
-        auction = Auction(lambda rows: -values[rows], values.new_zeros(n), np.random.default_rng(0))
+        auction = Auction(lambda rows: -values[rows], values.new_zeros(n), numpy_generator("assignment.exact_bids"))
         step = float((costs.mean(1) - costs.min(1)).mean()) / STEP_RATIO
         for _ in range(_AUCTIONS_BEFORE_SOLVER if step > 0 else 0):
             auction.run(step)
