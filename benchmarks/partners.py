@@ -30,7 +30,7 @@ from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
 from contraport.auditing.crossfit import iterate_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import propose_partners, score_candidates, select_exchangeable_items
+from contraport.auditing.pairs.partner_plan import lowest_scoring_item_indices, propose_partners, score_candidates
 from contraport.data import from_arrays
 
 SHARE, PACKAGES, DIMENSIONS = 0.2, 3_000, 128
@@ -95,7 +95,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
     assert paired is not None
-    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise_rate.rate)
+    free = lowest_scoring_item_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)
     is_wrong = item != content
     measured = {}

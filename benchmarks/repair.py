@@ -50,7 +50,7 @@ from benchmarks.near_swaps import embed_texts
 from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairIndices, encode_pairs
-from contraport.auditing.pairs.partner_plan import propose_partners, select_exchangeable_items
+from contraport.auditing.pairs.partner_plan import lowest_scoring_item_indices, propose_partners
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.data import Batch, BatchOrder, Dataset
 from contraport.embedding import LoaderConfig
@@ -156,7 +156,7 @@ class PartnerRepair(RepairCallback):
         super()._apply_selection()
         if self.last_state is None:
             return
-        free = select_exchangeable_items(self.last_state.mean_scores, self.last_state.noise_rate)
+        free = lowest_scoring_item_indices(self.last_state.mean_scores, self.last_state.noise_rate)
         partners = propose_partners(self.extract_paired_features(), free).partners
         suspects = self.suspects[partners[self.suspects] >= 0]
         self.proposals, decoys = PairIndices(suspects, partners[suspects]), self._dataset.decoy_pairs

@@ -291,7 +291,7 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
     """Raise `UsageError` unless a value is an integer >= `least` (and <= `most`, if given)."""
     if not is_integer(value) or not least <= value < 2**64 or (most is not None and value > most):
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
-        raise _value_error(argument, f"an integer {bounds}", value)
+        raise _usage_error_for_value(argument, f"an integer {bounds}", value)
 
 
 def check_positive(argument: str, value: object, *, allow_infinity: bool = False) -> None:
@@ -300,28 +300,30 @@ def check_positive(argument: str, value: object, *, allow_infinity: bool = False
         allow_infinity and is_number(value) and value == math.inf
     )
     if not valid:
-        raise _value_error(argument, "a positive number" if allow_infinity else "a positive finite number", value)
+        raise _usage_error_for_value(
+            argument, "a positive number" if allow_infinity else "a positive finite number", value
+        )
 
 
 def check_nonnegative(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number >= 0."""
     if not is_finite_number(value) or value < 0:
-        raise _value_error(argument, "a finite number >= 0", value)
+        raise _usage_error_for_value(argument, "a finite number >= 0", value)
 
 
 def check_finite(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is a finite number."""
     if not is_finite_number(value):
-        raise _value_error(argument, "a finite number", value)
+        raise _usage_error_for_value(argument, "a finite number", value)
 
 
 def check_boolean(argument: str, value: object) -> None:
     """Raise `UsageError` unless a value is True or False."""
     if not isinstance(value, bool):
-        raise _value_error(argument, "True or False", value)
+        raise _usage_error_for_value(argument, "True or False", value)
 
 
-def _value_error(argument: str, expected: str, value: object, kind: str = "invalid") -> UsageError:
+def _usage_error_for_value(argument: str, expected: str, value: object, kind: str = "invalid") -> UsageError:
     """Build the error for a wrong value: ``argument: must be expected, got value``."""
     return UsageError(f"{argument}: must be {expected}, got {format_value(value)}.", kind=kind)
 
@@ -335,7 +337,7 @@ def check_name(argument: str, value: object, valid_names: Iterable[str]) -> None
 def check_type(argument: str, value: object, expected: Any, example: str) -> None:
     """Raise `UsageError` unless a value is an instance of a class, such as the example, and no class itself."""
     if not isinstance(value, expected) or isinstance(value, type):
-        raise _value_error(argument, f"of type {expected.__name__}, such as {example}", value, "type")
+        raise _usage_error_for_value(argument, f"of type {expected.__name__}, such as {example}", value, "type")
 
 
 def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
@@ -343,7 +345,7 @@ def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
     is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
     size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None
     if not size:
-        raise _value_error(argument, expected, value, "type" if size is None else "missing")
+        raise _usage_error_for_value(argument, expected, value, "type" if size is None else "missing")
 
 
 def format_value(value: object) -> str:

@@ -373,7 +373,7 @@ def _write_npz(path: Path, features: Features) -> None:
 
 
 def _read_npz(path: Path) -> Features:
-    """Read a `.npz` file; one without item values becomes plain features."""
+    """Read features from a `.npz` file; other arrays are ignored unless there are source rows and splits."""
     arrays = read_npz_arrays(path)
     check("features" in arrays, f"features: {path} has no array 'features', only {sorted(arrays)}.", "no_features")
     if "rows" not in arrays or "splits" not in arrays:

@@ -14,7 +14,7 @@ from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
     bootstrap_means_at_most_one,
-    bootstrap_means_in_unit_interval,
+    bootstrap_means_from_zero_to_one,
 )
 from contraport.metrics.probes import squared_calibration_error_per_item
 
@@ -177,5 +177,5 @@ def test_nmi_interval_stays_above_zero() -> None:
     labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
     value = normalized_mutual_info_score(labels, found)
     plain = clustering.nmi_influence(labels, found)
-    low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_in_unit_interval))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_from_zero_to_one))
     assert bootstrap_interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3

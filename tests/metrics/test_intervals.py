@@ -9,7 +9,7 @@ from contraport.metrics.intervals import (
     bootstrap_interval,
     bootstrap_means,
     bootstrap_means_at_most_one,
-    bootstrap_means_in_unit_interval,
+    bootstrap_means_from_zero_to_one,
     bootstrap_medians,
     draw_bootstrap_values,
     paired_bootstrap_difference,
@@ -141,7 +141,7 @@ def test_is_mean_marks_the_statistics_that_are_means_of_items() -> None:
     for statistic in (
         bootstrap_means,
         bootstrap_means_at_most_one,
-        bootstrap_means_in_unit_interval,
+        bootstrap_means_from_zero_to_one,
         root_bootstrap_means,
         bootstrap_medians,
         bootstrap_r_squared,

@@ -26,7 +26,11 @@ from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.canonical_maps import find_projection_message
 from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.pairs.partner_plan import find_partner_content_ids, propose_partners, select_exchangeable_items
+from contraport.auditing.pairs.partner_plan import (
+    find_second_view_content_ids,
+    lowest_scoring_item_indices,
+    propose_partners,
+)
 from contraport.auditing.pairs.synthetic_mismatches import check_paired_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.training_commands import compose_next_commands
@@ -144,7 +148,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
 
 
 def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit a dataset of two views without writing the result; `folder` is for the training or cross-fit scores."""
+    """Audit a dataset of two views; the training or the cross-fit scores go to `folder`, the result is not written."""
     if options.method == "online":
         run = RunFolder(folder / "training")
         own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
@@ -219,8 +223,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     assert paired is not None
     if statistic in ("canonical", "combined") and (projection := find_projection_message(paired.features)):
         log.info("%s", projection)
-    free = select_exchangeable_items(torch.from_numpy(result.scores), result.noise_rate.rate)
-    proposals = propose_partners(paired, free, statistic, content_ids=find_partner_content_ids(dataset))
+    free = lowest_scoring_item_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
+    proposals = propose_partners(paired, free, statistic, content_ids=find_second_view_content_ids(dataset))
     return Audit(
         dataset.name,
         options.method,

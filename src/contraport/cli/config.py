@@ -22,7 +22,7 @@ LIST_NAMES = ("recipes", "objectives", "encoders", "data", "metrics", "suites")
 """Values of `what` in `contraport list what`."""
 
 
-def _check_list_name(name: str, value: Any) -> None:
+def _check_listing_name(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is one of `LIST_NAMES`, or the deprecated name of one."""
     one_of(*LIST_NAMES)(name, "metrics" if value == "measures" else value)  # the deprecated name
 
@@ -33,7 +33,7 @@ class ListOptions(BaseOptions):
 
     what: str = field(
         kw_only=False,
-        metadata=option_metadata("Recipes, objectives, encoders, data, metrics or suites.", check=_check_list_name),
+        metadata=option_metadata("Recipes, objectives, encoders, data, metrics or suites.", check=_check_listing_name),
     )
 
 

@@ -164,7 +164,7 @@ class Grid:
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
         column = self.columns[0]
         kinds = {
-            row.name: _resolve_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
+            row.name: _select_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
         }
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
@@ -195,8 +195,8 @@ class Grid:
         return Path("runs", "compare") if suite is None else default_run_path(str(suite), "compare")
 
 
-def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
-    """Resolve the options of a training that determine its untrained encoder and the metrics of that encoder."""
+def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
+    """Return the resolved options of a training that determine its untrained encoder and the metrics of it."""
     # Imported here because suites are listed without torch.
     from contraport.training.run_setup import resolve_settings
 

@@ -178,7 +178,7 @@ def estimate_paired_difference(
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Estimate the difference of two means over the same seeds, with its variances between seeds and test items.
+    """Estimate the difference of two means over the same seeds, and its variance between seeds and between test items.
 
     Args:
         values: one value per seed, ``(s,)``.

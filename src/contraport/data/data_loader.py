@@ -48,7 +48,7 @@ class BatchOffset:
 
 
 def local_share(total: int) -> BatchOffset:
-    """Return the share of this process in a global batch of `total` items that is split over all processes.
+    """Return where the share of this process starts in a global batch of `total` items, split over all processes.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 

@@ -50,7 +50,7 @@ class RecoveredSplits(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """The training and held-out items of a run, by content.
+    """Digests of the contents of the training and held-out items of a run, and a fingerprint.
 
     Attributes:
         train_digests: unique sorted digests of the training items, over those views whose contents tell items apart,

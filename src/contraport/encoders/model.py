@@ -28,7 +28,7 @@ from contraport.encoders.factory import (
     serialize_encoder,
 )
 from contraport.encoders.tower import (
-    CONCATENATED_FEATURES,
+    CONCATENATED_VIEW_FEATURES,
     FEATURES_AND_PROJECTION,
     PROJECTION,
     Tower,
@@ -112,7 +112,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection: int = 128,
         mean: Sequence[Sequence[float]] | None = None,
         std: Sequence[Sequence[float]] | None = None,
-        representation: str = CONCATENATED_FEATURES,
+        representation: str = CONCATENATED_VIEW_FEATURES,
         shared: bool = False,
         projection_layers: int = 2,
         low_resolution: bool = True,
@@ -140,16 +140,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
             for source, shape, mean, std in zip(self.encoder_sources, inputs, means, stds, strict=True)
         )
-        parts = (CONCATENATED_FEATURES, PROJECTION, FEATURES_AND_PROJECTION)
+        parts = (CONCATENATED_VIEW_FEATURES, PROJECTION, FEATURES_AND_PROJECTION)
         self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
         if representation not in parts:
             view = resolve_view_index("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
         self.representation_part = (
-            representation if representation in (PROJECTION, FEATURES_AND_PROJECTION) else CONCATENATED_FEATURES
+            representation if representation in (PROJECTION, FEATURES_AND_PROJECTION) else CONCATENATED_VIEW_FEATURES
         )
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
-        check(projection > 0 or self.representation_part == CONCATENATED_FEATURES, message, "no_projection")
+        check(projection > 0 or self.representation_part == CONCATENATED_VIEW_FEATURES, message, "no_projection")
         self.low_resolution = low_resolution
         self.dims: int | None = None
         self.num_features = sum(self.representation_sizes)
@@ -218,7 +218,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one = copy.copy(self)
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
         one.shapes, one.view_names, one.representation_views = (self.shapes[index],), (self.view_names[index],), (0,)
-        one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATED_FEATURES
+        one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATED_VIEW_FEATURES
         one.num_features = sum(one.representation_sizes)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}

@@ -75,7 +75,7 @@ def mapping_to_view_list(
     return result
 
 
-CONCATENATED_FEATURES = "concatenate"  # representation: the features of the views, concatenated
+CONCATENATED_VIEW_FEATURES = "concatenate"  # representation: the features of the views, concatenated
 PROJECTION = "projection"  # representation: the output of the projector
 FEATURES_AND_PROJECTION = "both"  # representation: both, each normalized
 

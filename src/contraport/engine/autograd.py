@@ -112,7 +112,7 @@ def pairwise_inner_products(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 class _PairwiseInnerProducts(torch.autograd.Function):
-    """Autograd function of pairwise inner products: backward is without autocast, and one product if y is x."""
+    """Autograd function of bias + x y^T, or bias + x x^T if y is None; the gradient is computed without autocast."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:

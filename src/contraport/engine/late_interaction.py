@@ -417,11 +417,11 @@ class _CosineTile:
         return self
 
     def _multiply_kernel_by_column_weights(self, weights: Tensor) -> Tensor:
-        """Return the kernel times weights, (b, c, s), summed over the vectors of each column set, (b, t, c)."""
+        """Return the sum over s of kernel[b, t, c, s] weights[b, c, s], shape (b, t, c)."""
         return (self.kernel * weights[:, None]).sum(3)
 
     def _multiply_kernel_by_row_weights(self, weights: Tensor) -> Tensor:
-        """Return the kernel times weights, (b, t, c), summed over the vectors of each row set, (b, c, s)."""
+        """Return the sum over t of kernel[b, t, c, s] weights[b, t, c], shape (b, c, s)."""
         return (self.kernel * weights[..., None]).sum(1)
 
     def similarities(self) -> Tensor:

@@ -45,7 +45,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class PoweredCostLink(Link):
-    """Link of a powered cost (-T)^power: h(T) = -(-T)^power."""
+    """Link for a power of the cost, h(T) = -(-T)^power, where T is the negative cost over its scale."""
 
     power: float
 

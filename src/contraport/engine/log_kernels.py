@@ -62,7 +62,7 @@ class LogKernel(ABC):
     Attributes:
         link: Link function h in log K = h(T); None is the identity.
         temperature: Temperature of the kernel, a number or a tensor without dimensions.
-        cost_scale: Scale u of the cost, in cost = -u * T.
+        cost_scale: Unit u of the cost, T = -cost / u.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
     """
 

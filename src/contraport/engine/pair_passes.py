@@ -81,7 +81,7 @@ class PairPasses(ABC):
         """Compute what all passes of this object share; called at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return tensors to save for the gradient, which reuses them."""
+        """Return the tensors of the forward pass that the gradient reuses; by default none."""
         return []
 
     @staticmethod

@@ -145,6 +145,7 @@ class RingLogKernel(LogKernel):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns of all processes."""
         return sum(self.row_shards.sizes), sum(self.column_shards.sizes)
 
     @property
@@ -196,7 +197,7 @@ class RingLogKernel(LogKernel):
     def weighted_row_sums(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.with_pass_inputs_only(), tensors)
-        own: Tensor = _WeightedRowSums.apply(structure, weight, *tensors)
+        own: Tensor = _WeightedLogKernelRowSums.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def take_rows(self, rows: slice) -> NoReturn:
@@ -232,7 +233,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iterate_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield a visit for each block of columns; with `half_ring`, only those that a symmetric problem needs."""
+        """Yield a `RingVisit` of own rows for each block of columns; with `half_ring`, those that symmetry requires."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
@@ -433,7 +434,7 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
     ]
 
 
-class _WeightedRowSums(torch.autograd.Function):
+class _WeightedLogKernelRowSums(torch.autograd.Function):
     """Autograd function of the row sums of weights times log K for the rows of this process, (n,)."""
 
     @staticmethod

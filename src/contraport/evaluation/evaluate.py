@@ -34,7 +34,7 @@ from contraport.evaluation.page_samples import (
     compute_sample_plan,
 )
 from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
-from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
+from contraport.evaluation.split_loading import have_same_items, is_training_data, name_test_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
@@ -45,7 +45,7 @@ from contraport.metrics.intervals import (
     draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
-    wrap_item_values,
+    wrap_if_item_values,
 )
 from contraport.metrics.probes import check_enough_neighbors
 from contraport.runs import Run, RunFolder, as_different_run_folders
@@ -190,7 +190,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     ]
     class_names = loaded.train.class_names
     result = {
-        "data": describe_test_data(loaded.training_settings, loaded.test, options),
+        "data": name_test_data(loaded.training_settings, loaded.test, options),
         "epochs": loaded.trained_epochs,
         "train_items": len(loaded.train),
         "test_items": len(loaded.test),
@@ -253,7 +253,7 @@ def _compute_metric_results(
         report_step(f"{run.path.name}, {context.name}: {metric.title}")
         # Those of the trained encoder were checked before.
         if context.name == "trained" or metric.first_unmet_requirement(context) is None:
-            result = wrap_item_values(metric(context))
+            result = wrap_if_item_values(metric(context))
             if np.isfinite(result.item_values if isinstance(result, MetricResult) else result).all():
                 results[metric.key] = result
     return results

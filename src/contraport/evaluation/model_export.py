@@ -213,7 +213,7 @@ def _load_torchscript(path: Path, _: Model) -> _FeatureFunction:
 
 
 def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
-    """Load a model folder, with the user-defined modules of the original model in it."""
+    """Load a model folder as a function; encoders that it only describes are taken from the original `model`."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [

@@ -380,7 +380,7 @@ def hubness(context: EvalContext) -> ItemValues:
 def kmeans_nmi(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
     values = clustering.nmi_influence(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_means_in_unit_interval)
+    return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")

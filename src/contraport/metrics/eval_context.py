@@ -293,7 +293,7 @@ class EvalContext:
         return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
-        """Return the projections of items of one view by the encoder of view `view`, `(n, d)`."""
+        """Return the projections of one-view items by the model's encoder of view `view`, `(n, d)`."""
         encoder = self.model.select_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 

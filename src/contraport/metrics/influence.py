@@ -45,14 +45,14 @@ def influence_values(value: float, statistic: Callable[[Tensor], Tensor], items:
     weights = torch.ones(items, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         (slopes,) = torch.autograd.grad(statistic(weights), weights)
-    return shift_mean_to(value, items * slopes)
+    return recenter_influences(value, items * slopes)
 
 
-def shift_mean_to(value: float, slopes: Tensor) -> ItemValues:
-    """Shift influences `(n,)` so that their mean is `value`; if one of them is not finite, all become `value`."""
-    if not slopes.isfinite().all():
-        return np.full(len(slopes), value)
-    return np.asarray((value + slopes - slopes.mean()).cpu().numpy())
+def recenter_influences(mean: float, influences: Tensor) -> ItemValues:
+    """Shift influences `(n,)` so that they have a mean; if one of them is not finite, all become this mean."""
+    if not influences.isfinite().all():
+        return np.full(len(influences), mean)
+    return np.asarray((mean + influences - influences.mean()).cpu().numpy())
 
 
 def uniformity_influence(z: Tensor) -> ItemValues:
@@ -68,7 +68,7 @@ def uniformity_influence(z: Tensor) -> ItemValues:
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.
     slopes[subset] = 2 * (potentials.cpu() / mean - 1) * (len(z) / len(subset)) if mean > 0 else 0.0
-    return shift_mean_to(value, slopes)
+    return recenter_influences(value, slopes)
 
 
 def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
@@ -77,7 +77,7 @@ def tolerance_influence(z: Tensor, labels: Tensor) -> ItemValues:
     z, sums, sizes, codes = (part.cpu() for part in normalize_and_sum_by_class(z, labels))
     cosine_sums = (z * sums[codes]).sum(dim=1) - z.square().sum(dim=1)  # with the other items of its class
     others = sizes[codes] - 1
-    return shift_mean_to(value, 2 * (cosine_sums - value * others) / others.mean())
+    return recenter_influences(value, 2 * (cosine_sums - value * others) / others.mean())
 
 
 def effective_rank_influence(features: Tensor) -> ItemValues:
@@ -98,7 +98,7 @@ def effective_rank_influence(features: Tensor) -> ItemValues:
     total = singular_values.sum()
     shares = singular_values / total
     slopes = -value * (shares.log() + torch.special.entr(shares).sum()) / total / (2 * singular_values)
-    return shift_mean_to(value, len(x) * squares[:, positive] @ slopes)
+    return recenter_influences(value, len(x) * squares[:, positive] @ slopes)
 
 
 def hubness_influence(z: Tensor) -> ItemValues:
@@ -113,4 +113,4 @@ def hubness_influence(z: Tensor) -> ItemValues:
     inside = influence_values(value, weighted_hubness, len(subset))
     slopes = torch.zeros(len(z), dtype=torch.float64)
     slopes[subset] = torch.from_numpy(inside - value) * (len(z) / len(subset))
-    return shift_mean_to(value, slopes)
+    return recenter_influences(value, slopes)

@@ -71,10 +71,10 @@ def bootstrap_means_at_most_one(items: ItemValues, counts: ItemValues) -> ItemVa
     return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
-def bootstrap_means_in_unit_interval(items: ItemValues, counts: ItemValues) -> ItemValues:
+def bootstrap_means_from_zero_to_one(items: ItemValues, counts: ItemValues) -> ItemValues:
     """Return the bootstrap means, `(b,)`, of a metric from 0 to 1, as in `bootstrap_means_at_most_one`; at least 0.
 
-    >>> bootstrap_means_in_unit_interval(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
+    >>> bootstrap_means_from_zero_to_one(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
     """
     return bootstrap_means_at_most_one(items, counts).clip(min=0)
@@ -130,7 +130,7 @@ class MetricResult:
     @property
     def is_mean_of_items(self) -> bool:
         """True if the value of the metric is the mean of the item values."""
-        return self.statistic in (bootstrap_means, bootstrap_means_at_most_one, bootstrap_means_in_unit_interval)
+        return self.statistic in (bootstrap_means, bootstrap_means_at_most_one, bootstrap_means_from_zero_to_one)
 
     def results_by_column(self) -> dict[str, MetricResult]:
         """Return a separate result for each named column, such as a retrieval direction, by name."""
@@ -142,8 +142,8 @@ class MetricResult:
         }
 
 
-def wrap_item_values(output: ItemValues | MetricResult | float) -> MetricResult | float:
-    """Wrap the output of a metric's function: an array of item values becomes a result whose value is their mean."""
+def wrap_if_item_values(output: ItemValues | MetricResult | float) -> MetricResult | float:
+    """Wrap an array of item values as a result whose value is their mean; other outputs are returned as they are."""
     return MetricResult(output) if isinstance(output, np.ndarray) else output
 
 

@@ -241,7 +241,7 @@ def unseen_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLabe
 def ridge_predictions_and_targets(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor
 ) -> np.ndarray[Any, Any]:
-    """Return the prediction of a ridge regression on standardized features and the true number per test item, `(m, 2)`.
+    """Return the prediction of a ridge regression on standardized features and the true value per test item, `(m, 2)`.
 
     The penalty is selected by leave-one-out cross-validation on the training items.
     """

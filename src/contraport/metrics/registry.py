@@ -35,7 +35,7 @@ MAX_HEADLINE_METRICS = 2
 
 _HEADLINE_GROUPS = ("links", "accuracy", "retrieval", "clustering")  # in order of preference for a verdict
 _NUMBER_PLACEHOLDER = "{}"  # place of the number in the key and title of a metric: "recall@{}"
-_NUMBER_SEPARATOR = "@"  # between the name and the number in a key: "recall@5"
+_KEY_NUMBER_SEPARATOR = "@"  # between the name and the number in a key: "recall@5"
 _INTERVAL_PATTERN = re.compile(r"every=([1-9][0-9]{0,8})")  # interval in epochs of a metric during training: "every=5"
 
 
@@ -97,9 +97,9 @@ class Metric:
     def compute_value(self, context: EvalContext) -> float:
         """Compute the metric on an evaluation context as one number."""
         # Imported here because the registry must be readable without numpy.
-        from contraport.metrics.intervals import wrap_item_values
+        from contraport.metrics.intervals import wrap_if_item_values
 
-        result = wrap_item_values(self(context))
+        result = wrap_if_item_values(self(context))
         return result if isinstance(result, float) else result.value
 
     def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
@@ -198,11 +198,11 @@ def register_metric(
     'Largest variance of a feature.'
     """
     key = _normalize_metric_name(title)
-    name, at, number = key.partition(_NUMBER_SEPARATOR)
+    name, at, number = key.partition(_KEY_NUMBER_SEPARATOR)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         check(name not in METRICS, f"title: a metric {name!r} exists already.", "exists")
-        good = at + number == (_NUMBER_SEPARATOR + _NUMBER_PLACEHOLDER if numbers else "")
+        good = at + number == (_KEY_NUMBER_SEPARATOR + _NUMBER_PLACEHOLDER if numbers else "")
         check(good, f"title: must end in '@{{}}' exactly if the metric has numbers, got {title!r}.", "number")
         summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
         message = f"function: must have a docstring, which is printed as the summary of {title!r}."
@@ -243,7 +243,7 @@ def find_metric(key: str) -> Metric | None:
     >>> find_metric("knn").title, find_metric("typo")
     ('kNN', None)
     """
-    name, _, number = key.partition(_NUMBER_SEPARATOR)
+    name, _, number = key.partition(_KEY_NUMBER_SEPARATOR)
     entry = METRICS.get(name)
     if entry is None or bool(entry.default_numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
@@ -286,7 +286,7 @@ def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
     """Sort metrics by their order in the registry, then by number."""
     by_name: dict[str, list[tuple[int, Metric]]] = {name: [] for name in METRICS}
     for entry in metrics:
-        name, _, number = entry.key.partition(_NUMBER_SEPARATOR)
+        name, _, number = entry.key.partition(_KEY_NUMBER_SEPARATOR)
         by_name[name].append((int(number or 0), entry))
     return [entry for entries in by_name.values() for _, entry in sorted(entries, key=itemgetter(0))]
 
@@ -300,7 +300,7 @@ def titles_by_metric_name(metrics: Iterable[Metric]) -> dict[str, str]:
     """
     numbers: dict[str, list[str]] = {}
     for entry in metrics:
-        name, _, number = entry.key.partition(_NUMBER_SEPARATOR)
+        name, _, number = entry.key.partition(_KEY_NUMBER_SEPARATOR)
         numbers.setdefault(name, []).append(number)
     texts = {name: join_names(of) if len(of) <= 3 else f"{of[0]} to {of[-1]}" for name, of in numbers.items()}
     return {name: METRICS[name].title.replace(_NUMBER_PLACEHOLDER, text) for name, text in texts.items()}

@@ -342,8 +342,9 @@ class LinkRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_ratio(self, k: int) -> float:
-        """Return the mean number of training pairs of the rows' k nearest columns, relative to that of true partners.
+        """Return the mean popularity of the rows' k nearest columns, divided by that of the columns of training pairs.
 
+        The popularity of a column is its number of training pairs, and a column counts once for each pair it is in.
         If there are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the
         ratios of different rankings.
         """

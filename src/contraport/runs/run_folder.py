@@ -71,7 +71,7 @@ class RunBackup:
         self.path = run.path / ".replaced"
 
     def move_to_backup(self) -> None:
-        """Move the files of the run to the backup; if there is one of an earlier run, delete the files instead."""
+        """Move the files of the run to the backup; if a complete backup is there already, delete the files instead."""
         run = self._run
         for path in (*run.paths_besides_config, self.path):  # all checks before the first move
             folder = path in run.subfolders or path == self.path

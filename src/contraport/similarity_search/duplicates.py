@@ -171,7 +171,9 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):
         proposed = None  # it would link the same pairs
     notes = _format_threshold_notes(cosines, threshold, proposed)
-    result = DuplicatesResult(_group_by_label(labels, features), len(features), pairs_below_threshold, proposed, notes)
+    result = DuplicatesResult(
+        _build_duplicate_groups(labels, features), len(features), pairs_below_threshold, proposed, notes
+    )
     for note in notes:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
     if options.out is not None:
@@ -182,8 +184,8 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     return result
 
 
-def _group_by_label(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
-    """Return the groups of two or more items that share a label, the largest group first."""
+def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
+    """Build the groups of two or more items that share a label, the largest group first."""
     order = np.argsort(labels, kind="stable")
     groups = [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1]
     groups.sort(key=lambda positions: (-len(positions), positions))

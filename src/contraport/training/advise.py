@@ -30,7 +30,7 @@ MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
 MAX_GRAY_IMAGES_FOR_GRADIENTS = 400
 """Number of gray images up to which gradients beat raw pixels and a self-trained network (guide "photos")."""
 
-GRADIENTS_ENCODER_FLAGS = "--encoder gradients --augment mixup"
+IMAGE_GRADIENTS_ENCODER_FLAGS = "--encoder gradients --augment mixup"
 """Command-line flags of an encoder of image gradients, recommended for few gray images; it needs no weights."""
 
 RGB_CHANNELS = 3
@@ -210,7 +210,7 @@ def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     channels = dataset.shapes[0][0]
     if channels == 1 and len(dataset) <= MAX_GRAY_IMAGES_FOR_GRADIENTS:
         text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
-        return Suggestion(GRADIENTS_ENCODER_FLAGS, text)
+        return Suggestion(IMAGE_GRADIENTS_ENCODER_FLAGS, text)
     if channels != RGB_CHANNELS or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"

@@ -14,9 +14,9 @@ from contraport.auditing.pairs.partner_plan import (
     MIN_FITTED_PAIRS,
     ScoredCandidates,
     _assign_items_to_proposals,
+    lowest_scoring_item_indices,
     propose_partners,
     score_candidates,
-    select_exchangeable_items,
     solve_mass_and_slack,
 )
 
@@ -59,7 +59,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
 def test_finds_exchanged_partners(statistic: str) -> None:
     first, second, right = _swapped()
     paired = PairedFeatures((first, second))
-    free = select_exchangeable_items(score_pairs(paired, None, statistic), WRONG / ITEMS)
+    free = lowest_scoring_item_indices(score_pairs(paired, None, statistic), WRONG / ITEMS)
     proposals = propose_partners(paired, free, statistic)
     proposed = proposals.partners >= 0
     assert not proposed[WRONG:][~torch.isin(torch.arange(WRONG, ITEMS), free)].any()
@@ -137,7 +137,7 @@ def test_scores_the_pairs_of_both_shortlists() -> None:
 def test_free_items_are_the_lowest_scores_and_at_least_a_tenth() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
     for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
-        free = select_exchangeable_items(values, rate)
+        free = lowest_scoring_item_indices(values, rate)
         assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
         assert free.tolist() == sorted(free.tolist())
 

@@ -41,7 +41,11 @@ from contraport.auditing.pairs.paired_features import (
     has_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.partner_plan import find_partner_content_ids, propose_partners, select_exchangeable_items
+from contraport.auditing.pairs.partner_plan import (
+    find_second_view_content_ids,
+    lowest_scoring_item_indices,
+    propose_partners,
+)
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset
 from contraport.data import BatchOrder
 from contraport.data.duplicate_groups import draw_wrong_partners
@@ -263,8 +267,8 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
             scored, self._last_features = self._last_features, None
             proposals = propose_partners(
                 self.extract_paired_features() if scored is None else scored,
-                select_exchangeable_items(state.mean_scores, state.noise_rate),
-                content_ids=find_partner_content_ids(self._dataset),
+                lowest_scoring_item_indices(state.mean_scores, state.noise_rate),
+                content_ids=find_second_view_content_ids(self._dataset),
             )
             arrays["partners"] = proposals.partners.numpy()
             arrays["partner_scores"] = proposals.scores.numpy()

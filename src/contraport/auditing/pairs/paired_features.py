@@ -179,7 +179,7 @@ class PairedFeatures:
         return compute_products_within(self.features[0]), compute_products_within(self.features[1])
 
     def _find_neighbors_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
-        """Return the `number` of `items`, ``(m,)``, nearest to each item in a view, int64 ``(n, number)``."""
+        """Return the nearest items of each item in a view, among `items`, ``(m,)``, as int64 ``(n, number)``."""
         if self._similarities is None:
             return self.find_nearest(self.features[view], self.features[view], items, number)
         blocks = split_into_row_blocks(self._similarities[view], len(items))

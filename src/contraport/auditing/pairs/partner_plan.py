@@ -89,17 +89,17 @@ class ScoredCandidates(NamedTuple):
         return own_partner_mask
 
 
-def select_exchangeable_items(scores: Tensor, rate: float) -> Tensor:
-    """Select the items with the lowest scores, int64 ``(f,)``: their second views may belong to other pairs.
+def lowest_scoring_item_indices(scores: Tensor, rate: float) -> Tensor:
+    """Return the sorted positions of the lowest scores, int64 ``(f,)``; these second views may fit other pairs.
 
-    >>> select_exchangeable_items(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
+    >>> lowest_scoring_item_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])
     """
     number = math.ceil(max(rate, MIN_EXCHANGEABLE_SHARE) * len(scores))
     return scores.argsort(stable=True)[:number].sort().values
 
 
-def find_partner_content_ids(dataset: Dataset) -> Tensor | None:
+def find_second_view_content_ids(dataset: Dataset) -> Tensor | None:
     """Return the content id of each second view, or column of a coupling, int64 ``(n,)``; None if all differ."""
     ids = dataset.content_ids if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
@@ -183,9 +183,9 @@ def score_candidates(
 
 
 def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return the positions in `others` that are nearest to the mean partner of each item's neighbors, ``(p, k)``.
+    """Return the k candidate partners of each of the p items as positions in `others`, int64 ``(p, k)``.
 
-    Neighbors are those in the view of the items; nearness is that in the other view.
+    Of an item's neighbors in `view`, the partners are averaged; the candidates are nearest to this in the other view.
     """
     values = paired.features[1 - view]
     queries = torch.cat([

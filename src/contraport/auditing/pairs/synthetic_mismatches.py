@@ -84,7 +84,7 @@ class DecoyDataset(Dataset):
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
 ) -> DecoyDataset:
-    """Add decoys to a dataset of two or more views: 10 % of the items, clipped to 200 to 2,000, for each pair of views.
+    """Add decoys for each pair of views: 10 % of the items, but at least 200 and at most 2,000.
 
     They are at most 20 % of the items. Of more than two views, each is replaced in equally many decoys. `data` and
     `columns` are those of `check_paired_dataset`.

@@ -478,18 +478,18 @@ def _check_arrow_files_intact(folder: Path) -> None:
 
     Only offsets and texts are read, so this is cheap for images and numbers.
     """
-    for file in _iterate_table_files(folder):
+    for file in _iterate_saved_dataset_files(folder):
         check_regular_file("data", file)
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
             for batch in batches:
                 batch.validate(full=True)
 
 
-def _iterate_table_files(folder: Path) -> Iterator[Path]:
-    """Yield the files with the rows of all splits."""
+def _iterate_saved_dataset_files(folder: Path) -> Iterator[Path]:
+    """Yield the files with the rows of all splits, as listed in a folder that `datasets` saved."""
     if (folder / "dataset_dict.json").is_file():
         for split in _read_json(folder / "dataset_dict.json")["splits"]:
-            yield from _iterate_table_files(_join_file_name(folder, split))
+            yield from _iterate_saved_dataset_files(_join_file_name(folder, split))
     else:
         check_regular_file("data", folder / "dataset_info.json")
         for file in _read_json(folder / "state.json")["_data_files"]:

@@ -45,7 +45,7 @@ MAX_WORKSPACE_BYTES = 64 << 20
 VECTOR_BLOCK_ENTRIES = 1024
 """Number of entries that a Triton program processes at a time in kernels over vectors."""
 
-RESERVED_SHARED_MEMORY_BYTES = 8 << 10
+REDUCTION_SHARED_MEMORY_BYTES = 8 << 10
 """Bytes of shared memory reserved for reductions; blocks of embeddings use the rest."""
 
 RELATIVE_COST_PER_COLUMN_SPLIT = 0.02
@@ -160,7 +160,7 @@ class CudaPairPasses(PairPasses):
         return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-        """Return the rows of all processes: zeros for those of others, added up by an all-reduce."""
+        """Return the rows of all processes: the sum of tensors in which each process fills in only its own rows."""
         whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
@@ -481,7 +481,7 @@ def find_launch_config(
             # Whole rows are loaded once; pieces of rows are pipelined in as many stages as those of columns.
             rows = blocks.BLOCK_M if largest else blocks.BLOCK_M * blocks.num_stages
             needed = depth * itemsize * (rows + blocks.BLOCK_N * blocks.num_stages)
-            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - RESERVED_SHARED_MEMORY_BYTES:
+            if (not largest or depth * itemsize <= largest) and needed <= shared_memory - REDUCTION_SHARED_MEMORY_BYTES:
                 return blocks._asdict() | {"BLOCK_D": depth}
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 

@@ -226,7 +226,7 @@ class StreamedPairPasses(PairPasses):
     def _log_sums_by_running_maximum(
         self, column_potential: Tensor | None, row_potential: Tensor | None
     ) -> list[Tensor | None]:
-        """Return the log-sums of rows and columns, without biases, at any size of the exponents."""
+        """Return the log-sums of rows and of columns, without biases; large exponents do not overflow."""
         n, m = self.geometry.shape
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
         by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))

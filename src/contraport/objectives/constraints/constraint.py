@@ -93,7 +93,7 @@ def uniform_log_marginals(geometry: Geometry) -> LogMarginals:
 
 
 def list_geometries_and_marginals(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
-    """Return geometry and log marginals of each requested direction: rows to columns, or also columns to rows."""
+    """Return geometry and log marginals of each direction: rows to columns and, if requested, columns to rows."""
     log_a, log_b = request.marginals or uniform_log_marginals(geometry)
     forward = geometry, (log_a, log_b)
     return [forward, (geometry.T, (log_b, log_a))] if request.bidirectional else [forward]

@@ -222,7 +222,10 @@ def _cached_uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, d
 
 @cached
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the half-steps of all directions; each reads the previous or initial potential of its direction."""
+    """Build the half-steps, those of the directions in turn.
+
+    A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
+    """
     offset = 0 if has_initial else -1
     return tuple(
         HalfStepSpec(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)

@@ -249,10 +249,10 @@ class Tsallis(Constraint):
         """
         lift = power_function.potential_minus_threshold - power_function.exponent
         if self.order < 1:
-            return self._pool_log_row_sums(log_sums(logits, "rows")) + lift
+            return self._log_sums_per_potential(log_sums(logits, "rows")) + lift
         breadth = math.log(power_function.num_pairs)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._pool_log_row_sums(log_sums(logits.with_link(None, scale=sharpness), "rows"))
+        sharp = self._log_sums_per_potential(log_sums(logits.with_link(None, scale=sharpness), "rows"))
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def newton_step_and_log_mass(
@@ -265,9 +265,9 @@ class Tsallis(Constraint):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._pool_log_row_sums(power_function.log_sums(logits, potential))
+        log_total = self._log_sums_per_potential(power_function.log_sums(logits, potential))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._pool_log_row_sums(
+            log_slopes = self._log_sums_per_potential(
                 power_function.log_sums(logits, potential, power_function.exponent - 1)
             )
         empty = log_slopes == -torch.inf
@@ -275,7 +275,7 @@ class Tsallis(Constraint):
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
         return step, log_total
 
-    def _pool_log_row_sums(self, log_row_sums: Tensor) -> Tensor:
+    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
         """Return the log-sum of each row, (N,), or, if all rows share a potential, that of all pairs in each entry."""
         return log_row_sums if self.mass_constraint == "rows" else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 

@@ -91,14 +91,14 @@ class SignedPairwise(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _log_row_sums_of_psi_of_margins(result, LogOfFunction(_SignedPart(self.psi, sign)), 0.0).exp()
+            _log_row_sums_of_psi_of_margins(result, LogOfFunction(_PositiveOrNegativePart(self.psi, sign)), 0.0).exp()
             for sign in (1, -1)
         )
         return _scale_rows_by_target_mass(result, self.phi(positive - negative))
 
 
 @dataclass(frozen=True)
-class _SignedPart:
+class _PositiveOrNegativePart:
     """Positive part of psi (sign 1), or negative part of psi (sign -1), as a nonnegative function."""
 
     psi: PointwiseFunction

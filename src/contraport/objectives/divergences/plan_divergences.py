@@ -296,14 +296,9 @@ class PlanUniformity(Divergence):
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
 
 
-def _squared_l2(target: Tensor, log_mass: Tensor) -> Tensor:
-    """Return N/2 times the squared Euclidean distance of masses from their targets, (N,) each."""
-    return len(target) / 2 * (log_mass.exp() - target).square().sum()
-
-
 _MARGINAL_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "kl": lambda target, log_mass: generalized_kl(log_mass, target.log()),
-    "squared-l2": _squared_l2,
+    "squared-l2": lambda target, log_mass: len(target) / 2 * (log_mass.exp() - target).square().sum(),
     "total-variation": lambda target, log_mass: TotalVariation().elementwise_distance(target, log_mass).sum(),
     "jensen-shannon": lambda target, log_mass: JensenShannon().elementwise_distance(target, log_mass).sum(),
 }

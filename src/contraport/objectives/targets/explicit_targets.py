@@ -284,7 +284,7 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
-    """Raise `UsageError` if any mask of target pairs that the layout excludes has a True entry."""
+    """Raise `UsageError` if a target has mass on pairs that the layout excludes, where masks are True."""
     good = not any(bool(pairs.any()) for pairs in excluded)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 

@@ -282,9 +282,9 @@ class PiecewiseConstantTargetPlan(TargetPlan):
     def row_mass(self) -> Tensor:
         if self.cached_row_mass is not None:
             return self.cached_row_mass
-        return self.row_scale * self._apply_without_row_scale(self._ones_per_column())
+        return self.row_scale * self._apply_without_row_scale(self._column_ones())
 
-    def _ones_per_column(self) -> Tensor:
+    def _column_ones(self) -> Tensor:
         """Return a vector of ones, one per column of the plan."""
         return constant_vector(self.level_sets[0][1].shape[1], 1.0, self.row_scale)
 
@@ -293,7 +293,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         entropy = torch.xlogy(self.row_mass(), self.row_scale)
         for level, pairs in self.level_sets:
             if level != 1:
-                entropy = entropy + level * math.log(level) * (self.row_scale * pairs.apply(self._ones_per_column()))
+                entropy = entropy + level * math.log(level) * (self.row_scale * pairs.apply(self._column_ones()))
         return entropy
 
     def row_squared_norm(self) -> Tensor:

@@ -34,7 +34,7 @@ from contraport.training.components.step_builder import build_objective, build_t
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_strategy, select_training_device
-from contraport.training.step.batch_embedding import check_chunk_size
+from contraport.training.step.batch_embedding import check_items_per_chunk
 from contraport.training.step.target_spec import parse_target_kind_and_parameters
 from contraport.training.step.training_module import TrainingModule
 
@@ -95,7 +95,7 @@ def build_components(
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
     if settings.cache_chunk is not None:
-        check_chunk_size(settings.batch_size, settings.cache_chunk)
+        check_items_per_chunk(settings.batch_size, settings.cache_chunk)
     limit = f"{len(dataset)}, the number of items of {dataset.name!r}"
     message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), message, "few_items")

@@ -196,7 +196,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_label(self) -> str:
-        """Name of the option that freezes the encoder, or of an encoder without trainable weights, for messages."""
+        """Name for messages: the option that freezes the encoder, or the encoder if it has no trainable weights."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property
