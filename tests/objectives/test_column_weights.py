@@ -95,6 +95,16 @@ def test_at_convergence_a_balanced_plan_does_not_depend_on_it():
     torch.testing.assert_close(loss.plan(*views(), column_weights=COLUMNS), loss.plan(*views()))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_constraint_on_columns_cancels_them(symmetric, backend):
+    """Each column is scaled to its own mass, so its weight has no effect."""
+    parts = contraport.Cross(symmetric=symmetric), contraport.Gibbs(), contraport.Columns()
+    loss = contraport.Objective(*parts, contraport.Pairs(), contraport.KL())
+    with contraport.engine.backend(backend):
+        assert_same(outcome(lambda *z: loss(*z, column_weights=COLUMNS), *views()), outcome(loss, *views()))
+
+
 def test_equal_column_weights_change_nothing():
     for name in ("nt-xent", "gca-uot", "t-simclr", "iot-uniform"):
         equal = outcome(lambda *z: build(name)(*z, column_weights=torch.ones(7)), *views())  # noqa: B023

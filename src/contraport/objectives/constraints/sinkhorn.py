@@ -124,7 +124,9 @@ class SinkhornConstraint(Constraint):
             solved = _build_plan(geometry, request.marginals, log_masses, reference, axes[:2], [f, g], relaxations[1])
             plan = replace(solved, iterations=iterations, has_unit_mass=False)
             return [plan, plan.T] if request.bidirectional else [plan]
-        initial, directions = [] if reference is None else list(reference[::-1]), 2 if request.bidirectional else 1
+        directions = 2 if request.bidirectional else 1
+        # The first half-step of a direction reads the potential of its other axis.
+        initial = [] if reference is None else list(reference[::-1] if axes[0] == "rows" else reference)
         steps = _build_half_steps(axes, directions, bool(initial))
         relaxations, relaxation = [NO_RELAXATION], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
