@@ -44,7 +44,7 @@ def test_initial_weights_by_view(command: Command, data: str, tmp_path: Path) ->
 
 def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:
     assert command("train", "--data", data, "--objective", "gca-uot", "--out", "run", *QUICK) == (0, "", "")
-    outcome = command("evaluate", "run", "--progress=false")
+    outcome = command("evaluate", "run", "--all", "--progress=false")
     assert outcome.status == 0
     assert all(title in outcome.out for title in ("Linear probe", "Recall@5", "Effective rank", "95% interval"))
     assert "%" in outcome.out
