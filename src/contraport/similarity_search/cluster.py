@@ -31,7 +31,7 @@ from contraport.similarity_search.page import (
     check_page,
     check_table_path,
     write_cards_page,
-    write_table,
+    write_items,
 )
 
 MAX_KMEANS_INIT_ITEMS = 20_000
@@ -134,7 +134,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     ]
     result = Clusters(labels, tuple(clusters))
     if options.out is not None:
-        write_table(options.out, features, "cluster", zip(result.labels.tolist(), range(len(features)), strict=True))
+        write_items(options.out, features, "cluster", zip(result.labels.tolist(), range(len(features)), strict=True))
     if options.page is not None:
         _write_clusters_page(options.page, features, result, nearest)
     return result

@@ -32,7 +32,7 @@ from contraport.similarity_search.page import (
     check_page,
     check_table_path,
     write_cards_page,
-    write_table,
+    write_items,
 )
 
 log = logging.getLogger("contraport.similarity_search")
@@ -178,7 +178,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
         log.log(logging.INFO if result else logging.WARNING, "%s", note)
     if options.out is not None:
         numbered = ((number, item) for number, group in enumerate(result, start=1) for item in group.positions)
-        write_table(options.out, features, "group", numbered)
+        write_items(options.out, features, "group", numbered)
     if options.page is not None:
         _write_duplicates_page(options.page, features, result, threshold)
     return result

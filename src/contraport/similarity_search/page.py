@@ -75,7 +75,7 @@ def check_table_path(path: str | Path | None, *, overwrite: bool) -> None:
         check_new_file("out", path, overwrite=overwrite)
 
 
-def write_table(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
+def write_items(path: str | Path, features: Features, column: str, numbered_items: Iterable[tuple[int, int]]) -> None:
     """Write a table of items atomically; each row is the position and name of an item, and its number in `column`."""
     rows = ((position, features.item_name(position), number) for number, position in numbered_items)
     with report_write_errors("out", Path(path)):
