@@ -22,6 +22,8 @@ from contraport import (
     Pairs,
     Unbalanced,
 )
+from contraport.engine import Geometry
+from contraport.objectives.constraints.constraint import PlanRequest
 from contraport.objectives.constraints.sinkhorn import MarginalRelaxation, SinkhornConstraint
 
 BACKENDS = ["dense", "stored", "streamed"]
@@ -189,9 +191,6 @@ def test_rejects_invalid_settings(make, code, value):
 
 
 def test_an_exact_plan_with_marginals_of_its_own_is_pots():
-    from contraport.engine import Geometry
-    from contraport.objectives import PlanRequest
-
     x, noise = batch(6, clusters=0, seed=0)
     a = torch.linspace(1, 2, 6, dtype=torch.float64).log().log_softmax(0)
     kernel = Gibbs("cosine", 1.0)(x, x + noise)
@@ -245,3 +244,62 @@ def test_rejects_a_relaxed_constraint_class_without_a_reference():
 
     with raises_usage_error("reference.unknown", "'uniform'"):
         with_slack(reference="uniform")
+
+
+def columns_first(order=("columns", "rows"), iterations=2000, relaxations=None):
+    """Build a constraint of one's own that converges from the columns on, with a relaxation for each axis or none."""
+
+    class ColumnsFirst(SinkhornConstraint):
+        reference: str | None = "counting"
+        tolerance = 1e-13
+
+        def half_step_axes(self):
+            return order * iterations
+
+    class Relaxed(ColumnsFirst):
+        def marginal_relaxation(self, axis, temperature):
+            return MarginalRelaxation(damping=1 / (1 + temperature / relaxations[axis]))
+
+    return ColumnsFirst() if relaxations is None else Relaxed()
+
+
+def plan_from_columns(kernel, temperature, relaxations):
+    """Scale a kernel, (N, M), from its columns on; the prices of the rows come first."""
+    row, column = (1.0 if price is None else price / (price + temperature) for price in relaxations)
+    (n, m), u = kernel.shape, torch.ones(len(kernel), dtype=kernel.dtype)
+    for _ in range(2000):
+        v = (kernel.T @ u * m) ** -column
+        u = (kernel @ v * n) ** -row
+    return u[:, None] * kernel * v
+
+
+@pytest.mark.parametrize("relaxations", [(None, None), (0.7, 0.7), (0.2, 1.5)])
+def test_constraint_with_a_tolerance_that_begins_with_columns(relaxations):
+    x, y = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).split([5, 7])
+    relaxed = dict(zip(("rows", "columns"), relaxations, strict=True))
+    constraint = columns_first(relaxations=None if relaxations[0] is None else relaxed)
+    weights = torch.linspace(-1, 2, 35, dtype=torch.float64).reshape(5, 7)
+
+    def solve(x, y):
+        plans = constraint(Geometry(Gibbs("cosine", 0.5)(x, y)), PlanRequest(bidirectional=True))
+        return [plan.dense() for plan in plans]
+
+    def solve_densely(x, y):
+        x, y = torch.nn.functional.normalize(x), torch.nn.functional.normalize(y)
+        kernel = ((x @ y.T - 1) / 0.5).exp()
+        return [plan_from_columns(k, 0.5, relaxations) for k in (kernel, kernel.T)]
+
+    results = []
+    for function in (solve, solve_densely):
+        inputs = [x.clone().requires_grad_(), y.clone().requires_grad_()]
+        plans = function(*inputs)
+        value = (weights * plans[0]).sum() + (weights.square().T * plans[1]).sum()
+        results.append([*plans, *torch.autograd.grad(value, inputs)])
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [("rows", "rows"), ("columns",), ("rows", "columns", "rows")])
+def test_rejects_a_tolerance_of_half_steps_that_do_not_alternate(order):
+    x, _ = batch(4, clusters=0, seed=0)
+    with raises_usage_error("tolerance.axes", "ColumnsFirst"):
+        columns_first(order, 1)(Geometry(Gibbs()(x, x)))

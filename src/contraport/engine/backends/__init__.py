@@ -119,11 +119,11 @@ def precision(name: Precision) -> Iterator[None]:
     """Context manager: round embeddings to a precision before matrix products, on devices where that is faster.
 
     The backend ``"cuda"`` does so; on a CPU with AVX512-BF16 or AMX the tiled backends do, in ``"bfloat16"``, for
-    embeddings in single precision. The backend ``"dense"``, for few embeddings, does not. On another CPU ``"bfloat16"``
-    gains nothing, and a warning is given. Sums and exponents are always in single precision. Several processes that
-    gather embeddings then send them and their gradients in bfloat16, half of the bytes. Under ``"float32"``, the
-    default, embeddings are multiplied as PyTorch does it: in TF32 where ``torch.set_float32_matmul_precision`` allows
-    it.
+    embeddings in single precision. The backend ``"dense"``, for few embeddings, does not, and on another CPU
+    ``"bfloat16"`` gains nothing: a warning is given. Sums and exponents are always in single precision. Several
+    processes that gather embeddings then send them and their gradients in bfloat16, half of the bytes. Under
+    ``"float32"``, the default, embeddings are multiplied as PyTorch does it: in TF32 where
+    ``torch.set_float32_matmul_precision`` allows it.
 
     Args:
         name: ``"float32"``, ``"bfloat16"`` (the error of log K is about 1/256 of 1/temperature) or ``"float16"``
@@ -254,12 +254,12 @@ def resolve_backend_config(geometry: Geometry, half_steps: int = 1) -> BackendCo
     """
     name, ring = choose_backend(geometry, half_steps), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISIONS[_precision.get()]
-    if operands != torch.float32 and name != "dense":
+    if operands != torch.float32:
         like = geometry.log_kernel.inputs[0]
-        if like.device.type == "cpu" and not uses_bfloat16(like, operands):
+        gains_nothing = like.device.type == "cpu" and not uses_bfloat16(like, operands)
+        if gains_nothing or name == "dense":
+            reason = "gains nothing on this CPU" if gains_nothing else "is not used by the backend 'dense'"
             dtype = str(like.dtype).split(".")[-1]
-            message = (
-                f"precision: {_precision.get()!r} gains nothing on this CPU; embeddings are multiplied in {dtype}."
-            )
+            message = f"precision: {_precision.get()!r} {reason}; embeddings are multiplied in {dtype}."
             warnings.warn(message, stacklevel=2)
     return BackendConfig(passes_class, current_processes(), operands)

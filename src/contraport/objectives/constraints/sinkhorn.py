@@ -52,6 +52,22 @@ NO_RELAXATION = MarginalRelaxation()
 """No relaxation: the half-step meets its marginal exactly."""
 
 
+class _ScalingProblem(NamedTuple):
+    """Plan to solve in one direction: geometry, marginals of the request (None if uniform), masses, reference."""
+
+    geometry: Geometry
+    marginals: LogMarginals | None
+    log_masses: LogMarginals
+    reference: LogMarginals | None
+
+    @property
+    def T(self) -> _ScalingProblem:
+        """Problem of the other direction, from columns to rows."""
+        marginals = None if self.marginals is None else self.marginals[::-1]
+        reference = None if self.reference is None else self.reference[::-1]
+        return _ScalingProblem(self.geometry.T, marginals, self.log_masses[::-1], reference)
+
+
 def _check_reference_name(name: str | None) -> None:
     """Raise `UsageError` unless a name is one of `REFERENCE_MEASURES`."""
     check_name("reference", name, REFERENCE_MEASURES)
@@ -68,7 +84,7 @@ class SinkhornConstraint(Constraint):
     Attributes:
         reference: Reference measure of the entropy: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere;
             None without relaxation.
-        tolerance: Error of the row masses at which the iterations stop; None runs all of them.
+        tolerance: Error of the masses of the first axis at which the iterations stop; None runs all of them.
     """
 
     reference: str | None = None
@@ -113,17 +129,17 @@ class SinkhornConstraint(Constraint):
         Both directions run together, so that one pass over the pairs serves a half-step of each.
         """
         kernel = geometry.log_kernel
-        like, temperature = kernel.inputs[0], kernel.temperature
+        like, temperature, axes = kernel.inputs[0], kernel.temperature, self.half_step_axes()
         log_masses = request.marginals or _cached_uniform_log_marginals(*kernel.shape, like.dtype, like.device)
-        reference, axes = self._log_reference_factors(log_masses, request.log_column_weights), self.half_step_axes()
+        reference = self._log_reference_factors(log_masses, request.log_column_weights)
+        problem = _ScalingProblem(geometry, request.marginals, log_masses, reference)
         if self.tolerance is not None:
-            # At convergence the gradient depends on the final potentials alone: no iteration is kept for backward.
-            relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes[:2]]
-            relaxation = _stack_relaxations(relaxations, like, reference, 1)
-            f, g, iterations = solve_fixed_point(geometry, log_masses, self.tolerance, len(axes) // 2, relaxation)
-            solved = _build_plan(geometry, request.marginals, log_masses, reference, axes[:2], [f, g], relaxations[1])
-            plan = replace(solved, iterations=iterations, has_unit_mass=False)
-            return [plan, plan.T] if request.bidirectional else [plan]
+            plan = self._converged_plan(problem, self.tolerance)
+            if not request.bidirectional:
+                return [plan]
+            # In the second direction the columns are the rows, and relaxed as rows.
+            is_transposed = not self._is_relaxed or len({self.marginal_relaxation(axis, 1.0) for axis in axes[:2]}) == 1
+            return [plan, plan.T if is_transposed else self._converged_plan(problem.T, self.tolerance)]
         directions = 2 if request.bidirectional else 1
         # The first half-step of a direction reads the potential of its other axis.
         initial = [] if reference is None else list(reference[::-1] if axes[0] == "rows" else reference)
@@ -134,14 +150,28 @@ class SinkhornConstraint(Constraint):
             relaxation = _stack_relaxations(relaxations, like, reference, directions)
         # The potentials are logarithms: scalings of the kernel overflow single precision at small temperatures.
         potentials = run_half_steps(geometry, steps, log_masses, relaxation, initial[:directions])
-        forward, last = potentials[::directions], relaxations[-1]
-        plans = [_build_plan(geometry, request.marginals, log_masses, reference, axes, forward, last)]
+        plans = [_build_plan(problem, axes, potentials[::directions], relaxations[-1])]
         if request.bidirectional:
-            marginals = None if request.marginals is None else request.marginals[::-1]
-            mirrored = None if reference is None else reference[::-1]
-            backward = potentials[1::2]
-            plans.append(_build_plan(geometry.T, marginals, log_masses[::-1], mirrored, axes, backward, last))
+            plans.append(_build_plan(problem.T, axes, potentials[1::2], relaxations[-1]))
         return plans
+
+    def _converged_plan(self, problem: _ScalingProblem, tolerance: float) -> Plan:
+        """Return the plan at convergence, whose gradient depends on the final potentials alone."""
+        axes, kernel = self.half_step_axes(), problem.geometry.log_kernel
+        check(
+            len(set(axes[:2])) == 2 and axes == axes[:2] * (len(axes) // 2),
+            f"tolerance: half_step_axes of {type(self).__name__} must alternate rows and columns, in equal numbers.",
+            "axes",
+        )
+        # The solver begins with the rows of what it is given.
+        rows_first = problem if axes[0] == "rows" else problem.T
+        relaxations = [self.marginal_relaxation(axis, kernel.temperature) for axis in axes[:2]]
+        relaxation = _stack_relaxations(relaxations, kernel.inputs[0], rows_first.reference, 1)
+        first, second, iterations = solve_fixed_point(
+            rows_first.geometry, rows_first.log_masses, tolerance, len(axes) // 2, relaxation
+        )
+        plan = _build_plan(problem, axes[:2], [first, second], relaxations[1])
+        return replace(plan, iterations=iterations, has_unit_mass=False)
 
     def _log_reference_factors(
         self, log_masses: LogMarginals, log_column_weights: Tensor | None
@@ -179,18 +209,13 @@ def _stack_relaxations(
 
 
 def _build_plan(
-    geometry: Geometry,
-    marginals: LogMarginals | None,
-    log_masses: LogMarginals,
-    reference: LogMarginals | None,
-    axes: tuple[Axis, ...],
-    potentials: list[Tensor],
-    last_relaxation: MarginalRelaxation,
+    problem: _ScalingProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
     """Build the plan of one direction, rows to columns or the reverse, from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """
+    geometry, marginals, log_masses, reference = problem
     targets = dict(zip(OTHER_AXIS, log_masses, strict=True))
     initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
     latest = dict(zip(axes, potentials, strict=True))
