@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import contraport as cp
 from contraport.distributed import gather
 from contraport.engine import normalize
-from contraport.errors import check, check_boolean, check_type, describe_value
+from contraport.errors import check, check_boolean, check_type, describe_value, is_integer
 from contraport.options import accept_deprecated_keywords
 
 
@@ -30,7 +30,7 @@ class MemoryBankLoss(nn.Module):
 
     Raises:
         UsageError: the size is not a pair of positive integers, or the objective is of another type; in the call,
-            shapes disagree.
+            shapes differ from one another or from the bank's dimension.
 
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 
@@ -56,7 +56,7 @@ class MemoryBankLoss(nn.Module):
     ) -> None:
         super().__init__()
         pair = isinstance(memory_bank_size, tuple | list) and len(memory_bank_size) == 2
-        good = pair and all(isinstance(number, int) and number >= 1 for number in memory_bank_size)
+        good = pair and all(is_integer(number) and number >= 1 for number in memory_bank_size)
         check(good, f"memory_bank_size: must be a pair of integers, (keys, dimension), got {memory_bank_size!r}.")
         check_boolean("in_batch_negatives", in_batch_negatives)
         if objective is not None:
@@ -73,8 +73,11 @@ class MemoryBankLoss(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the loss of queries and keys, (n, d) each, and add the keys to the bank."""
-        good = isinstance(query, Tensor) and query.ndim == 2
-        check(good, f"query: must be a tensor (n, d), got {describe_value(query)}.", "shape")
+        dimension = self.bank.shape[1]
+        for name, view in (("query", query), ("key", key)):
+            good = isinstance(view, Tensor) and view.ndim == 2 and view.shape[1] == dimension
+            expected = f"a tensor (n, {dimension}), as the memory bank"
+            check(good, f"{name}: must be {expected}, got {describe_value(view)}.", "shape")
         options: dict[str, Tensor | bool] = {}
         if self.size > 0:
             options = {"negatives": self.bank[: self.size].clone(), "shared_negatives": True}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import contraport as cp
-from contraport.errors import UsageError, check, check_positive, check_type
+from contraport.errors import UsageError, check, check_positive, check_type, describe_value
 
 
 class ClipLoss(nn.Module):
@@ -57,6 +58,8 @@ class ClipLoss(nn.Module):
             check_positive("logit_scale", logit_scale)
         if logit_bias is not None:
             check_type("logit_bias", logit_bias, Tensor, "model.logit_bias")
+            single = logit_bias.numel() == 1
+            check(single, f"logit_bias: must have one element, got {describe_value(logit_bias)}.", "shape")
         names = [name for name, _ in self.objective.named_parameters() if name.endswith("divergence.bias")]
         good = bool(names) or logit_bias is None
         message = f"logit_bias: not accepted by {self.objective!r}, which has no bias; sigmoid() has one."
@@ -75,8 +78,11 @@ def create_loss(args: Any, objective: cp.objectives.Loss | None = None) -> ClipL
         objective: as in `ClipLoss`; default: `sigmoid` with ``--siglip``, else `info_nce`.
 
     Raises:
-        UsageError: the arguments require more than a contrastive loss: a captioning loss (CoCa) or distillation.
+        UsageError: `args` has no attributes, or requires more than a contrastive loss: captioning (CoCa) or
+            distillation.
     """
+    is_namespace = args is not None and not isinstance(args, Mapping)
+    check(is_namespace, f"args: must be open_clip's parsed command line, got {describe_value(args)}.", "type")
     if getattr(args, "distill", False):
         raise UsageError("distill: not supported; use a teacher's features as target, SoftNeighbors((images, texts)).")
     if "coca" in str(getattr(args, "model", "")).lower():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import contraport as cp
-from contraport.errors import check, check_type
+from contraport.errors import check, check_type, describe_value
 
 
 class MetricLearningLoss(nn.Module):
@@ -21,8 +21,8 @@ class MetricLearningLoss(nn.Module):
         reference: called on embeddings and a reference set; default: ``sup_con(temperature=0.1, layout="cross")``.
 
     Raises:
-        UsageError: an objective is of another type; in the call, ``indices_tuple`` is given, or a reference set without
-            the labels of both.
+        UsageError: an objective is of another type; in the call, ``indices_tuple`` is given, embeddings are no
+            matrix, or only one of a reference set and the labels of both is given.
 
     >>> import torch
     >>> loss = MetricLearningLoss()
@@ -59,7 +59,12 @@ class MetricLearningLoss(nn.Module):
         """
         message = "indices_tuple: must be None: a plan weights all pairs itself; PairList(pairs) lists the positives."
         check(indices_tuple is None, message)
+        for name, rows in (("embeddings", embeddings), ("ref_emb", ref_emb)):
+            good = isinstance(rows, Tensor) and rows.ndim == 2
+            optional = rows is None and name == "ref_emb"
+            check(good or optional, f"{name}: must be a tensor (n, d), got {describe_value(rows)}.", "shape")
         if ref_emb is None:
+            check(ref_labels is None, "ref_labels: not accepted without ref_emb.", "conflict")
             own: Tensor = self.objective(embeddings, labels=labels)
             return own
         same = ref_emb is embeddings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport as cp
-from contraport.errors import UsageError, check, check_name, check_type, describe_value
+from contraport.errors import (
+    UsageError,
+    check,
+    check_integer,
+    check_name,
+    check_nonempty_sequence,
+    check_type,
+    describe_value,
+)
+from contraport.objectives.inputs import check_dense
 
 COLUMN_ROLES = ("negatives", "views")  # of the columns after the second
 
@@ -38,8 +47,9 @@ class SentenceTransformerLoss(nn.Module):
             whole batch. Default: the batch.
 
     Raises:
-        UsageError: columns is unknown, the objective is of another type, or mini_batch_size is not a positive integer;
-            in the call, labels that the objective does not accept, or features that cannot be split into chunks.
+        UsageError: columns is unknown, the model or objective is of another type, or mini_batch_size is not a positive
+            integer; in the call, columns of another form, labels that the objective does not accept, or features that
+            cannot be split into chunks.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
     """
@@ -54,8 +64,9 @@ class SentenceTransformerLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_name("columns", columns, COLUMN_ROLES)
-        good = mini_batch_size is None or (isinstance(mini_batch_size, int) and mini_batch_size >= 1)
-        check(good, f"mini_batch_size: must be an integer >= 1, got {mini_batch_size!r}.")
+        check_type("model", model, nn.Module, "SentenceTransformer(...)")
+        if mini_batch_size is not None:
+            check_integer("mini_batch_size", mini_batch_size)
         if objective is not None:
             check_type("objective", objective, cp.objectives.Loss, "info_nce()")
         self.model = model
@@ -63,22 +74,29 @@ class SentenceTransformerLoss(nn.Module):
         self.columns = columns
         self.mini_batch_size = mini_batch_size
 
-    def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
+    def forward(self, sentence_features: Sequence[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
         """Return the loss of a batch of tokenized texts.
 
         Args:
             sentence_features: input of the model for each column.
             labels: the column of labels, (n,) or (n, columns - 1), or None.
         """
+        expected = "a list of the model's inputs, one mapping per column"
+        check_nonempty_sequence("sentence_features", sentence_features, expected)
+        for features in sentence_features:
+            check_type("sentence_features", features, Mapping, "model.tokenize(texts)")
         return self.compute_embedding_loss([self._embed_in_chunks(features) for features in sentence_features], labels)
 
-    def compute_embedding_loss(self, columns: list[Tensor], labels: Tensor | None = None) -> Tensor:
+    def compute_embedding_loss(self, columns: Sequence[Tensor], labels: Tensor | None = None) -> Tensor:
         """Return the loss of the embeddings of all columns, (n, d) each."""
+        check_nonempty_sequence("columns", columns, "a list of embeddings (n, d), one tensor per column")
         for number, column in enumerate(columns):
-            good = isinstance(column, Tensor) and column.ndim == 2
-            check(good, f"columns: {number}: must be a tensor (n, d), got {describe_value(column)}.", "shape")
+            good = isinstance(column, Tensor) and column.ndim == 2 and column.shape[1] == columns[0].shape[1]
+            expected = "a tensor (n, d), with the same d for all columns"
+            check(good, f"columns: {number}: must be {expected}, got {describe_value(column)}.", "shape")
         if labels is not None:
             check_type("label", labels, Tensor, "torch.tensor([0, 1])")
+            check_dense("label", labels, columns[0].device)
         classes = labels is not None and not labels.is_floating_point()
         if classes or len(columns) == 1:
             self._check_labels_accepted(labels)
@@ -86,6 +104,8 @@ class SentenceTransformerLoss(nn.Module):
         if len(columns) > 1 and self.columns == "negatives":
             anchor, *candidates = columns
             if labels is not None and labels.ndim == 2:
+                sizes = [len(column) for column in columns]
+                check(len({*sizes}) == 1, f"columns: must have the same rows with scores, got {sizes} rows.", "shape")
                 options = {"target": _build_target_from_scores(labels, len(anchor), len(candidates))}
                 candidates = [torch.cat(candidates)]
             positive, *negatives = candidates
@@ -123,7 +143,11 @@ class SentenceTransformerLoss(nn.Module):
 
     def _encode_texts(self, features: Mapping[str, Any]) -> Tensor:
         """Return the sentence embeddings (n, d) of tokenized texts."""
-        embedding: Tensor = self.model(dict(features))["sentence_embedding"]  # a copy, as modules write into it
+        output = self.model(dict(features))  # a copy, as modules write into it
+        good = isinstance(output, Mapping) and "sentence_embedding" in output
+        got = sorted(output) if isinstance(output, Mapping) else describe_value(output)
+        check(good, f"model: must return a mapping with 'sentence_embedding', got {got}.", "output")
+        embedding: Tensor = output["sentence_embedding"]
         return embedding
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import contraport as cp
 from contraport.distributed import current_processes
-from contraport.errors import check, check_nonempty_sequence, check_type
+from contraport.errors import check, check_boolean, check_integer, check_nonempty_sequence, check_type, describe_value
 
 
 class TrainerLoss(nn.Module):
@@ -53,6 +53,16 @@ class TrainerLoss(nn.Module):
             check_type("outputs", name, str, "'image_embeds'")
         if logit_scale is not None:
             check_type("logit_scale", logit_scale, Tensor, "model.logit_scale")
+            good = logit_scale.numel() == 1 and logit_scale.layout == torch.strided
+            check(
+                good, f"logit_scale: must be a dense tensor of one element, got {describe_value(logit_scale)}.", "shape"
+            )
+        if arguments is not None:
+            steps, average = "gradient_accumulation_steps", "average_tokens_across_devices"
+            good = hasattr(arguments, steps) and hasattr(arguments, average)
+            check(good, f"arguments: must be the trainer's TrainingArguments, got {describe_value(arguments)}.", "type")
+            check_integer(f"arguments.{steps}", getattr(arguments, steps))
+            check_boolean(f"arguments.{average}", getattr(arguments, average))
         self.objective = cp.info_nce(temperature=0.07) if objective is None else objective
         self.outputs = tuple(outputs)
         # In a tuple: a bare parameter would be registered as one of this module, but it is the model's.
@@ -71,7 +81,7 @@ class TrainerLoss(nn.Module):
         """
         check_type("outputs", outputs, Mapping, "the output of a model")
         missing = [name for name in self.outputs if outputs.get(name) is None]
-        check(not missing, f"outputs: must be names of the model output, {sorted(outputs)}, got {missing}.", "unknown")
+        check(not missing, f"outputs: must be names of the model output, {[*outputs]}, got {missing}.", "unknown")
         (scale,) = self._logit_scale
         temperature = None if scale is None else torch.exp(-scale)
         views = [outputs[name] for name in self.outputs]
