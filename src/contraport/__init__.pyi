@@ -133,6 +133,7 @@ from contraport.objectives import soft_assignments as soft_assignments
 from contraport.objectives import transport as transport
 from contraport.reporting import report as report
 from contraport.runs import Run as Run
+from contraport.runs import load as load
 from contraport.similarity_search.cluster import cluster as cluster
 from contraport.similarity_search.duplicates import duplicates as duplicates
 from contraport.similarity_search.mine import mine as mine

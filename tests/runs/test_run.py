@@ -156,8 +156,8 @@ def test_deprecated_method_still_works_with_a_warning(tmp_path: Path) -> None:
 def test_a_run_has_few_public_names() -> None:
     public = {name for name in dir(Run("runs/none")) if not name.startswith("_")} - {"metrics", "pairs"}
     assert public == {
-        "config", "encoder", "evaluation", "metrics_rows", "model", "name", "pair_scores", "path", "resume_command",
-        "settings", "view_scores",
+        "config", "encode", "encoder", "evaluation", "metrics_rows", "model", "name", "pair_scores", "path",
+        "resume_command", "settings", "view_scores",
     }  # fmt: skip
 
 

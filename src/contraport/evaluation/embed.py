@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as AnyDataset
 
+from contraport._utils.formatting import join_names
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.external_datasets import is_stream
 from contraport.data.streams import Stream
-from contraport.embedding import LoaderConfig, iter_embedded_batches
-from contraport.errors import check, check_new_file, report_write_errors
+from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features, iter_embedded_batches
+from contraport.encoders import Model
+from contraport.errors import check, check_new_file, rename_argument, report_write_errors
 from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
@@ -46,6 +48,7 @@ from contraport.features import (
 )
 from contraport.runs import as_run_folder
 from contraport.training.components import build_unaugmented_views
+from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -79,6 +82,55 @@ def compute_features_in_memory(options: EmbedOptions, output_function: Callable[
     """
     with TemporaryDirectory() as folder:
         return read_features(_embed_to_file(options, Path(folder) / "features.npz", output_function))
+
+
+@torch.random.fork_rng(devices=[])
+def encode_items(
+    model: Model,
+    settings: Settings,
+    items: Any,
+    *,
+    view: str | int | None,
+    dims: int | None,
+    normalize: bool,
+    batch_size: int,
+    num_workers: int | None,
+    device: str,
+    progress: bool,
+) -> np.ndarray:
+    """Encode items in memory by the model of a run, ``(n, d)``, in their order; see `Run.encode`."""
+    message = f"items: must be in memory, such as an array or a list, got {items!r}; `contraport.embed` reads files."
+    check(not isinstance(items, str | Path), message, "not_in_memory")
+    whole = model
+    if view is not None:
+        model = whole.select_view(view)
+    elif len(whole.shapes) > 1:
+        names = whole.view_names
+        message = f"items: must have the views {join_names(names)}, as a tuple of arrays or a dict of them by name. "
+        message += f"Items of one view need its name, as in view={names[0]!r}."
+        is_dict = isinstance(items, Mapping)
+        good = set(names) <= set(items) if is_dict else not isinstance(items, list | np.ndarray | Tensor)
+        check(good, message, "views")
+        items = {name: items[name] for name in names} if is_dict else items
+    model = model if dims is None else model.truncate(dims)
+    with rename_argument("items", "data"):
+        dataset = SplitLoader(settings, model).load(items, "train", as_one_split=True)
+        if view is not None:
+            dataset = dataset.select_views([find_view_position(dataset, whole, view)])
+        views = build_unaugmented_views(settings, dataset)
+        check_views_fit_model(model, dataset, views)
+    columns = [*items.values()] if isinstance(items, Mapping) else items if isinstance(items, tuple) else [items]
+    message = f"items: must each have a row of features, got {len(dataset)} rows for {len(columns[0])} items, without "
+    message += f"one for item {_find_first_gap(dataset.rows.tolist())}. Leave out what cannot be read."
+    check(len(dataset) == len(columns[0]), message, "unreadable")
+    loader_config = LoaderConfig(batch_size, resolve_device(device), num_workers, ProgressBars(shown=progress))
+    features = extract_features(model, dataset, views, loader_config)
+    return (torch.nn.functional.normalize(features) if normalize else features).numpy()
+
+
+def _find_first_gap(rows: Sequence[int]) -> int:
+    """Return the first row from 0 that is missing in ascending rows."""
+    return next((row for row, number in enumerate(rows) if row != number), len(rows))
 
 
 def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tensor] | None = None) -> Path:

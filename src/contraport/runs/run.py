@@ -19,6 +19,7 @@ import yaml
 from contraport._utils.files import read_npz_arrays
 from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.html_repr import format_html_mapping
+from contraport._utils.lazy_imports import import_object
 from contraport.errors import UsageError, check, check_regular_file, one_line_reason
 from contraport.options import (
     accept_deprecated_keywords,
@@ -72,7 +73,9 @@ class Run:
     def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
         self.path = Path(path)
         self.encoder = encoder
+        self._trust_remote_code = False
         self._cached_config: _CachedConfig | None = None
+        self._cached_model: tuple[tuple[int, int, int] | None, Model] | None = None
 
     @property
     def name(self) -> str:
@@ -171,6 +174,52 @@ class Run:
         """
         return self._load_model(self.path / "model", trust_remote_code=trust_remote_code)
 
+    def encode(
+        self,
+        items: Any,
+        *,
+        view: str | int | None = None,
+        dims: int | None = None,
+        normalize: bool = False,
+        batch_size: int = 512,
+        num_workers: int | None = None,
+        device: str = "auto",
+        progress: bool = True,
+    ) -> np.ndarray:
+        """Encode items by the trained model: one row of features per item, ``(n, d)`` float32, in the order of `items`.
+
+        The rows are those of `contraport.embed`. The model is loaded at the first call and kept.
+
+        Args:
+            items: items of the kind that the run was trained on: an array ``(n, ...)`` of vectors, images or time
+                series; a list of texts, image files or PIL images; a data frame or a `contraport.data.Dataset`. With
+                several views: a tuple of one array per view, or a dict of them by name.
+            view: encode `items` as this view of the run, given by its name, number or kind, such as "image".
+            dims: number of first coordinates of each view's representation to use; default: all.
+            normalize: divide each row by its length, so that products of rows are cosine similarities.
+            batch_size: number of items loaded at a time. Results do not depend on it.
+            num_workers: number of processes that decode images; default: 0 for data in memory, else the number of cores
+                minus one.
+            device: "auto" (the fastest available), "cpu", "cuda" or another torch device.
+            progress: show a progress bar on a terminal.
+
+        Raises:
+            UsageError: an invalid argument, items that are not of the run's kind or cannot be read, or a run that is
+                not trained to its end.
+        """
+        options = {"view": view, "dims": dims, "normalize": normalize, "batch_size": batch_size}
+        options |= {"num_workers": num_workers, "device": device, "progress": progress}
+        encode_items = import_object("contraport.evaluation.embed:encode_items")
+        features: np.ndarray = encode_items(self._get_cached_model(), self.settings(), items, **options)
+        return features
+
+    def _get_cached_model(self) -> Model:
+        """Return the trained model from a cache; it is loaded again only if its file changed."""
+        version = _get_file_fingerprint(self.path / "model" / "model.safetensors")
+        if self._cached_model is None or version is None or self._cached_model[0] != version:
+            self._cached_model = version, self.model(trust_remote_code=self._trust_remote_code)
+        return self._cached_model[1]
+
     def evaluation(self) -> dict[str, Any]:
         """Read the results of `contraport.evaluate` from `evaluation.json`."""
         return self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE_REMEDY)
@@ -209,6 +258,23 @@ class Run:
         return self._read_file(
             path, lambda path: Model.from_pretrained(path, trust_remote_code=trust_remote_code, encoder=self.encoder)
         ).eval()
+
+
+def load(run: str | Path | Run, *, encoder: Encoders = None, trust_remote_code: bool = False) -> Run:
+    """Load a trained run, to encode items by its model: ``contraport.load("runs/first").encode(images)``.
+
+    Args:
+        run: the run folder.
+        encoder: the encoder module that was passed to `contraport.train`, as in `Run`.
+        trust_remote_code: import and run an encoder that the run names as ``module:attribute``.
+
+    Raises:
+        UsageError: the folder is not a run, or its model is missing or corrupt.
+    """
+    loaded = Run(run.path if isinstance(run, Run) else run, run.encoder if isinstance(run, Run) else encoder)
+    loaded._trust_remote_code = trust_remote_code
+    loaded._get_cached_model()
+    return loaded
 
 
 _ENCODER_FOLDER_PATTERN = re.compile(r"encoder\d+")  # folders of encoders of transformers in a model folder

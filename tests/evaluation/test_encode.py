@@ -1,0 +1,134 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from PIL import Image
+from tests.errors import raises_usage_error
+from tests.evaluation.making import make_run
+
+import contraport
+from contraport.encoders import Model
+from contraport.runs import Run
+
+
+def random_images(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (count, 8, 8, 3)).astype(np.uint8)
+
+
+def expected_rows(run: Run, data: Any, **options: Any) -> np.ndarray:
+    """Return what `contraport.embed` gives for all items, in the order of the data."""
+    embedded = contraport.embed(run, data=data, out=None, progress=False, **options)
+    return embedded.features[np.argsort(embedded.source_rows)]
+
+
+SERIES = np.random.default_rng(0).normal(size=(9, 2, 30)).astype(np.float32)
+TEXTS = [f"{number} red bags" for number in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "shape", "items"),
+    [
+        ("mlp", (2,), SERIES[:, :, 0]),
+        ("mlp", (2,), torch.from_numpy(SERIES[:, :, 1])),
+        ("mlp", (2,), pandas.DataFrame(SERIES[:, :, 0], columns=["a", "b"])),
+        ("small-tcn", (2, 30), SERIES),
+        ("small-cnn", (3, 8, 8), random_images(9)),
+        ("small-cnn", (3, 8, 8), [Image.fromarray(image) for image in random_images(9)]),
+        ("small-text", (), TEXTS),
+    ],
+    ids=["vectors", "tensor", "frame", "series", "images", "pil", "texts"],
+)
+def test_rows_are_those_of_embed_to_the_bit(tmp_path: Path, encoder: str, shape: tuple[int, ...], items: Any) -> None:
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", Model(encoder, [shape]))
+    loaded = contraport.load(run.path)
+    encoded = loaded.encode(items, progress=False)
+    assert encoded.dtype == np.float32
+    assert np.array_equal(encoded, expected_rows(run, items))
+    assert np.array_equal(loaded.encode(items[:1], progress=False, batch_size=1), encoded[:1])
+    assert np.array_equal(loaded.encode(items, dims=5, progress=False), encoded[:, :5])
+    unit = loaded.encode(items, normalize=True, progress=False)
+    np.testing.assert_allclose(unit, encoded / np.linalg.norm(encoded, axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_encodes_image_files_in_their_order(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    loaded = contraport.load(make_run(tmp_path / "run", Model("small-cnn", [(3, 8, 8)])))
+    images, files = random_images(4)[[2, 0, 3, 0]], [tmp_path / f"{name}.png" for name in "dabc"]
+    for image, file in zip(images, files, strict=True):
+        Image.fromarray(image).save(file)
+    assert np.array_equal(loaded.encode(files, progress=False), loaded.encode(images, progress=False))
+    files[2].write_bytes(b"no image")
+    with raises_usage_error("items.unreadable", 3, 4, "item 2"):
+        loaded.encode(files, progress=False)
+
+
+@pytest.fixture
+def captioned(tmp_path: Path) -> Run:
+    torch.manual_seed(0)
+    names, shapes = ("image", "caption"), [(3, 8, 8), ()]
+    model = Model(shapes=shapes, encoder=["small-cnn", "small-text"], projection=8, view_names=names)
+    return contraport.load(make_run(tmp_path / "run", model, data="<captioned>"))
+
+
+def test_encodes_one_view_with_a_row_for_each_duplicate(captioned: Run) -> None:
+    texts = [*TEXTS, TEXTS[0]]
+    encoded = captioned.encode(texts, view="caption", progress=False)
+    assert np.array_equal(encoded[:9], expected_rows(captioned, TEXTS, view="caption"))
+    assert np.array_equal(encoded[9], encoded[0])
+    assert captioned.encode(random_images(3), view="image", progress=False).shape == (3, 8)
+
+
+def test_rejects_one_view_of_several_without_its_name(captioned: Run) -> None:
+    for items in (TEXTS, random_images(3), {"caption": TEXTS}):
+        with raises_usage_error("items.views", "image and caption"):
+            captioned.encode(items, progress=False)
+    with raises_usage_error("view.unknown", "sound", "caption"):
+        captioned.encode(TEXTS, view="sound", progress=False)
+
+
+def test_encodes_all_views_by_place_or_by_name(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Model(shapes=[(4,), (4,)], view_names=["ear", "eye"])
+    loaded = contraport.load(make_run(tmp_path / "run", model, augment=None))
+    ear, eye = np.random.default_rng(0).normal(size=(2, 9, 4)).astype(np.float32)
+    encoded = loaded.encode((ear, eye), progress=False)
+    assert np.array_equal(encoded, expected_rows(loaded, (ear, eye)))
+    assert np.array_equal(loaded.encode({"eye": eye, "ear": ear}, progress=False), encoded)
+
+
+def test_rejects_items_of_another_kind(tmp_path: Path) -> None:
+    loaded = contraport.load(make_run(tmp_path / "run", Model("mlp", [(2,)])))
+    with raises_usage_error("items.shape", "(2,)", "(3,)"):
+        loaded.encode(np.ones((4, 3)), progress=False)
+    for items in ("digits", Path("digits.npy")):
+        with raises_usage_error("items.not_in_memory", "digits"):
+            loaded.encode(items)
+    with raises_usage_error("batch_size.invalid", 0):
+        loaded.encode(SERIES[:, :, 0], batch_size=0)
+
+
+def test_model_is_read_once_and_again_after_a_further_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", Model("mlp", [(2,)]))
+    calls, read = [], Model.from_pretrained
+    monkeypatch.setattr(Model, "from_pretrained", lambda *args, **options: calls.append(1) or read(*args, **options))
+    loaded = contraport.load(run)
+    first = loaded.encode(SERIES[:, :, 0], progress=False)
+    assert np.array_equal(loaded.encode(SERIES[:, :, 0], progress=False), first)
+    assert len(calls) == 1
+    Model("mlp", [(2,)]).save_pretrained(run.path / "model")
+    assert not np.array_equal(loaded.encode(SERIES[:, :, 0], progress=False), first)
+    assert len(calls) == 2
+
+
+def test_rejects_a_run_without_model(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Model("mlp", [(2,)]))
+    assert repr(contraport.load(run)).endswith("nt-xent on digits, 10 epochs, trained)")
+    (run.path / "model").rename(tmp_path / "model")
+    with raises_usage_error("run.missing_file", "model"):
+        contraport.load(run)
+    with raises_usage_error("run.not_found"):
+        contraport.load(tmp_path / "none")
