@@ -18,7 +18,7 @@ from tests.evaluation.making import make_run
 import contraport
 from contraport.cli import main
 from contraport.data import Dataset, from_coupling, load
-from contraport.data.split_record import SplitRecord
+from contraport.data.split_digests import SplitDigests
 from contraport.encoders import Model
 from contraport.objectives import Cross, Joint, SimilarityMatrix
 from contraport.reporting.reported_run import load_runs
@@ -67,10 +67,10 @@ def test_splits_are_disjoint_by_pair_and_cover_all() -> None:
     pairs = [{tuple(pair) for pair in part.entity_ids.tolist()} for part in (train, test)]
     assert pairs[0].isdisjoint(pairs[1])
     assert pairs[0] | pairs[1] == {tuple(pair) for pair in PAIRS.tolist()}
-    record = SplitRecord.from_datasets(train, test)
+    record = SplitDigests.from_datasets(train, test)
     assert record is not None
-    assert not record.mask_trained_items(test).any()
-    assert record.mask_trained_items(train).all()
+    assert not record.trained_item_mask(test).any()
+    assert record.trained_item_mask(train).all()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport import distributed
-from contraport.data import BatchOffset, Dataset, build_loader, from_arrays, load, local_share
+from contraport.data import BatchOffset, Dataset, build_loader, from_arrays, load, local_batch_offset
 from contraport.errors import UsageError
 
 
@@ -83,8 +83,8 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     for rank in range(processes):
         monkeypatch.setattr(distributed, "current_processes", lambda rank=rank: (rank, processes))
         parts.append([batch.ids.tolist() for batch in build_loader(dataset, 7, shuffle=True, seed=5, shared=True)])
-        starts.append(local_share(7).start)
-        assert local_share(7).global_batch_size == 7
+        starts.append(local_batch_offset(7).start)
+        assert local_batch_offset(7).global_batch_size == 7
         assert order(build_loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
             "unless they share, each gets all"
         )

@@ -72,11 +72,12 @@ def test_joined_stores_give_the_views_of_each():
     ("old", "new"),
     [
         ("BatchShare", "BatchOffset"),
-        ("own_share", "local_share"),
+        ("own_share", "local_batch_offset"),
+        ("local_share", "local_batch_offset"),
         ("OnBatches", "BatchTransform"),
         ("load_undivided", "load_unsplit"),
     ],
 )
 def test_deprecated_names_warn_and_still_work(old, new):
-    with pytest.warns(DeprecationWarning, match=new):
+    with pytest.warns(FutureWarning, match=new):
         assert getattr(contraport.data, old) is getattr(contraport.data, new)

@@ -9,7 +9,7 @@ import pytest
 from tests.errors import raises_usage_error
 
 from contraport.data import from_arrays, load, load_unsplit
-from contraport.data.splits import convert_split_names_to_masks, draw_stratified_split, select_split_positions
+from contraport.data.splits import draw_stratified_split, get_test_and_unused_masks, select_split_positions
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
 
@@ -33,11 +33,11 @@ def test_each_class_of_each_domain_gives_its_share() -> None:
 
 
 def test_of_a_test_and_a_validation_split_the_second_is_of_neither() -> None:
-    test, neither = convert_split_names_to_masks(np.array(["Train", "val", "test", "train", "VAL"]), "split")
+    test, neither = get_test_and_unused_masks(np.array(["Train", "val", "test", "train", "VAL"]), "split")
     assert test is not None
     assert test.tolist() == [False, False, True, False, False]
     assert neither.tolist() == [False, True, False, False, True]
-    test, neither = convert_split_names_to_masks(np.array(["train", "val"]), "split")
+    test, neither = get_test_and_unused_masks(np.array(["train", "val"]), "split")
     assert test is not None
     assert (test.tolist(), neither.tolist()) == ([False, True], [False, False])
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
-from contraport.data import build_loader, from_arrays, from_stream, local_share
+from contraport.data import build_loader, from_arrays, from_stream, local_batch_offset
 from contraport.data.streams import StreamReadError
 from contraport.distributed import (
     any_across_processes,
@@ -76,7 +76,7 @@ def compare_batch_norm(rank: int, report: Report) -> None:
 def compare_chunks(rank: int, report: Report) -> None:
     """Whether the chunks of shared batches are those of one process, and give its gradient and running statistics."""
     for items, size in ((8, 4), (23, 5), (11, 4)):
-        share = local_share(items)
+        share = local_batch_offset(items)
         own = slice(share.start, (rank + 1) * items // 2)
         generator = torch.Generator().manual_seed(items)
         inputs, weights = (torch.randn(items, 3, dtype=torch.float64, generator=generator) for _ in range(2))

@@ -32,7 +32,7 @@ def after_train(options: Options, run: Run) -> Sequence[str]:
     """Evaluate the run, or embed its items if none is held out."""
     if options.get("dry_run"):
         return []
-    path, record = shlex.quote(str(run.path)), as_run_folder(run).split_record()
+    path, record = shlex.quote(str(run.path)), as_run_folder(run).split_digests()
     if record is not None and len(record.test_digests) == 0:
         return [f"contraport embed {path} {format_flags({'split': 'train', 'out': _unused(f'{run.path.name}.npz')})}"]
     return [f"contraport evaluate {path}"]

@@ -24,7 +24,7 @@ from contraport._utils.files import write_json
 from contraport._utils.formatting import format_flags
 from contraport._utils.locks import lock_folder
 from contraport.comparison.grid import Cell, Grid
-from contraport.data.split_record import SplitRecord
+from contraport.data.split_digests import SplitDigests
 from contraport.errors import FolderInUseError, UsageError, out_of_memory_message
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
@@ -107,7 +107,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             continue
         if key not in digests:
             settings = resolve_settings(job.data_options)
-            record = SplitRecord.from_datasets(build_dataset(settings), find_held_out_dataset(settings))
+            record = SplitDigests.from_datasets(build_dataset(settings), find_held_out_dataset(settings))
             digests[key] = None if record is None else record.digest
         if result["data"] != digests[key]:
             raise UsageError(
@@ -187,7 +187,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             "not_measured": evaluation["not_measured"],
             "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
             **({"course": {**epochs, f"{_EPOCH_ROW_PREFIX}{evaluation['epochs']}": trained}} if epochs else {}),
-            "data": None if (record := run.split_record()) is None else record.digest,
+            "data": None if (record := run.split_digests()) is None else record.digest,
             "train_items": evaluation["train_items"],
             "test_items": evaluation["test_items"],
             "seconds": {"training": seconds, "judging": evaluation["seconds"]},

@@ -12,16 +12,14 @@ views/         random views of a batch
 ```
 """
 
-import warnings
-from typing import Any
-
 from contraport.data.arrays import from_arrays
 from contraport.data.coupling import from_coupling
-from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_share
+from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_batch_offset
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.sources import from_stream, from_torch, load, load_unsplit
 from contraport.data.views import Views
 from contraport.data.views.custom_transforms import BatchTransform
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "Batch",
@@ -37,23 +35,16 @@ __all__ = [
     "from_torch",
     "load",
     "load_unsplit",
-    "local_share",
+    "local_batch_offset",
 ]
 
-_DEPRECATED = {
-    "Share": "BatchOffset",
-    "BatchShare": "BatchOffset",
-    "loader": "build_loader",
-    "own_share": "local_share",
-    "OnBatches": "BatchTransform",
-    "load_undivided": "load_unsplit",
-}
-"""Current name of each deprecated name; the old name still works, with a warning."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _DEPRECATED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = f"{__name__}.{name} is deprecated: use {_DEPRECATED[name]}"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return globals()[_DEPRECATED[name]]
+__getattr__ = keep_deprecated_module_names(
+    __name__,
+    Share="BatchOffset",
+    BatchShare="BatchOffset",
+    loader="build_loader",
+    local_share="local_batch_offset",
+    own_share="local_batch_offset",
+    OnBatches="BatchTransform",
+    load_undivided="load_unsplit",
+)

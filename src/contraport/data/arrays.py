@@ -74,13 +74,13 @@ def from_arrays(
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
     by_place = {place: _texts_to_object_array(place, view) for place, view in by_place.items()}
     if present is not None or len(by_place) > 1:
-        by_place, present = _fill_missing_views_and_mark_present(by_place, present)
+        by_place, present = _fill_missing_views_with_mask(by_place, present)
     allow_empty = present is not None
     stores = [_build_view_store(place, view, allow_empty=allow_empty, copy=copy) for place, view in by_place.items()]
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: must have equal numbers of rows, got {rows}.", "rows")
-    label_codes, class_names = factorize_tensor("labels", labels)
-    domain_codes, domain_names = factorize_tensor("domains", domains)
+    label_codes, class_names = factorize_to_tensor("labels", labels)
+    domain_codes, domain_names = factorize_to_tensor("domains", domains)
     return Dataset(
         combine_views(stores),
         name=name,
@@ -119,7 +119,7 @@ def _build_view_store(argument: str, view: Any, *, allow_empty: bool, copy: bool
     return PackedTextStore.from_texts(view, argument)
 
 
-def _fill_missing_views_and_mark_present(
+def _fill_missing_views_with_mask(
     views: Mapping[str, Any], present: ArrayLikeOrTensor | None
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Fill missing views with zeros; return the views and the mask of present views, None if all are present."""
@@ -132,7 +132,7 @@ def _fill_missing_views_and_mark_present(
         check(present is None, "present: requires arrays with equal numbers of rows.", "conflict")
         return dict(views), None
     if present is None:
-        mask = np.stack([~_mask_missing_rows(array) for array in arrays.values()], axis=1)
+        mask = np.stack([~_missing_row_mask(array) for array in arrays.values()], axis=1)
     else:
         mask, shape = _as_number_array("present", present), (len(next(iter(arrays.values()))), len(arrays))
         good = mask.dtype == np.bool_ and mask.shape == shape
@@ -145,7 +145,7 @@ def _fill_missing_views_and_mark_present(
     return filled, mask
 
 
-def _mask_missing_rows(array: np.ndarray) -> np.ndarray:
+def _missing_row_mask(array: np.ndarray) -> np.ndarray:
     """Return the mask of the rows that are missing: all values NaN, or an empty text."""
     if _is_text_array(array):
         return np.array([not text.strip() for text in array], dtype=np.bool_)
@@ -156,7 +156,7 @@ def _mask_missing_rows(array: np.ndarray) -> np.ndarray:
 
 
 def copy_subset(dataset: Dataset, positions: Positions, split: str) -> Dataset:
-    """Copy the items at some positions of an in-memory dataset into a dataset of one split."""
+    """Copy the items at some positions of a dataset into a new in-memory dataset of one split."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
     return dataset.subset_with_store(torch.from_numpy(positions), store, split=split)
 
@@ -169,16 +169,16 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
     contraport.errors.UsageError: X: the items of a list must have one shape, got 2: (3, 20), (3, 30); cut or pad ...
     """
     shapes = list(dict.fromkeys(map(_describe_shape, items)))
-    shown = ", ".join(map(str, shapes[:3])) + (", ..." if len(shapes) > 3 else "")
+    shown = ", ".join(shapes[:3]) + (", ..." if len(shapes) > 3 else "")
     message = f"{argument}: the items of a list must have one shape, got {len(shapes)}: {shown}; cut or pad them. "
     check(len(shapes) <= 1, message + "Views of the same items are given as a tuple or as a dict by name.", "shape")
 
 
-def _describe_shape(item: Any) -> tuple[int, ...] | str:
-    """Return the shape of an item; if its rows have unequal lengths, a description for messages."""
+def _describe_shape(item: Any) -> str:
+    """Return the shape of an item as text."""
     try:
-        return tuple(np.shape(item))
-    except ValueError:
+        return str(tuple(np.shape(item)))
+    except ValueError:  # rows of unequal lengths
         return "a ragged one"
 
 
@@ -290,7 +290,9 @@ def _as_categorical_array(argument: str, values: Any) -> np.ndarray:
     return np.array(items)
 
 
-def factorize_tensor(argument: str, values: ArrayLikeOrTensor | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
+def factorize_to_tensor(
+    argument: str, values: ArrayLikeOrTensor | None
+) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Encode values as in `factorize`, with the codes as a tensor; return ``(None, None)`` for None."""
     if values is None:
         return None, None

@@ -124,9 +124,11 @@ def from_coupling(
     check(len(positions) > 0, f"data: {name!r} has no pair in its {split} split.", "empty")
     chosen = distinct[positions]
     entity_ids = torch.from_numpy(ids[chosen].astype(np.int64))
-    has_keys = any(side.keys is not None for side in sides)
     # An entity without a key is named by its number.
     entity_keys = tuple(list(map(str, range(len(side)))) if side.keys is None else side.keys for side in sides)
+    keys = None
+    if any(side.keys is not None for side in sides):
+        keys = [f"{entity_keys[0][row]} | {entity_keys[1][column]}" for row, column in ids[chosen].tolist()]
     return Dataset(
         CouplingStore((sides[0].store, sides[1].store), entity_ids),
         name=name,
@@ -134,7 +136,7 @@ def from_coupling(
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],
         num_random_test_items=count_test_items(split, len(distinct), positions) if mask is None else None,
         rows=torch.from_numpy(chosen),
-        keys=_build_pair_keys(entity_keys, ids[chosen]) if has_keys else None,
+        keys=keys,
         view_names=SIDE_VIEW_NAMES,
         entity_ids=entity_ids,
         entity_keys=entity_keys,
@@ -146,12 +148,6 @@ def _as_single_view_dataset(argument: str, values: Any) -> Dataset:
     side = values if isinstance(values, Dataset) else from_arrays(values, argument=argument, name=argument)
     check(len(side.shapes) == 1, f"{argument}: must have one view, got {len(side.shapes)}: {side.view_names}.", "views")
     return side
-
-
-def _build_pair_keys(entity_keys: Sequence[Sequence[str]], ids: np.ndarray) -> list[str]:
-    """Name each pair by the keys of its row and column."""
-    rows, columns = entity_keys
-    return [f"{rows[row]} | {columns[column]}" for row, column in ids.tolist()]
 
 
 def get_key_positions(

@@ -1,6 +1,6 @@
 """Batches of a dataset or stream, in an order that depends only on the seed and the epoch.
 
-Under `torch.distributed` the processes may share each batch: each holds a contiguous part of it, see `local_share`.
+Under `torch.distributed` the processes may share each batch: each holds a contiguous part, see `local_batch_offset`.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class BatchOffset:
         check(0 <= self.start < self.global_batch_size, f"share: must have 0 <= start < global batch size, got {self}.")
 
 
-def local_share(total: int) -> BatchOffset:
-    """Return where the share of this process starts in a global batch of `total` items, split over all processes.
+def local_batch_offset(global_batch_size: int) -> BatchOffset:
+    """Return the offset of this process's part in a global batch that is split over all processes.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 
-    >>> local_share(256)
+    >>> local_batch_offset(256)
     BatchOffset(start=0, global_batch_size=256)
     """
-    return BatchOffset(_local_slice(total).start, total)
+    return BatchOffset(_local_slice(global_batch_size).start, global_batch_size)
 
 
-def _local_slice(total: int) -> slice:
-    """Return the part of a global batch of `total` items that this process holds."""
+def _local_slice(size: int) -> slice:
+    """Return the slice of a global batch of `size` items that this process holds."""
     rank, processes = distributed.current_processes()
-    return slice(rank * total // processes, (rank + 1) * total // processes)
+    return slice(rank * size // processes, (rank + 1) * size // processes)
 
 
 class _PositionsWithEpoch(list[int]):
@@ -147,7 +147,7 @@ class BatchOrder(Sampler[list[int]]):
         self._pool = positions
 
     def set_companions(self, companions: np.ndarray) -> None:
-        """Set items that are added after each item in later batches, such as negatives, int64 ``(length, m)``.
+        """Set the items, such as negatives, that follow each item in later batches, int64 ``(length, m)``.
 
         A batch of b items then has b (1 + m) rows.
 
@@ -207,7 +207,7 @@ def build_loader(
         num_workers: number of worker processes, at most one per core of this process; default: 0 for data in memory,
             else the number of cores minus one, at most 8.
         drop_last: whether to drop a smaller last batch.
-        shared: whether the processes of `torch.distributed` share each batch, see `local_share`; otherwise each
+        shared: whether the processes of `torch.distributed` share each batch, see `local_batch_offset`; otherwise each
             process gets all items.
         batches: batches per epoch of a stream; default: one pass. A stream is read in its own order by this process.
 
@@ -289,7 +289,7 @@ def _ignore_interrupts(worker: int) -> None:
 
 
 class StreamLoader:
-    """Loader of the batches of a stream, in epochs of a fixed number of batches or in a single pass over the stream.
+    """Loader of the batches of a stream, in epochs of a fixed number of batches or in a single pass.
 
     Each epoch continues at the batch where the previous one ended.
 

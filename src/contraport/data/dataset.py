@@ -331,7 +331,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
         """Return a dataset of the items at some positions, with the views of these items taken from `store`."""
         per_item = {name: values for name in _FIELDS_PER_ITEM if (values := getattr(self, name)) is not None}
-        chosen = {name: _select_values_at(values, positions) for name, values in per_item.items()}
+        chosen = {
+            name: values[positions] if isinstance(values, Tensor) else [values[row] for row in positions.tolist()]
+            for name, values in per_item.items()
+        }
         return self._replace(store=store, split=split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
@@ -371,9 +374,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         ([2.0, 5.0], [1.0, 1.0])
         """
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
-        return (
-            ([], []) if is_text_shape(self.shapes[view]) else _compute_mean_and_std(self._iterate_sampled_blocks(view))
-        )
+        if is_text_shape(self.shapes[view]):
+            return [], []
+        return _compute_mean_and_std(self._iterate_sampled_views(view))
 
     def channel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the minimum and maximum of each channel of an image view, or None if all values are within [0, 1].
@@ -387,11 +390,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         (([0.0], [63.0]), None)
         """
         # Decoding one image file shows the type of all.
-        if next(self._iterate_sampled_blocks(view, max_items=1)).dtype == torch.uint8:
+        if next(self._iterate_sampled_views(view, max_items=1)).dtype == torch.uint8:
             return None
-        return _compute_channel_range(self._iterate_sampled_blocks(view))
+        return _compute_channel_range(self._iterate_sampled_views(view))
 
-    def _iterate_sampled_blocks(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
+    def _iterate_sampled_views(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
         limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else MAX_DECODED_ITEMS_FOR_STATISTICS)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
@@ -399,13 +402,6 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         chunk = max(1, min(_MAX_CHUNK_ITEMS, _MAX_CHUNK_VALUES // math.prod(self.shapes[view])))
         for positions in having[spread].split(chunk):
             yield self.store.fetch_views(positions)[view]
-
-
-def _select_values_at(values: Tensor | Sequence[str], positions: Tensor) -> Tensor | Sequence[str]:
-    """Return the values of the items at some positions, as a tensor or a list."""
-    if isinstance(values, Tensor):
-        return values[positions]
-    return [values[position] for position in positions.tolist()]
 
 
 def _renumber_codes_and_names(
@@ -448,4 +444,4 @@ def _compute_channel_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[
 
 def _flatten_channels(items: Tensor) -> Tensor:
     """Rearrange items ``(b, channels, ...)`` to ``(channels, values)``."""
-    return items.transpose(0, 1).flatten(1)  # (channels, values)
+    return items.transpose(0, 1).flatten(1)

@@ -147,7 +147,7 @@ def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
     try:
         with _open_image(images[position]) as image:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
-            return crop_to_square(ImageOps.exif_transpose(image), size)
+            return to_square_tensor(ImageOps.exif_transpose(image), size)
     except Exception as error:  # decoders raise anything on hostile bytes
         message = f"data: {images.describe_item_location(position)} was readable before and cannot be read now: {error}"
         raise UsageError(message, kind="unreadable") from error
@@ -160,7 +160,7 @@ def _open_image(source: Path | bytes) -> Image.Image:
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def crop_to_square(image: Image.Image, size: int) -> Tensor:
+def to_square_tensor(image: Image.Image, size: int) -> Tensor:
     """Rotate an image upright, resize it and crop its center; uint8 RGB, ``(3, size, size)``."""
     square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()

@@ -17,7 +17,7 @@ Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 """One integer per item, such as a class or a group, int64."""
 Masks = np.ndarray[tuple[int], np.dtype[np.bool_]]
-"""Boolean masks; of views or items."""
+"""Booleans per item, or per item and view."""
 
 
 def check_split_name(split: str) -> None:
@@ -106,10 +106,10 @@ def count_test_items(split: str, length: int, chosen: Positions) -> int:
     return len(chosen) if split == "test" else length - len(chosen)
 
 
-def convert_split_names_to_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
+def get_test_and_unused_masks(names: np.ndarray, where: str) -> tuple[Masks | None, Masks]:
     """Return two masks from split names: test items (None if only "train" occurs), and items in neither split.
 
-    If a source has both a test and a validation split, the validation split is in neither.
+    If a source has both a test and a validation split, the validation split is unused.
 
     Raises:
         UsageError: a name is not that of a split, or there is no training item.

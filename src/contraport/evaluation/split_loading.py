@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.formatting import format_options
 from contraport.data import Dataset
-from contraport.data.split_record import SplitRecord
+from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
@@ -61,7 +61,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         test = loader.load(test_data if options.test_data is None else options.test_data, "test", as_one_split=is_whole)
         check_no_stream(train)
         check_no_stream(test)
-        record = run.split_record()
+        record = run.split_digests()
         splits = Splits(train, test) if record is None else _drop_trained_test_items(record, train, test)
     else:
         splits = load_splits_of_source(run, loader, data)
@@ -87,7 +87,7 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     train, test = loader.load(data, "train"), loader.load(data, "test")
     check_no_stream(train)
     check_no_stream(test)
-    record, is_own = run.split_record(), is_training_data(loader.training_settings, data)
+    record, is_own = run.split_digests(), is_training_data(loader.training_settings, data)
     if record is None:
         # A run of an earlier version: it may have been trained on copies of test items.
         has_copies = train.content_ids is not None or test.content_ids is not None
@@ -117,10 +117,10 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
 
 
 def _drop_trained_test_items(
-    record: SplitRecord, train: Dataset, test: Dataset, *, drop_trained_items: bool = True
+    record: SplitDigests, train: Dataset, test: Dataset, *, drop_trained_items: bool = True
 ) -> Splits:
     """Remove, or only count, the test items that the run was trained on."""
-    trained_on = record.mask_trained_items(test)
+    trained_on = record.trained_item_mask(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)

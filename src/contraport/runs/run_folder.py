@@ -54,7 +54,7 @@ from contraport.runs.run import REEVALUATE_REMEDY, Run, check_is_run, read_array
 from contraport.training.config import RECORDED_OPTIONS
 
 if TYPE_CHECKING:
-    from contraport.data.split_record import SplitRecord
+    from contraport.data.split_digests import SplitDigests
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
@@ -333,14 +333,14 @@ class RunFolder(Run):
         """Read the values per test item, ``(n,)`` or ``(n, k)``, of each metric that is a mean over items."""
         return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
 
-    def split_record(self) -> SplitRecord | None:
+    def split_digests(self) -> SplitDigests | None:
         """Read the digests of the training and held-out items; None for a stream or a run of version 0.1.0."""
-        from contraport.data.split_record import SplitRecord
+        from contraport.data.split_digests import SplitDigests
 
         check_is_run(self.path)
         if not self.split_path.exists():
             return None
-        return read_run_file(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
+        return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
 
     def mismatched_partners(self) -> np.ndarray:
         """Read the partner of each training item, ``(n,)``, if pairs are mismatched on purpose.

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from contraport._utils.formatting import format_options
-from contraport.data import local_share
+from contraport.data import local_batch_offset
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.errors import check, unknown_name_error
 from contraport.schedules import RampSchedule
@@ -113,7 +113,7 @@ def build_loop(
         grad_accum_steps=settings.grad_accum_steps,
         gradient_clip=settings.gradient_clip,
         amp=settings.amp,
-        share=local_share(settings.batch_size),
+        share=local_batch_offset(settings.batch_size),
         callbacks=callbacks,
     )
 

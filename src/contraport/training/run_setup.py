@@ -12,7 +12,7 @@ import yaml
 
 from contraport._utils.files import find_leftover_temporary_files, write_text
 from contraport.catalog import apply_recipe
-from contraport.data.split_record import SplitRecord
+from contraport.data.split_digests import SplitDigests
 from contraport.distributed import is_main_process
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check, hint_on_error
@@ -52,7 +52,7 @@ def _merge_options_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord | None = None) -> Position:
+def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitDigests | None = None) -> Position:
     """Create a run folder, or reset an existing one to its last checkpoint; return the position of the training.
 
     `record` has digests of the items, which must not change on resume; it is None for a stream.
@@ -70,7 +70,7 @@ def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitRecord
         return Position()
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
-    position, before = read_resume_position(run), run.split_record()
+    position, before = read_resume_position(run), run.split_digests()
     if record is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_arrays(run.split_path, record.to_arrays())

@@ -15,7 +15,7 @@ from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
 from contraport.data.perturbations import with_partner_views
-from contraport.data.split_record import SplitRecord
+from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import Stream
 from contraport.distributed import (
     broadcast_object,
@@ -109,7 +109,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
-            record = SplitRecord.from_datasets(dataset, find_held_out_dataset(settings))
+            record = SplitDigests.from_datasets(dataset, find_held_out_dataset(settings))
         with propagate_errors():
             _check_data_equal_across_processes(dataset, record)
         with _lock_run(run), restore_replaced_run_on_failure(run):
@@ -138,7 +138,7 @@ def _lock_run(run: RunFolder) -> Iterator[None]:
         yield
 
 
-def _check_data_equal_across_processes(dataset: Dataset, record: SplitRecord | None) -> None:
+def _check_data_equal_across_processes(dataset: Dataset, record: SplitDigests | None) -> None:
     """Raise `UsageError` if the items or splits of a process differ from those of the first."""
     own = None if record is None else record.fingerprint
     items, first = broadcast_object((len(dataset), own))

@@ -10,7 +10,7 @@ from contraport.data.coupling import from_coupling, get_key_positions
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
-from contraport.data.splits import convert_split_names_to_masks
+from contraport.data.splits import get_test_and_unused_masks
 from contraport.errors import check
 
 TABLE_NAMES = ("rows", "columns", "pairs")
@@ -67,7 +67,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     is_test = None
     if "split" in table.column_names:
         splits = np.array(table.column("split").to_pylist(), dtype=str)
-        is_test, left_out = convert_split_names_to_masks(splits, str(files["pairs"]))
+        is_test, left_out = get_test_and_unused_masks(splits, str(files["pairs"]))
         is_used = ~left_out
         pairs, weights = pairs[is_used], None if weights is None else weights[is_used]
         is_test = None if is_test is None else is_test[is_used]

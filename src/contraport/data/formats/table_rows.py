@@ -35,7 +35,7 @@ from contraport.data.formats.columns import (
 )
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
-from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, convert_split_names_to_masks
+from contraport.data.splits import TEST_SPLIT_NAMES, Masks, Positions, get_test_and_unused_masks
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
@@ -235,7 +235,7 @@ def dataset_from_rows(
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_categories(rows.select_columns([column]).read(), column, where)
-        is_test, neither = convert_split_names_to_masks(names, f"{where}: column {column!r}")
+        is_test, neither = get_test_and_unused_masks(names, f"{where}: column {column!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
     labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, where)

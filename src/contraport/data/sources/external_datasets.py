@@ -18,11 +18,11 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
 
 from contraport._utils.text_bytes import concatenate_batches, item_shape, texts_to_tensor
-from contraport.data.arrays import as_view_tensor, factorize_tensor
+from contraport.data.arrays import as_view_tensor, factorize_to_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_column_name
 from contraport.data.formats.shards import derive_field_view_names
-from contraport.data.image_decoding import IMAGE_SUFFIXES, crop_to_square, to_rgb
+from contraport.data.image_decoding import IMAGE_SUFFIXES, to_square_tensor, to_rgb
 from contraport.data.stores import ArrayStore, Shape, Store
 from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
@@ -112,7 +112,7 @@ def from_torch(
     if len(class_names or ()) == length > 2 and isinstance(first.label, str):
         message = "%s: the text in each item is its class, and no two are equal; captions are views of dicts, tables "
         _log.warning(message + "and data frames, under a name such as caption", name)
-    domain_codes, domain_names = factorize_tensor("domains", domains)
+    domain_codes, domain_names = factorize_to_tensor("domains", domains)
     return Dataset(
         TorchStore(dataset, tuple(map(item_shape, first.views)), image_size),
         name=name,
@@ -130,7 +130,7 @@ def _encode_labels_and_class_names(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Encode labels as integers, with the class names of the dataset if the dataset names every class."""
-    codes, names = factorize_tensor("labels", labels)
+    codes, names = factorize_to_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
     classes = getattr(dataset, "classes", None)
@@ -367,7 +367,7 @@ def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
     """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:
-            return crop_to_square(value, image_size)[None]
+            return to_square_tensor(value, image_size)[None]
         return as_view_tensor(where, np.asarray(value if value.mode in ("L", "RGB") else to_rgb(value))[None])
     message = f"{where}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
     message += "text) is the last part of a tuple, and a text is a view of a dict under a name such as caption."

@@ -24,7 +24,7 @@ from contraport.data.formats import find_format, list_file_suffixes
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.formats.table_rows import TableRows, dataset_from_huggingface, dataset_from_rows
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, crop_to_square
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, to_square_tensor
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
@@ -267,7 +267,7 @@ def _build_dataset_from_list(
         items, view = replace(items, data_name="files", keys=files), ImageFiles(files)
     elif all(isinstance(item, Image.Image) for item in data):
         side = image_size or compute_clipped_median_size([min(image.size) for image in data])
-        view = ArrayStore((torch.stack([crop_to_square(image, side) for image in data]),))
+        view = ArrayStore((torch.stack([to_square_tensor(image, side) for image in data]),))
     if view is not None:
         return items.build_dataset(split, [view], image_size=image_size)
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)

@@ -1,4 +1,4 @@
-"""Fingerprints of datasets, and the record of the training and held-out items of a run."""
+"""Content digests of the training and held-out items of a run, and fingerprints of datasets."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class RecoveredSplits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SplitRecord:
-    """Digests of the contents of the training and held-out items of a run, and a fingerprint.
+class SplitDigests:
+    """Content digests of the training and held-out items of a run, and a fingerprint of the training items.
 
     Attributes:
         train_digests: unique sorted digests of the training items, over those views whose contents tell items apart,
@@ -65,7 +65,7 @@ class SplitRecord:
 
     @classmethod
     def from_datasets(cls, train: Dataset, test: Dataset | None) -> Self | None:
-        """Build the record from the datasets of both splits; None for a stream."""
+        """Compute the digests of the datasets of both splits; None for a stream."""
         train_fingerprint = fingerprint_dataset(train)
         if train_fingerprint is None:
             return None
@@ -74,7 +74,7 @@ class SplitRecord:
             return cls(none, none, train_fingerprint)
         parts = [train] if test is None or test.digests is None else [train, test]
         digests = torch.cat([part.digests for part in parts if part.digests is not None])
-        present = torch.cat([_get_present_mask(part) for part in parts])
+        present = torch.cat([_present_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_content(
             assign_content_ids_by_view(digests, present), max_held_out_group_size(len(digests), None)
@@ -86,7 +86,7 @@ class SplitRecord:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Restore a record from the saved arrays that `to_arrays` returned.
+        """Restore the digests from the saved arrays that `to_arrays` returned.
 
         Raises:
             ValueError: an array is missing.
@@ -98,22 +98,22 @@ class SplitRecord:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of the whole record."""
+        """Hexadecimal digest of all these digests."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
     def to_arrays(self) -> dict[str, Any]:
-        """Return the record as named arrays, to be saved."""
+        """Return the digests as named arrays, to be saved."""
         return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
 
-    def mask_trained_items(self, dataset: Dataset) -> Tensor:
+    def trained_item_mask(self, dataset: Dataset) -> Tensor:
         """Return the mask of the items that share content with a training item, Booleans ``(n,)``."""
-        return _mask_shared_content(dataset, self.train_digests)
+        return _shared_content_mask(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether a training and a test dataset are exactly the splits of the run."""
         return all(
-            bool(_mask_shared_content(part, digests).all()) and _contain_all_digests([part], digests)
+            bool(_shared_content_mask(part, digests).all()) and _have_all_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
@@ -126,18 +126,18 @@ class SplitRecord:
         Returns:
             None if an item of the run is missing.
         """
-        if not (_contain_all_digests(parts, self.train_digests) and _contain_all_digests(parts, self.test_digests)):
+        if not (_have_all_digests(parts, self.train_digests) and _have_all_digests(parts, self.test_digests)):
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
-            masks = [_mask_shared_content(part, digests) for part in parts]
+            masks = [_shared_content_mask(part, digests) for part in parts]
             part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
         others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
         return RecoveredSplits(chosen["train"], chosen["test"], others)
 
 
-def _get_present_mask(dataset: Dataset) -> Tensor:
+def _present_mask(dataset: Dataset) -> Tensor:
     """Return the mask of the views that items have, ``(n, views)``; all True if none is missing."""
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
@@ -147,19 +147,19 @@ def _get_present_mask(dataset: Dataset) -> Tensor:
 def _collect_unique_digests(dataset: Dataset, views: Sequence[int]) -> Digests:
     """Return the sorted unique digests of the items in some views."""
     assert dataset.digests is not None
-    columns, present = dataset.digests[:, list(views)], _get_present_mask(dataset)[:, list(views)]
+    columns, present = dataset.digests[:, list(views)], _present_mask(dataset)[:, list(views)]
     return np.unique(columns[present].numpy())
 
 
-def _mask_shared_content(dataset: Dataset, digests: Digests) -> Tensor:
+def _shared_content_mask(dataset: Dataset, digests: Digests) -> Tensor:
     """Return the mask of the items with at least one view whose digest is among `digests`."""
     if dataset.digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
-    shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _get_present_mask(dataset)
+    shared = torch.from_numpy(np.isin(dataset.digests.numpy(), digests)) & _present_mask(dataset)
     return shared.any(dim=1)
 
 
-def _contain_all_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
+def _have_all_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
     """Return whether some datasets contain all digests."""
-    existing = [part.digests[_get_present_mask(part)].numpy() for part in parts if part.digests is not None]
+    existing = [part.digests[_present_mask(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0
