@@ -22,7 +22,7 @@ from contraport.data.arrays import as_view_tensor, factorize_to_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_column_name
 from contraport.data.formats.shards import derive_field_view_names
-from contraport.data.image_decoding import IMAGE_SUFFIXES, to_square_tensor, to_rgb
+from contraport.data.image_decoding import IMAGE_SUFFIXES, to_rgb, to_square_tensor
 from contraport.data.stores import ArrayStore, Shape, Store
 from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
