@@ -1,8 +1,11 @@
-"""Time and memory of the loss of sets of vectors, beside dense PyTorch and sentence-transformers, in one run.
+"""Time and memory of the loss of sets of vectors, beside dense PyTorch, PyLate and sentence-transformers, in one run.
 
 Each case is a process of its own with one thread: cross-entropy of 128 queries of 32 vectors against 128 documents of
 256 vectors, forward and backward. Memory is the peak of all tensors beyond the embeddings and their gradients, which
-every loss has. Values and gradients are compared with dense PyTorch in double precision.
+every loss has. Values and gradients are compared with dense PyTorch in double precision. The losses of the peers get
+the embeddings from a model that returns them. Their cached losses compute the gradient of 8 queries at a time and embed
+twice, which is free here. PyLate 1.6 requires an older sentence-transformers than the one measured, so it is installed
+without its dependencies (`pip install --no-deps pylate fast-plaid fastkmeans ninja ujson`).
 
     python -m benchmarks.late_interaction [--pairs 128] [--out benchmarks/results/late_interaction.json]
 """
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.engine import machine
 from contraport import LateInteraction
@@ -45,23 +49,74 @@ def dense(x: Tensor, y: Tensor, tau: float, iterations: int) -> Tensor:
     return 1 - tau * (f.mean((2, 3)) + g.mean((2, 3)))
 
 
-def peer(x: Tensor, y: Tensor) -> Tensor:
-    from sentence_transformers.util.similarity import maxsim
-
-    scores: Tensor = maxsim(F.normalize(x, dim=2), F.normalize(y, dim=2), length_normalize=True)
-    return scores
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def ours(matching: str, iterations: int = 5) -> Callable[[Tensor, Tensor], Tensor]:
-    return LateInteraction(matching, token_temperature=TEMPERATURE, iterations=iterations).similarities
+def cross_entropy(similarities: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+    """Return the loss in which each row looks for its own column."""
+    return lambda x, y: F.cross_entropy(similarities(x, y) / TEMPERATURE, torch.arange(len(x)))
 
 
-CASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+def ours(matching: str, iterations: int = 5) -> Loss:
+    return cross_entropy(LateInteraction(matching, token_temperature=TEMPERATURE, iterations=iterations).similarities)
+
+
+class TokenModel(nn.Module):
+    """Model of PyLate or sentence-transformers whose input has the embeddings of its tokens."""
+
+    skiplist = ()  # of PyLate: no token is left out, and padding of queries is masked
+    do_query_expansion = False
+
+    def forward(self, features: dict[str, Tensor], task: str | None = None) -> dict[str, Tensor]:
+        return features | {"token_embeddings": F.normalize(features["token_embeddings"], dim=2)}
+
+
+def inputs_of(*views: Tensor) -> list[dict[str, Tensor]]:
+    """Return the input of `TokenModel` for each view; all vectors are tokens, and none is padding."""
+    ids = [torch.ones(z.shape[:2], dtype=torch.long) for z in views]
+    return [{"token_embeddings": z, "input_ids": one, "attention_mask": one} for z, one in zip(views, ids, strict=True)]
+
+
+def pylate(name: str, **options: Any) -> Loss:
+    """Return a loss of PyLate. Its similarity is a sum over the vectors of a query, so its temperature is larger."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        from pylate import losses
+
+        loss = getattr(losses, name)(TokenModel(), temperature=TEMPERATURE * QUERY_VECTORS, **options)
+        value: Tensor = loss(inputs_of(x, y))
+        return value
+
+    return loss
+
+
+def sentence_transformers(name: str, **options: Any) -> Loss:
+    """Return a loss of sentence-transformers of multi-vector models, with the mean over the vectors of a query."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        from sentence_transformers.multi_vector_encoder import losses, scoring
+
+        scores = scoring.mean_colbert_scores
+        loss = getattr(losses, name)(TokenModel(), scale=1 / TEMPERATURE, similarity_fct=scores, **options)
+        value: Tensor = loss(inputs_of(x, y))
+        return value
+
+    return loss
+
+
+CACHED = {"mini_batch_size": 8, "score_mini_batch_size": 8}
+
+CASES: dict[str, Loss] = {
     "max": ours("max"),
-    "max, dense": lambda x, y: dense(x, y, 0, 0),
-    "max, sentence-transformers": peer,
+    "max, dense": cross_entropy(lambda x, y: dense(x, y, 0, 0)),
+    "max, PyLate": pylate("Contrastive"),
+    "max, PyLate, cached": pylate("CachedContrastive", **CACHED),
+    "max, sentence-transformers": sentence_transformers("MultiVectorMultipleNegativesRankingLoss"),
+    "max, sentence-transformers, cached": sentence_transformers(
+        "CachedMultiVectorMultipleNegativesRankingLoss", **CACHED
+    ),
     "soft": ours("soft"),
-    "soft, dense": lambda x, y: dense(x, y, TEMPERATURE, 0),
+    "soft, dense": cross_entropy(lambda x, y: dense(x, y, TEMPERATURE, 0)),
     "transport, 2 iterations": ours("transport", 2),
 }
 
@@ -93,21 +148,30 @@ def main(arguments: list[str] | None = None) -> None:
         print(rows[-1], flush=True)
     print_table(rows)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    results = {"machine": machine(), "pairs": options.pairs, "rows": rows}
+    peers = {name: version_of(name) for name in ("pylate", "sentence-transformers")}
+    results = {"machine": machine(), "peers": peers, "pairs": options.pairs, "rows": rows}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {options.out}")
 
 
+def version_of(package: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def measure(case: str, pairs: int) -> dict[str, float]:
     torch.set_num_threads(1)
-    similarities = CASES[case]
+    loss = CASES[case]
     _, error = value_and_error(case)
     x, y = embeddings(pairs, torch.float32)
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        step(similarities, x, y)
+        step(loss, x, y)
     peak = peak_of(profile) - 4 * (x.numel() + y.numel())
     begun = time.process_time()
-    step(similarities, x, y)
+    step(loss, x, y)
     seconds = time.process_time() - begun
     return {"seconds": seconds, "mebibytes": peak / (1 << 20), "gradient_error": error}
 
@@ -118,7 +182,7 @@ def value_and_error(case: str) -> tuple[float, float]:
     value, *gradients = step(CASES[case], x, y)
     settings = DENSE[case.split(",")[0]]
     doubles = (z.detach().double().requires_grad_() for z in (x, y))
-    _, *expected = step(lambda x, y: dense(x, y, *settings), *doubles)
+    _, *expected = step(cross_entropy(lambda x, y: dense(x, y, *settings)), *doubles)
     errors = ((a - b).abs().max() / b.abs().max() for a, b in zip(gradients, expected, strict=True))
     return float(value), float(max(errors))
 
@@ -130,9 +194,14 @@ def embeddings(pairs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return x.to(dtype).requires_grad_(), y.to(dtype).requires_grad_()
 
 
-def step(similarities: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    loss = F.cross_entropy(similarities(x, y) / TEMPERATURE, torch.arange(len(x)))
-    return loss, *torch.autograd.grad(loss, [x, y])
+def step(loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """Return the value of a loss and its gradients in the embeddings."""
+    x.grad = y.grad = None
+    value = loss(x, y)
+    value.backward()  # the cached losses of the peers reach the embeddings by a hook of `backward` alone
+    assert x.grad is not None
+    assert y.grad is not None
+    return value.detach(), x.grad, y.grad
 
 
 def peak_of(profile: Any) -> int:

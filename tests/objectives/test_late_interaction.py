@@ -93,6 +93,55 @@ def test_padding_in_every_form(form):
     torch.testing.assert_close(value, expected)
 
 
+class TokenModel(torch.nn.Module):
+    """Model of a peer whose input has the embeddings of its tokens."""
+
+    skiplist, do_query_expansion = (), False
+
+    def forward(self, features, task=None):
+        return features | {"token_embeddings": torch.nn.functional.normalize(features["token_embeddings"], dim=2)}
+
+
+def inputs_of(*views):
+    """Return the input of `TokenModel` for each view, with the padding masked."""
+    masks = [(torch.arange(z.shape[1]) < size[:, None]).long() for z, size in zip(views, LENGTHS, strict=True)]
+    return [
+        {"token_embeddings": z, "input_ids": mask, "attention_mask": mask} for z, mask in zip(views, masks, strict=True)
+    ]
+
+
+def test_matches_pylate():
+    """Where a cosine is positive: PyLate counts padding of documents as a cosine of 0."""
+    losses = pytest.importorskip("pylate.losses", reason="pylate is not installed")
+    scores = pytest.importorskip("pylate.scores").colbert_scores
+    signed, (z0, z1) = sets(), (z + 2 for z in sets())
+    kernel = LateInteraction("max", 0.5, reduction="sum")
+    # All vectors, of any sign.
+    expected = scores(*(torch.nn.functional.normalize(z, dim=2) for z in signed))
+    torch.testing.assert_close(kernel.similarities(*signed), expected)
+    # Sets of several lengths: the loss and its gradient.
+    loss = with_kernel(contraport.info_nce(symmetric=False), kernel)
+    peer = losses.Contrastive(TokenModel(), temperature=0.5)
+    ours = outcome(lambda *z: loss(*z, masks=LENGTHS), z0, z1)
+    assert_same(ours, outcome(lambda *z: peer(inputs_of(*z)), z0, z1))
+
+
+def test_matches_sentence_transformers():
+    """Scores of the peer are in single precision."""
+    reason = "this version of sentence-transformers has no models of several vectors"
+    losses = pytest.importorskip("sentence_transformers.multi_vector_encoder.losses", reason=reason)
+    scoring = pytest.importorskip("sentence_transformers.multi_vector_encoder.scoring")
+    loss = with_kernel(contraport.info_nce(symmetric=False), LateInteraction("max", 0.5))
+    peer = losses.MultiVectorMultipleNegativesRankingLoss(
+        TokenModel(), scale=2.0, similarity_fct=scoring.mean_colbert_scores
+    )
+    value, gradients = outcome(lambda *z: peer(inputs_of(*z)), *sets())
+    expected, slopes = outcome(lambda *z: loss(*z, masks=LENGTHS), *sets())
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+    for gradient, slope in zip(gradients, slopes, strict=True):
+        torch.testing.assert_close(gradient, slope, rtol=1e-5, atol=1e-6)
+
+
 def test_both_directions_match_the_first_view_to_the_second():
     """Also where each direction has its own pairs, as the columns of additional negatives."""
     generator = torch.Generator().manual_seed(3)
