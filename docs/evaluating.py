@@ -25,8 +25,9 @@ contraport train --data photos/ --online_metrics knn:every=5
 Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the
 same encoder before training: *untrained*, or *given* if the training began with weights (`--init`, `--pretrained`). Only
 two metrics use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
-are in `evaluation.json` in the run folder. In Python, `contraport.evaluate` returns them as a dictionary, which a notebook
-shows as tables; `pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command ends with a verdict: whether
+are in `evaluation.json` in the run folder. In Python, `contraport.evaluate` and `Run.evaluation()` return them: `evaluation.metrics["knn"].value`, `.low` and `.high`, in the same way
+`evaluation.baselines["raw"]["knn"]` and `evaluation.differences["raw"]["knn"]`, and `evaluation.verdict`. A notebook shows tables;
+`pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command ends with a verdict: whether
 to use the trained encoder, or which baseline is as good. It prints the metrics on which the verdict rests, `--all` all of them;
 metrics named by `--metrics` are always printed.
 

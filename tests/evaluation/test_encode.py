@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
+import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -33,7 +33,7 @@ TEXTS = [f"{number} red bags" for number in range(9)]
     [
         ("mlp", (2,), SERIES[:, :, 0]),
         ("mlp", (2,), torch.from_numpy(SERIES[:, :, 1])),
-        ("mlp", (2,), pandas.DataFrame(SERIES[:, :, 0], columns=["a", "b"])),
+        ("mlp", (2,), pyarrow.table({"a": SERIES[:, 0, 0], "b": SERIES[:, 1, 0]})),
         ("small-tcn", (2, 30), SERIES),
         ("small-cnn", (3, 8, 8), random_images(9)),
         ("small-cnn", (3, 8, 8), [Image.fromarray(image) for image in random_images(9)]),

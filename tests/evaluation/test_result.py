@@ -16,6 +16,7 @@ from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.loaded_run import LoadedRun
+from contraport.evaluation.result_tables import Evaluation
 from contraport.runs import Run, as_run_folder
 
 DATA = (vectors(60, 3), vectors(40, 3))
@@ -43,6 +44,25 @@ def test_result_has_counts_and_options(tmp_path: Path) -> None:
     assert (result["neighbors"], result["classes"]) == (5, 3)
     several_runs = evaluate([run], data=DATA, metrics=["uniformity"], progress=False)
     assert list(several_runs) == [str(run.path)], "a sequence of one is a sequence"
+
+
+def test_result_has_typed_attributes(tmp_path: Path) -> None:
+    run, other = make_run(tmp_path / "run", vector_model()), make_run(tmp_path / "other", Model("mlp", [(6,)]))
+    measured = evaluate([run, other], data=DATA, metrics=["knn"], neighbors=5, progress=False)
+    result = measured[str(run.path)]
+    knn, ends = result.metrics["knn"], result["intervals"]["trained"]["knn"]
+    assert knn == (result["rows"]["trained"]["knn"], ends["low"], ends["high"])
+    assert knn.low < knn.value < knn.high
+    assert Evaluation(rows={"trained": {"link_hubness@10": 2.0}}).metrics["link_hubness@10"] == (2.0, None, None)
+    assert result.baselines.keys() == {"raw", "untrained"}
+    assert result.baselines["raw"]["knn"].value == result["rows"]["raw"]["knn"]
+    assert result.differences.keys() == {"raw", "untrained", str(other.path)}
+    difference = result.differences["raw"]["knn"]
+    assert difference.value == pytest.approx(knn.value - result.baselines["raw"]["knn"].value)
+    assert difference.is_significant == (difference.low > 0 or difference.high < 0)
+    assert (result.verdict, result.notes) == (result["verdict"], result["notes"])
+    read = run.evaluation()
+    assert (read.metrics, read.differences, read.verdict) == (result.metrics, result.differences, result.verdict)
 
 
 def test_neighbors_are_checked_only_for_knn(tmp_path: Path) -> None:

@@ -4,20 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from contraport._utils.html_repr import format_html_rows
 from contraport.metrics import collect_metrics_from_rows
-from contraport.metrics.registry import INITIAL_ENCODER_TITLES
+from contraport.metrics.intervals import Difference
+from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
 from contraport.options import keep_deprecated_attributes
 
 MAX_EPOCHS_SHOWN = 5
 """Maximum number of intermediate models in a table; `evaluation.json` contains all."""
 
 
+class MetricValue(NamedTuple):
+    """Value of a metric on the test items, with its 95 % confidence interval; None without one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
 @keep_deprecated_attributes(table="to_rows")
 class Evaluation(dict[str, Any]):
-    """Evaluation result of one run: the contents of `evaluation.json`, shown as tables in a notebook."""
+    """Evaluation result of one run: the contents of `evaluation.json`, shown as tables in a notebook.
+
+    >>> intervals = {"raw": {}, "trained": {"knn": {"low": 0.8, "high": 0.9}}}
+    >>> evaluation = Evaluation(rows={"raw": {"knn": 0.5}, "trained": {"knn": 0.85}}, intervals=intervals)
+    >>> evaluation.metrics["knn"].low, evaluation.baselines["raw"]["knn"].value
+    (0.8, 0.5)
+    """
+
+    @property
+    def metrics(self) -> dict[str, MetricValue]:
+        """Metrics of the trained encoder, by key, such as "knn"."""
+        return self._collect_metrics("trained")
+
+    @property
+    def baselines(self) -> dict[str, dict[str, MetricValue]]:
+        """Metrics of the baselines, by name and key: "raw" inputs, and the "untrained" or "given" encoder."""
+        return {name: self._collect_metrics(name) for name in BASELINE_TITLES if name in self["rows"]}
+
+    @property
+    def differences(self) -> dict[str, dict[str, Difference]]:
+        """Paired differences of the trained encoder from baselines, by name, and from other runs, by path; by key."""
+        return {
+            name: {key: Difference(**one) for key, one in by_metric.items()}
+            for name, by_metric in self.get("differences", {}).items()
+        }
+
+    @property
+    def verdict(self) -> str | None:
+        """Sentence on whether the training was worth it; None without baselines."""
+        return self.get("verdict")
+
+    @property
+    def notes(self) -> list[str]:
+        """Caveats, and the metrics that were not computed, each with its reason."""
+        notes: list[str] = self["notes"]
+        return notes
+
+    def _collect_metrics(self, encoder: str) -> dict[str, MetricValue]:
+        """Return the metrics of an encoder by key."""
+        intervals = self.get("intervals", {}).get(encoder, {})
+        ends = {key: intervals.get(key) or {"low": None, "high": None} for key in self["rows"][encoder]}
+        return {key: MetricValue(value, **ends[key]) for key, value in self["rows"][encoder].items()}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return a row for each encoder and metric, for ``pandas.DataFrame(evaluation.to_rows())``.
@@ -28,10 +78,9 @@ class Evaluation(dict[str, Any]):
         [{'encoder': 'raw', 'metric': 'knn', 'value': 0.5, 'low': 0.4, 'high': 0.6}]
         """
         return [
-            {"encoder": encoder, "metric": metric, "value": value}
-            | (self["intervals"].get(encoder, {}).get(metric) or {"low": None, "high": None})
-            for encoder, values in self["rows"].items()
-            for metric, value in values.items()
+            {"encoder": encoder, "metric": key, **metric._asdict()}
+            for encoder in self["rows"]
+            for key, metric in self._collect_metrics(encoder).items()
         ]
 
     def _repr_html_(self) -> str:

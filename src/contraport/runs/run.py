@@ -32,6 +32,7 @@ from contraport.training.config import RECORDED_OPTIONS, Settings, check_config_
 if TYPE_CHECKING:
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
+    from contraport.evaluation.result_tables import Evaluation
 
 T = TypeVar("T")  # type that a reader of a file returns
 
@@ -220,9 +221,11 @@ class Run:
             self._cached_model = version, self.model(trust_remote_code=self._trust_remote_code)
         return self._cached_model[1]
 
-    def evaluation(self) -> dict[str, Any]:
+    def evaluation(self) -> Evaluation:
         """Read the results of `contraport.evaluate` from `evaluation.json`."""
-        return self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE_REMEDY)
+        values = self._read_file(self.path / "evaluation.json", read_evaluation, REEVALUATE_REMEDY)
+        evaluation: Evaluation = import_object("contraport.evaluation.result_tables:Evaluation")(values)
+        return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:
         """Read the last pair scores of the online audit of `n` pairs.
