@@ -22,8 +22,7 @@ from contraport.encoders.builtin_networks import vectorize_texts
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, seed_torch_generators
 
-MAX_RAW_INPUT_VALUES = 4_096
-"""Maximum number of values of an image as raw input; larger images are downscaled."""
+MAX_RAW_INPUT_VALUES = 4_096  # maximum number of values of an image as raw input; larger images are downscaled
 
 FORWARD_BLOCK_ITEMS = 64
 """Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""

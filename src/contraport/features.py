@@ -30,8 +30,7 @@ from contraport.errors import (
     unreadable_error,
 )
 
-_METADATA_PREFIX = "contraport."
-"""Prefix of this package's keys in the metadata of Parquet files."""
+_METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
 _TEXT_FIELDS = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
 """Text fields of `Features`, each with its name in feature files."""
@@ -503,5 +502,4 @@ _READERS_AND_WRITERS: dict[str, tuple[Callable[[Path], Features], Callable[[Path
 }
 """Reader and writer of each file suffix."""
 
-SUPPORTED_SUFFIXES = tuple(_READERS_AND_WRITERS)
-"""File suffixes of the supported formats."""
+SUPPORTED_SUFFIXES = tuple(_READERS_AND_WRITERS)  # file suffixes of the supported formats

@@ -20,21 +20,17 @@ from contraport.engine import normalize
 from contraport.errors import check
 from contraport.seeding import torch_generator
 
-MAX_BLOCK_SIMILARITIES = 2**24
-"""Maximum number of similarities held in memory at a time."""
+MAX_BLOCK_SIMILARITIES = 2**24  # maximum number of similarities held in memory at a time
 
 MAX_EXACT_PAIRS = 10**9
 """Maximum number of queries times candidates whose similarities are all computed; beyond it, a search by cells."""
 
-MIN_RECALL = 0.99
-"""Share of the most similar candidates that a search by cells must find, on a sample of the queries."""
+MIN_RECALL = 0.99  # share of the most similar candidates that a search by cells must find, on a sample of the queries
 
 RECALL_QUERIES = 1_000
 """Number of queries by which the search by cells is fitted, and of others on which its recall is measured."""
 
-QUERIES_PER_BLOCK = 2**14
-"""Number of queries whose candidates by cells are held in memory at a time."""
-
+QUERIES_PER_BLOCK = 2**14  # number of queries whose candidates by cells are held in memory at a time
 log = logging.getLogger("contraport.hard_negatives")
 
 

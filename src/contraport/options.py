@@ -34,11 +34,8 @@ OptionCheck = Callable[[str, Any], None]
 OptionLifetime = Literal["run", "machine", "call"]
 """Lifetime of an option's value: the whole run, one machine (it may change on resume), or one call."""
 
-MAX_INTEGER_OPTION = 2**31 - 1
-"""Default upper bound of integer options: the largest signed integer of 32 bits."""
-
-REMOVAL_VERSION = "0.3"
-"""Version in which deprecated names are removed."""
+MAX_INTEGER_OPTION = 2**31 - 1  # default upper bound of integer options: the largest signed integer of 32 bits
+REMOVAL_VERSION = "0.3"  # version in which deprecated names are removed
 
 
 def to_config_value(value: Any) -> Any:

@@ -18,8 +18,7 @@ from contraport._utils.files import atomic_write, create_memmap, write_json
 from contraport._utils.locks import lock_folder
 from contraport.errors import report_write_errors
 
-CACHE_KEY_FILE = "made_of.json"
-"""Name of the file in a cache folder that holds the key of its arrays."""
+CACHE_KEY_FILE = "made_of.json"  # name of the file in a cache folder that holds the key of its arrays
 
 
 def load_or_build_arrays(

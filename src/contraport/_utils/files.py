@@ -25,11 +25,8 @@ from typing import Any, BinaryIO, Literal, TextIO
 import numpy as np
 from numpy.lib.format import open_memmap
 
-CHECKSUM_SUFFIX = ".sha256"
-"""Suffix of the checksum file, added to the name of the file."""
-
-_CHUNK_BYTES = 2**20
-"""Number of zeros written at a time where the file system cannot reserve space."""
+CHECKSUM_SUFFIX = ".sha256"  # suffix of the checksum file, added to the name of the file
+_CHUNK_BYTES = 2**20  # number of zeros written at a time where the file system cannot reserve space
 
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 """First characters of a cell that a spreadsheet takes for a formula."""

@@ -29,18 +29,13 @@ from contraport.errors import (
     report_write_errors,
 )
 
-LOCK_FILE = "lock.json"
-"""Default name of the lock file in a locked folder."""
-
-HEARTBEAT_SECONDS = 20.0
-"""Interval of the heartbeat, seconds."""
+LOCK_FILE = "lock.json"  # default name of the lock file in a locked folder
+HEARTBEAT_SECONDS = 20.0  # interval of the heartbeat, seconds
 
 STALE_SECONDS = 300.0
 """Seconds without a heartbeat after which a lock of another machine expires; network file systems delay heartbeats."""
 
-POLL_SECONDS = 0.5
-"""Interval between two checks of a lock while waiting for it, seconds."""
-
+POLL_SECONDS = 0.5  # interval between two checks of a lock while waiting for it, seconds
 log = logging.getLogger("contraport")
 
 

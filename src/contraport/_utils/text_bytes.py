@@ -17,12 +17,8 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check
 
-TEXT_SHAPE: tuple[int, ...] = ()
-"""Shape of a text item."""
-
-MAX_TEXT_BYTES = 32_768
-"""Maximum length of a text; longer texts are cut, with a warning."""
-
+TEXT_SHAPE: tuple[int, ...] = ()  # shape of a text item
+MAX_TEXT_BYTES = 32_768  # maximum length of a text; longer texts are cut, with a warning
 _log = logging.getLogger(__name__)
 
 

@@ -17,34 +17,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MAX_CELL_ROWS = 512
-"""Maximum number of rows of a cell."""
-
-MIN_CANDIDATE_ROWS = 4_096
-"""Minimum number of rows that a query is compared with; all rows if there are fewer."""
+MAX_CELL_ROWS = 512  # maximum number of rows of a cell
+MIN_CANDIDATE_ROWS = 4_096  # minimum number of rows that a query is compared with; all rows if there are fewer
 
 MAX_CLUSTERS_PER_SPLIT = 64
 """Maximum number of clusters of one k-means split, whose time grows with it; clusters that are too large are split
 again."""
 
-SAMPLED_ROWS_PER_CLUSTER = 32
-"""Number of sampled rows per cluster to which k-means is fitted."""
-
-KMEANS_ITERATIONS = 4
-"""Number of iterations of k-means."""
+SAMPLED_ROWS_PER_CLUSTER = 32  # number of sampled rows per cluster to which k-means is fitted
+KMEANS_ITERATIONS = 4  # number of iterations of k-means
 
 MAX_ARGPARTITION_ROW_LENGTH = 2**13
 """Maximum number of entries of a row whose largest ones NumPy finds sooner than topk."""
 
-MAX_TILE_KEYS = 2**13
-"""Maximum number of keys of a tile of an exact search."""
+MAX_TILE_KEYS = 2**13  # maximum number of keys of a tile of an exact search
 
 MAX_TILE_PRODUCTS = 2**21
 """Maximum number of products in memory at a time: larger tiles leave the cache of the processor."""
 
-
-RECALL_TOLERANCE = 1e-6
-"""Difference of two products that counts as a tie in a recall."""
+RECALL_TOLERANCE = 1e-6  # difference of two products that counts as a tie in a recall
 
 
 def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from contraport.estimators import Map
     from contraport.runs import Run
 
-Options = Mapping[str, Any]
-"""Explicit options of a command, by name."""
-
-_MAX_CLUSTERS = 10
-"""Number of clusters that a proposed command asks for, if there are enough items."""
+Options = Mapping[str, Any]  # explicit options of a command, by name
+_MAX_CLUSTERS = 10  # number of clusters that a proposed command asks for, if there are enough items
 
 
 def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:

@@ -244,8 +244,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         return f"{action.option_strings[0]} {values}".rstrip()
 
 
-_PRINT_CONFIG_METAVAR = "\b[=flags]"
-"""Metavar that jsonargparse gives `--print_config`, which identifies this flag."""
+_PRINT_CONFIG_METAVAR = "\b[=flags]"  # metavar that jsonargparse gives `--print_config`, which identifies this flag
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:

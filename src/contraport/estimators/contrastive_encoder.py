@@ -40,8 +40,7 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
 from contraport.training.step.training_module import TrainingModule
 
-WARMUP_SHARE = 0.1
-"""Share of the training steps over which the learning rate warms up linearly."""
+WARMUP_SHARE = 0.1  # share of the training steps over which the learning rate warms up linearly
 
 SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Temperatures that `score` tries; it uses the one with the lowest loss."""

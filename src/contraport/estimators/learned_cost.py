@@ -37,8 +37,7 @@ log = logging.getLogger("contraport.estimators")
 MAX_COUPLING_ENTRIES = 25_000_000
 """Maximum number of entries of a coupling, rows times columns, as its plan is a dense matrix."""
 
-SIDES = ("row_features", "column_features")
-"""Options with the features of the two sides of a coupling."""
+SIDES = ("row_features", "column_features")  # options with the features of the two sides of a coupling
 
 
 class LearnedCost(NamedTuple):

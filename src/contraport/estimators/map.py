@@ -38,12 +38,8 @@ from contraport.training.components import build_unaugmented_views
 MAX_PAGE_ITEMS = 2_000
 """Maximum number of items on the HTML page, a fixed random subset: pictures of more make it too large."""
 
-MIN_ITEMS = 4
-"""Minimum number of items, since a perplexity is at least 1 and below the number of other items."""
-
-METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}
-"""Titles of the methods by value of the option `method`."""
-
+MIN_ITEMS = 4  # minimum number of items, since a perplexity is at least 1 and below the number of other items
+METHOD_TITLES = {"tsne": "t-SNE", "sne": "SNE"}  # titles of the methods by value of the option `method`
 log = logging.getLogger("contraport.estimators")
 
 

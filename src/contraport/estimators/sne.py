@@ -32,8 +32,7 @@ from contraport.objectives.perplexity_affinities import compute_affinity_matrix
 from contraport.objectives.plan import BlockResult
 from contraport.seeding import derive_torch_seed, draw_seed, seed_torch_generators
 
-EARLY_EXAGGERATION_ITERATIONS = 250
-"""Number of iterations with early exaggeration, as in the original implementation."""
+EARLY_EXAGGERATION_ITERATIONS = 250  # number of iterations with early exaggeration, as in the original implementation
 
 INITIAL_STD = 1e-4
 """Standard deviation of the first coordinate of the initial embedding: small, so that points can pass one another."""

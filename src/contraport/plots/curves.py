@@ -27,8 +27,7 @@ from contraport.plots.figure_setup import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_POINTS_PER_LINE = 1_000
-"""Maximum number of points of a curve; longer curves are drawn by evenly spaced points."""
+MAX_POINTS_PER_LINE = 1_000  # maximum number of points of a curve; longer curves are drawn by evenly spaced points
 
 COLUMN_TITLES = {
     "loss": "Loss",
@@ -44,8 +43,7 @@ COLUMN_TITLES = {
 """Titles of logged columns of `metrics.jsonl`, except online metrics, whose titles are those of the metrics."""
 
 
-_MetricsRows = Sequence[Mapping[str, Any]]
-"""Rows as in `metrics.jsonl`: the logged values of a step by column."""
+_MetricsRows = Sequence[Mapping[str, Any]]  # rows as in `metrics.jsonl`: the logged values of a step by column
 
 
 def column_title(column: str) -> str:

@@ -41,11 +41,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SPECTRUM_FLOOR_RATIO = 1e-7
-"""Singular values below this ratio to the largest are rounding errors and are not drawn."""
-
-MAX_NAMED_CLASSES = 24
-"""Maximum number of classes whose names are written on the map."""
+SPECTRUM_FLOOR_RATIO = 1e-7  # singular values below this ratio to the largest are rounding errors and are not drawn
+MAX_NAMED_CLASSES = 24  # maximum number of classes whose names are written on the map
 
 
 def embedding(

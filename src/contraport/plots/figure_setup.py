@@ -55,14 +55,12 @@ MASS_COLORS_ON_LIGHT = ("#f3f5f8", "#d5e0ee", "#a6c3e2", "#6d9fd1", "#3a74b5", "
 MASS_COLORS_ON_DARK = ("#16191d", "#16283f", "#1a3f6b", "#2a629f", "#5590cb", "#9cc3ea", "#f2f7fd")
 """Color ramps of transport masses on light and dark backgrounds, from zero (near the background) to the largest."""
 
-MIN_PANEL_WIDTH_INCHES = 2.9
-"""Minimum width of a panel; panels that would be narrower wrap to the next row."""
+MIN_PANEL_WIDTH_INCHES = 2.9  # minimum width of a panel; panels that would be narrower wrap to the next row
 
 MIN_WIDTH_INCHES, MAX_WIDTH_INCHES = 0.5, 200.0
 """Range of the width of a figure: matplotlib draws no image with a side of no pixel or more than 65,535 pixels."""
 
-LINE_STYLES = ("-", "--", ":", "-.")
-"""Line styles of matplotlib, by number of the line, like the colors."""
+LINE_STYLES = ("-", "--", ":", "-.")  # line styles of matplotlib, by number of the line, like the colors
 
 
 def class_colors(num_classes: int) -> list[str]:

@@ -95,8 +95,7 @@ def excludes_self_pairs(plan: Array, target: Array) -> bool:
     return is_square and not np.diag(plan).any() and not np.diag(target).any()
 
 
-MIN_LINE_MASS_SHARE = 0.02
-"""Minimum mass of a drawn line, as a share of the uniform mass of a row, 1 / N."""
+MIN_LINE_MASS_SHARE = 0.02  # minimum mass of a drawn line, as a share of the uniform mass of a row, 1 / N
 
 
 def plan(plan: Values | RunSource, target: Values | None = None, *, width: float = 7.4) -> Figure:

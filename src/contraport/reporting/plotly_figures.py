@@ -23,14 +23,14 @@ INK_COLOR, MUTED_COLOR, GRID_COLOR = "var(--ink)", "var(--muted)", "var(--line)"
 """CSS colors of main text, other text and lines."""
 
 NUM_COLOR_STEPS = len(MASS_COLORS_ON_LIGHT)  # of the color scale
+
 COLORSCALE = [[step / (NUM_COLOR_STEPS - 1), f"var(--mass-{step})"] for step in range(NUM_COLOR_STEPS)]
 """Plotly color scale of heatmaps: position from 0 to 1 and CSS color of each step."""
 
 CURVE_HEIGHT_PIXELS = 290  # of a figure of curves
 MAX_INTEGER_TICKS = 12  # on an axis with a tick at each integer; plotly spaces the ticks of a longer axis
 MAX_LABEL_CHARS = 14  # of a name on an axis, the ellipsis included
-PERCENT_TICK_FORMAT = ".1~%"
-"""Tick format of shares in plotly: percent with at most one decimal."""
+PERCENT_TICK_FORMAT = ".1~%"  # tick format of shares in plotly: percent with at most one decimal
 
 
 def build_figure(

@@ -16,8 +16,7 @@ from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.results_table import list_evaluated_metrics, tabulate_settings
 from contraport.training.config import RECORDED_OPTIONS
 
-MAX_LISTED_IN_SENTENCE = 6
-"""Maximum number of runs or settings that a sentence lists by name."""
+MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence lists by name
 
 MIN_TEST_ITEMS_WITHOUT_NOTE = 2_000
 """Number of test items below which the verdict states how many points one of them is worth."""

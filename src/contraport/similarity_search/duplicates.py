@@ -37,20 +37,11 @@ from contraport.similarity_search.page import (
 
 log = logging.getLogger("contraport.similarity_search")
 
-TILE_SIZE = 2_048
-"""Rows and columns of a tile of the similarity matrix."""
-
-MAX_GROUPS_SHOWN = 100
-"""Maximum number of groups on a page and in a notebook."""
-
-MAX_NAMES_SHOWN_PER_GROUP = 5
-"""Maximum number of items of a group that a table or the terminal names."""
-
-MAX_GROUPS_PRINTED = 20
-"""Maximum number of groups that the terminal shows."""
-
-MAX_PAIRS_SHOWN_ON_PAGE = 12
-"""Maximum number of pairs below the threshold on a page."""
+TILE_SIZE = 2_048  # rows and columns of a tile of the similarity matrix
+MAX_GROUPS_SHOWN = 100  # maximum number of groups on a page and in a notebook
+MAX_NAMES_SHOWN_PER_GROUP = 5  # maximum number of items of a group that a table or the terminal names
+MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
+MAX_PAIRS_SHOWN_ON_PAGE = 12  # maximum number of pairs below the threshold on a page
 
 REPORTED_SIMILARITY_LEVELS = (0.99, 0.95, 0.9)
 """Lower ends of the ranges of cosine similarity in which the notes count the pairs below the threshold."""

@@ -30,8 +30,7 @@ from contraport.training.components.teacher_features import load_or_compute_teac
 OUTPUT_SUFFIXES = (".csv", ".jsonl", ".parquet", ".npy")
 """Suffixes of the written file: a table, or positions as `.npy`."""
 
-TEXT_BLOCK_ITEMS = 4_096
-"""Number of items whose texts are read at a time."""
+TEXT_BLOCK_ITEMS = 4_096  # number of items whose texts are read at a time
 
 
 @MINE_COMMAND_SPEC.with_option_parameters

@@ -34,17 +34,10 @@ from contraport.training.components import build_objective
 BLOCK_ROWS = 16_384
 """Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""
 
-COSINE_ROUNDING = 1e-6
-"""Rounding error of a cosine in float32: equal features may have a cosine this much below 1."""
-
-MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000
-"""Number of rows above which the log recommends an index."""
-
-MIN_INDEX_TRAINING_ROWS = 100_000
-"""Minimum number of rows to which the cells of the index are fitted."""
-
-INDEX_CELLS_PER_QUERY = 32
-"""Number of cells of the index that are searched for a query."""
+COSINE_ROUNDING = 1e-6  # rounding error of a cosine in float32: equal features may have a cosine this much below 1
+MIN_ROWS_TO_SUGGEST_INDEX = 1_000_000  # number of rows above which the log recommends an index
+MIN_INDEX_TRAINING_ROWS = 100_000  # minimum number of rows to which the cells of the index are fitted
+INDEX_CELLS_PER_QUERY = 32  # number of cells of the index that are searched for a query
 
 INDEX_CANDIDATES_PER_RESULT = 10
 """Number of candidates from the index per requested result; candidates are compared exactly."""

@@ -22,9 +22,7 @@ from contraport.training.components import build_dataset
 
 PICTURE_SIDE_PIXELS = 128  # of a picture on the page, its longer side
 
-MAX_SECTION_CARDS = 12
-"""Maximum number of items of a group or cluster on a page."""
-
+MAX_SECTION_CARDS = 12  # maximum number of items of a group or cluster on a page
 NO_PICTURES_NOTE = "There are no pictures: the items are neither image files nor images of the training data."
 
 log = logging.getLogger("contraport.similarity_search")

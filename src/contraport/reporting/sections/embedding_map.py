@@ -13,11 +13,8 @@ from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, build_figure, escape_tags, shorten_label
 from contraport.reporting.reported_run import ReportedRun
 
-MAX_CLASSES_IN_LEGEND = 24
-"""Maximum number of classes in a legend; with more the names are in the hover text only."""
-
-ASPECT_RATIO_RANGE = 0.8, 1.7
-"""Minimum and maximum aspect ratio of a map: width over height."""
+MAX_CLASSES_IN_LEGEND = 24  # maximum number of classes in a legend; with more the names are in the hover text only
+ASPECT_RATIO_RANGE = 0.8, 1.7  # minimum and maximum aspect ratio of a map: width over height
 
 COLORING_TITLES = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
 """Titles on the page of the colorings of points, by key in the data of its script."""

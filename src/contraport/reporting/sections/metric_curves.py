@@ -104,8 +104,7 @@ def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any
 EPOCH_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
 """Groups of the metrics that are drawn over the epochs, most important first."""
 
-MAX_EPOCH_METRICS = 6
-"""Maximum number of metrics that are drawn over the epochs; `evaluation.json` has all."""
+MAX_EPOCH_METRICS = 6  # maximum number of metrics that are drawn over the epochs; `evaluation.json` has all
 
 
 def build_epoch_curves_section(builder: PageBuilder) -> Section | None:

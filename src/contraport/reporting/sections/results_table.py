@@ -14,9 +14,7 @@ from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import GRID_COLOR, MUTED_COLOR, build_figure, build_titled_axis, escape_tags
 from contraport.reporting.reported_run import ReportedRun
 
-ROBUSTNESS_GROUP = "robustness"
-"""Name of the group of metrics on corrupted images, which have a section of their own."""
-
+ROBUSTNESS_GROUP = "robustness"  # name of the group of metrics on corrupted images, which have a section of their own
 FOREST_ROW_HEIGHT_PIXELS = 24  # per metric and run in a forest plot of differences
 MARKER_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")  # of plotly, by run
 
