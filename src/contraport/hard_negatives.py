@@ -162,7 +162,7 @@ def _search_negatives_with_scores(
         if search is None:
             nearest: tuple[Tensor, Tensor] = (block @ columns.T).topk(count, dim=1)
         else:
-            nearest = search.find_largest_products(block, count)
+            nearest = search.top_products_and_indices(block, count)
         similarity, column = (part.cpu() for part in nearest)
         rows = torch.arange(first, first + len(block))[:, None]
         removed = torch.isin(rows * total + column, excluded_codes)

@@ -11,9 +11,9 @@ from contraport._utils.vector_search import (
     MAX_CELL_ROWS,
     MIN_CANDIDATE_ROWS,
     CellSearch,
-    average_largest_products,
-    find_largest_entries,
-    find_largest_products,
+    mean_top_products,
+    top_indices,
+    top_products_and_indices,
 )
 
 
@@ -32,8 +32,8 @@ def test_average_and_positions_of_the_largest_products(
     queries, keys = torch.randn(40, 5, generator=generator), torch.randn(300, 5, generator=generator)
     products = queries @ keys.T
     values, positions = products.topk(count, dim=1)
-    torch.testing.assert_close(average_largest_products(queries, keys, count), values.mean(dim=1))
-    assert torch.equal(find_largest_entries(products, count), positions)
+    torch.testing.assert_close(mean_top_products(queries, keys, count), values.mean(dim=1))
+    assert torch.equal(top_indices(products, count), positions)
 
 
 def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
@@ -42,14 +42,14 @@ def test_finds_most_of_the_nearest_rows_and_only_rows_searched() -> None:
     values = centers[torch.arange(12_000) % 40] + 0.5 * torch.randn(12_000, 16, generator=generator)
     values = F.normalize(values, dim=1)
     rows = torch.arange(0, 12_000, 2)
-    found = make_search(values, rows).find_nearest(values[:500], 10)
+    found = make_search(values, rows).nearest_row_indices(values[:500], 10)
     exact = rows[(values[:500] @ values[rows].T).topk(10, dim=1).indices]
     assert bool((found % 2 == 0).all())
     shared = (found[:, :, None] == exact[:, None]).any(2)
     assert float(shared.float().mean()) > 0.9
     similarity = (values[:500, None] * values[found]).sum(2)
     assert bool((similarity.diff(dim=1) <= 1e-6).all())
-    assert torch.equal(found, make_search(values, rows).find_nearest(values[:500], 10))
+    assert torch.equal(found, make_search(values, rows).nearest_row_indices(values[:500], 10))
 
 
 @pytest.mark.parametrize("num_compared", [10, 700, 3_000])
@@ -61,7 +61,7 @@ def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
     values = F.normalize(torch.randn(6_000, 8, generator=generator), dim=1)
     rows = torch.arange(0, 6_000, 2)
     search, queries = make_search(values, rows), values[1:40:2]
-    products, found = search.find_largest_products(queries, 10, num_compared)
+    products, found = search.top_products_and_indices(queries, 10, num_compared)
     for number, query in enumerate(queries):
         order = (search._centers @ query).argsort(descending=True, stable=True).tolist()
         compared = torch.cat([search._cells[cell] for cell in order])
@@ -80,7 +80,7 @@ def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
 def test_few_rows_are_all_compared() -> None:
     values = F.normalize(torch.randn(MIN_CANDIDATE_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     rows = torch.arange(MIN_CANDIDATE_ROWS)
-    found = make_search(values, rows).find_nearest(values, 5)
+    found = make_search(values, rows).nearest_row_indices(values, 5)
     assert torch.equal(found.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
 
 
@@ -91,7 +91,7 @@ def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     compared = [len(rows) for rows in search._iter_candidate_rows_by_cell()]
     assert min(compared) >= MIN_CANDIDATE_ROWS
     assert max(compared) < MIN_CANDIDATE_ROWS + MAX_CELL_ROWS
-    found = search.find_nearest(values[[0, 20_000, 25_000]], 5)
+    found = search.nearest_row_indices(values[[0, 20_000, 25_000]], 5)
     assert bool((values[found].argmax(2) == torch.arange(3)[:, None]).all())
 
 
@@ -102,7 +102,7 @@ def test_largest_products_in_tiles_equal_those_at_once(monkeypatch: pytest.Monke
     queries, values = torch.randn(37, 4, generator=generator), torch.randn(300, 4, generator=generator)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", keys)
     monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 400)
-    products, positions = find_largest_products(queries, values, count)
+    products, positions = top_products_and_indices(queries, values, count)
     expected = (queries @ values.T).topk(count, dim=1)
     assert torch.equal(positions, expected.indices)
     assert torch.allclose(products, expected.values, atol=1e-6)

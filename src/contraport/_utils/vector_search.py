@@ -38,12 +38,12 @@ MAX_TILE_PRODUCTS = 2**21
 RECALL_TOLERANCE = 1e-6  # difference of two products that counts as a tie in a recall
 
 
-def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_products_and_indices(queries: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest inner products of queries ``(q, d)`` with keys ``(n, d)``, and the positions of these keys.
 
     The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
 
-    >>> find_largest_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
+    >>> top_products_and_indices(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     (tensor([[2., 1.]]), tensor([[1, 2]]))
     """
     largest = queries.new_full((len(queries), count), -torch.inf)
@@ -62,14 +62,14 @@ def find_largest_products(queries: Tensor, keys: Tensor, count: int) -> tuple[Te
     return largest, positions
 
 
-def average_largest_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
+def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
     """Return the mean of the `count` largest inner products of queries ``(q, d)`` with keys ``(n, d)``, ``(q,)``.
 
-    >>> average_largest_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
+    >>> mean_top_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)
     tensor([1.5000])
     """
     if queries.device.type != "cpu" or len(keys) > MAX_TILE_KEYS:
-        return find_largest_products(queries, keys, count)[0].mean(dim=1)
+        return top_products_and_indices(queries, keys, count)[0].mean(dim=1)
     means = []
     for block in queries.split(max(1, MAX_TILE_PRODUCTS // len(keys))):
         products = (block @ keys.T).numpy()
@@ -79,10 +79,10 @@ def average_largest_products(queries: Tensor, keys: Tensor, count: int) -> Tenso
     return torch.cat(means)
 
 
-def compute_products_within(rows: Tensor) -> Tensor:
+def gram_matrix(rows: Tensor) -> Tensor:
     """Return the inner products of all rows ``(n, d)`` with one another, ``(n, n)``.
 
-    >>> compute_products_within(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+    >>> gram_matrix(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
     tensor([[5., 6.],
             [6., 9.]])
     """
@@ -92,17 +92,17 @@ def compute_products_within(rows: Tensor) -> Tensor:
     return torch.from_numpy(values @ values.T)  # NumPy computes one half of a symmetric product, torch both
 
 
-def find_largest_entries(products: Tensor, count: int) -> Tensor:
+def top_indices(products: Tensor, count: int) -> Tensor:
     """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, the largest first.
 
-    >>> find_largest_entries(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2)
+    >>> top_indices(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2)
     tensor([[1, 3]])
     """
-    found = _select_largest(products, count)
+    found = _unordered_top_indices(products, count)
     return found.gather(1, products.gather(1, found).argsort(dim=1, descending=True))
 
 
-def _select_largest(products: Tensor, count: int) -> Tensor:
+def _unordered_top_indices(products: Tensor, count: int) -> Tensor:
     """Return the positions of the `count` largest entries of each row, int64 ``(q, count)``, in any order."""
     width = products.shape[1]
     if products.device.type != "cpu" or width > MAX_ARGPARTITION_ROW_LENGTH:
@@ -123,7 +123,7 @@ class CellSearch:
 
     >>> u = F.normalize(torch.randn(5_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
     >>> search = CellSearch(u, torch.arange(0, 5_000, 2), torch.Generator().manual_seed(0))
-    >>> search.find_nearest(u[:3], 2)[:, 0].tolist()[::2]
+    >>> search.nearest_row_indices(u[:3], 2)[:, 0].tolist()[::2]
     [0, 2]
     """
 
@@ -133,7 +133,7 @@ class CellSearch:
         self._centers = F.normalize(torch.stack([values[cell].mean(dim=0) for cell in self._cells]), dim=1)
         self._sizes = torch.tensor([len(cell) for cell in self._cells], device=values.device)
 
-    def find_nearest(self, queries: Tensor, count: int) -> Tensor:
+    def nearest_row_indices(self, queries: Tensor, count: int) -> Tensor:
         """Return the `count` rows most similar to each query, int64 ``(q, count)``, the nearest first.
 
         Args:
@@ -146,17 +146,17 @@ class CellSearch:
         order = cell_of_query.argsort(stable=True)
         sizes = cell_of_query.bincount(minlength=len(self._cells))
         for members, compared in zip(order.split(sizes.tolist()), self._iter_candidate_rows_by_cell(), strict=True):
-            others = self._values.index_select(0, compared) if len(members) > 0 else None
-            for part in members.split(MAX_TILE_PRODUCTS // len(compared)):
-                if others is not None:
+            if len(members) > 0:
+                others = self._values.index_select(0, compared)
+                for part in members.split(MAX_TILE_PRODUCTS // len(compared)):
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
-    def find_largest_products(self, queries: Tensor, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(self, queries: Tensor, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
         """Return the largest products of queries with the rows of their nearest cells, and these rows, ``(q, count)``.
 
         Each query has its own nearest cells, which finds more of its neighbors among the same number of rows than the
-        common candidates of a cell in `find_nearest`, but takes more and smaller matrix products.
+        common candidates of a cell in `nearest_row_indices`, but takes more and smaller matrix products.
 
         Args:
             queries: unit vectors, ``(q, d)``.
@@ -173,9 +173,9 @@ class CellSearch:
                 products = queries[compared] @ self._values.index_select(0, cell).T
                 improved = products.amax(dim=1) > least[compared]
                 products, improved_queries = products[improved], compared[improved]
-                columns = _select_largest(products, min(count, len(cell)))
+                columns = _unordered_top_indices(products, min(count, len(cell)))
                 values = torch.cat([largest[improved_queries], products.gather(1, columns)], dim=1)
-                order = _select_largest(values, count)
+                order = _unordered_top_indices(values, count)
                 values = values.gather(1, order)
                 largest[improved_queries], least[improved_queries] = values, values.amin(dim=1)
                 rows[improved_queries] = torch.cat([rows[improved_queries], cell[columns]], dim=1).gather(1, order)
@@ -223,9 +223,9 @@ class CalibratedSearch(NamedTuple):
     recall: float
     num_measured: int
 
-    def find_largest_products(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return most of the largest products of queries with keys, and the positions of these keys, ``(q, count)``."""
-        return self.search.find_largest_products(queries, count, self.num_compared)
+        return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 
 def calibrate_search(
@@ -252,12 +252,12 @@ def calibrate_search(
     search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)
     items = min(2 * sample_size, len(queries))
     sample = queries[torch.arange(items, device=queries.device) * len(queries) // items]
-    products, exact = find_largest_products(sample, keys, count)
+    products, exact = top_products_and_indices(sample, keys, count)
     needed = search.count_rows_before(sample[::2], exact[::2]).flatten().sort().values
     compared = max(count, int(needed[math.ceil(min_recall * len(needed)) - 1]) + 1)
     if 2 * compared > len(keys):
         return None
-    found = search.find_largest_products(sample[1::2], count, compared)[0]
+    found = search.top_products_and_indices(sample[1::2], count, compared)[0]
     reached = found >= products[1::2, -1:] - RECALL_TOLERANCE
     return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
 

@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import calibrate_search, find_largest_products
+from contraport._utils.vector_search import calibrate_search, top_products_and_indices
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.influence import influence_values
@@ -310,7 +310,7 @@ def knn_correctness(
         part = slice(first, first + MAX_QUERIES_IN_MEMORY)
         block, labels = queries[part], test_y[part]
         if found is None:
-            cosines, nearest = find_largest_products(block, keys, neighbors)
+            cosines, nearest = top_products_and_indices(block, keys, neighbors)
         else:
             cosines, nearest = found[0][part], found[1][part]
         # Minus the largest cosine: the same winner, and no overflow at a low temperature.
@@ -335,7 +335,7 @@ def _find_approximate_cosines_and_neighbors(queries: Tensor, keys: Tensor, count
     )
     sizes = [f"{number:,}" for number in (len(queries), search.num_compared, len(keys), search.num_measured)]
     log.info(message, *sizes[:3], search.recall, sizes[3])
-    return search.find_largest_products(queries, count)
+    return search.top_products_and_indices(queries, count)
 
 
 def check_enough_neighbors(neighbors: int, items: int) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.vector_search import find_largest_products
+from contraport._utils.vector_search import top_products_and_indices
 from contraport.errors import (
     UsageError,
     check,
@@ -153,7 +153,7 @@ def nearest_indices(z: Tensor, count: int) -> Tensor:
     """
     z = unit_vectors("z", z)
     check_integer("count", count, 0, len(z) - 1)
-    nearest = find_largest_products(z, z, count + 1)[1]
+    nearest = top_products_and_indices(z, z, count + 1)[1]
     is_self = nearest == torch.arange(len(z), device=z.device)[:, None]
     return nearest.gather(1, is_self.to(torch.uint8).argsort(dim=1, stable=True)[:, :count])
 

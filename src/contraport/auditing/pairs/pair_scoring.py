@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.vector_search import average_largest_products
+from contraport._utils.vector_search import mean_top_products
 from contraport.auditing.pairs.paired_features import (
     CANONICAL_POWERS,
     MAX_HUB_CORRECTION_ITEMS,
@@ -137,8 +137,8 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
         ):
             u, v = F.normalize(x * weights**first_power, dim=1), F.normalize(y * weights**second_power, dim=1)
             total += 2 * (u[first_at] * v[second_at]).sum(dim=1)
-            total -= average_largest_products(u, second_references, nearest)[first_at]
-            total -= average_largest_products(v, first_references, nearest)[second_at]
+            total -= mean_top_products(u, second_references, nearest)[first_at]
+            total -= mean_top_products(v, first_references, nearest)[second_at]
         scores[in_fold] = total / 2
     return scores
 

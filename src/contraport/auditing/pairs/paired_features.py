@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from contraport._utils.vector_search import (
     CellSearch,
-    average_largest_products,
-    compute_products_within,
-    find_largest_entries,
-    find_largest_products,
+    gram_matrix,
+    mean_top_products,
+    top_indices,
+    top_products_and_indices,
 )
 from contraport.auditing.pairs.canonical_maps import CanonicalMaps, fit_canonical_maps
 from contraport.data import Dataset, Views
@@ -176,7 +176,7 @@ class PairedFeatures:
             return self._parent._similarities
         if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
             return None
-        return compute_products_within(self.features[0]), compute_products_within(self.features[1])
+        return gram_matrix(self.features[0]), gram_matrix(self.features[1])
 
     def _find_neighbors_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
         """Return the nearest items of each item in a view, among `items`, ``(m,)``, as int64 ``(n, number)``."""
@@ -185,7 +185,7 @@ class PairedFeatures:
         blocks = split_into_row_blocks(self._similarities[view], len(items))
         if len(items) < len(self):
             blocks = tuple(block.index_select(1, items) for block in blocks)
-        return items[torch.cat([find_largest_entries(block, number) for block in blocks])]
+        return items[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
     def unrestricted_neighbors(self) -> tuple[Tensor, Tensor]:
@@ -225,8 +225,8 @@ class PairedFeatures:
         """
         if len(queries) * len(items) > MAX_EXACT_NEIGHBOR_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(items))
-            return CellSearch(values, items, generator).find_nearest(queries, number)
-        return items[find_largest_products(queries, values[items], number)[1]]
+            return CellSearch(values, items, generator).nearest_row_indices(queries, number)
+        return items[top_products_and_indices(queries, values[items], number)[1]]
 
     def find_neighbors_of_both_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
@@ -323,7 +323,7 @@ class PairedFeatures:
         """Mean similarity of each embedding to the nearest ones of the other view, ``(n,)`` per view; high for hubs."""
         assert self.embeddings is not None
         x, y = self.embeddings
-        return average_largest_products(x, y, self.neighbors), average_largest_products(y, x, self.neighbors)
+        return mean_top_products(x, y, self.neighbors), mean_top_products(y, x, self.neighbors)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
