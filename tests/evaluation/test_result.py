@@ -105,7 +105,7 @@ def test_epoch_plans_use_the_temperature_of_their_epoch(tmp_path: Path) -> None:
         {"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items()
     )
     loaded = LoadedRun.from_run(run, EvaluateOptions(run=run, data=DATA, progress=False))
-    peaks = [loaded.compute_epoch_plan_arrays(loaded.model, epoch)["plan"].max() for epoch in known]
+    peaks = [loaded.compute_plan_arrays_at_epoch(loaded.model, epoch)["plan"].max() for epoch in known]
     assert peaks[0] < peaks[1] < peaks[2]
 
 

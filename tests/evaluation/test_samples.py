@@ -13,10 +13,10 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.evaluation.page_samples import (
-    collect_cosines,
-    collect_page_data,
-    collect_point_data,
-    project_to_2d_with_method_name,
+    collect_cosine_arrays,
+    collect_page_arrays,
+    collect_point_arrays,
+    project_to_2d_with_method,
 )
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
@@ -29,7 +29,7 @@ def context_of(model: Model, test: Dataset) -> EvalContext:
 def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
-    kept = collect_point_data(from_arrays(features, domains=names), features, chosen)
+    kept = collect_point_arrays(from_arrays(features, domains=names), features, chosen)
     assert [kept["domain_names"][domain] for domain in kept["domains"]] == [names[item] for item in chosen]
     np.testing.assert_allclose(kept["spectrum"], centered_singular_values(features), rtol=1e-5)
     assert kept["neighbors"].shape == (3, 2)
@@ -38,7 +38,7 @@ def test_points_describe_chosen_items_and_the_spectrum_all() -> None:
 
 def test_thumbnails_show_the_first_view() -> None:
     first, second = (np.full((3, 1, 8, 8), value, dtype=np.uint8) for value in (50, 200))
-    assert (collect_point_data(from_arrays((first, second)), torch.eye(3), torch.arange(3))["thumbnails"] == 50).all()
+    assert (collect_point_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))["thumbnails"] == 50).all()
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,32 @@ def test_thumbnails_show_the_first_view() -> None:
 )
 def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method: str) -> None:
     rows = torch.randn(91, 3, generator=torch.Generator().manual_seed(0)) if rows is None else rows
-    name, plane = project_to_2d_with_method_name(rows)
+    plane, name = project_to_2d_with_method(rows)
     assert (name, plane.shape, plane.dtype) == (method, (len(rows), 2), np.float32)
     assert np.isfinite(plane).all()
 
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = vectors(400, 3)
-    kept = collect_cosines(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
+    kept = collect_cosine_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert kept["cosines"].shape == (160, 160)
     assert kept["cosine_labels"].tolist() == sorted(kept["cosine_labels"])
-    assert "cosine_labels" not in collect_cosines(vectors(5, None), torch.eye(5))
+    assert "cosine_labels" not in collect_cosine_arrays(vectors(5, None), torch.eye(5))
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
     context = context_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
-    found = collect_page_data(context, has_probe=False)["suspicion"]
+    found = collect_page_arrays(context, has_probe=False)["suspicion"]
     np.testing.assert_allclose(found, (-score_pairs(PairedFeatures(context.random_view_features))).exp(), rtol=1e-5)
     assert not np.allclose(found, (-score_pairs(PairedFeatures(context.random_view_projections))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
     apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in collect_page_data(context_of(apart, several(60, (5,), (2, 20))), has_probe=False)
+    assert "suspicion" not in collect_page_arrays(context_of(apart, several(60, (5,), (2, 20))), has_probe=False)
     few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_page_data(context_of(few, several(30, (5,), (4,))), has_probe=False)
+    assert "suspicion" not in collect_page_arrays(context_of(few, several(30, (5,), (4,))), has_probe=False)
 
 
 def test_no_losses_without_an_objective() -> None:
-    assert "losses" not in collect_page_data(context_of(vector_model(), vectors(9, 3)), has_probe=False)
+    assert "losses" not in collect_page_arrays(context_of(vector_model(), vectors(9, 3)), has_probe=False)

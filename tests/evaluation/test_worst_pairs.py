@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.page_samples import MAX_LISTED_ITEMS, collect_worst_pairs
+from contraport.evaluation.page_samples import MAX_LISTED_ITEMS, collect_worst_pair_arrays
 from contraport.runs import Run, RunFolder
 
 ITEMS = 60
@@ -29,7 +29,7 @@ def pairs(items: int = ITEMS) -> object:
 
 
 def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path: Path) -> None:
-    found = collect_worst_pairs(audited(tmp_path / "run"), pairs())
+    found = collect_worst_pair_arrays(audited(tmp_path / "run"), pairs())
     assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_LISTED_ITEMS, -1))
     assert found["worst_1"].shape == (MAX_LISTED_ITEMS, 5)
     assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
@@ -40,11 +40,14 @@ def test_worst_pairs_come_first_with_both_views_and_the_better_partner(tmp_path:
 def test_deliberate_mismatches_are_shown(tmp_path: Path) -> None:
     run = audited(tmp_path / "run")
     run.save_arrays(run.mismatched_path, {"partners": np.roll(np.arange(ITEMS), 1)})
-    assert collect_worst_pairs(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
+    assert (
+        collect_worst_pair_arrays(run, pairs())["worst_2"][:, 0, 0, 0].tolist()
+        == (np.arange(50, 60)[::-1] - 1).tolist()
+    )
 
 
 def test_no_pairs_without_an_audit_or_on_other_items(tmp_path: Path) -> None:
-    assert collect_worst_pairs(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
-    assert collect_worst_pairs(RunFolder.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
+    assert collect_worst_pair_arrays(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
+    assert collect_worst_pair_arrays(RunFolder.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
     alone = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))
-    assert collect_worst_pairs(audited(tmp_path / "one"), alone) == {}
+    assert collect_worst_pair_arrays(audited(tmp_path / "one"), alone) == {}

@@ -12,11 +12,11 @@ from rich.table import Table
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console
 from contraport.evaluation.result_tables import (
-    tabulate_metric_differences,
-    tabulate_metrics_across_dims,
-    tabulate_metrics_across_epochs,
-    tabulate_metrics_with_baselines,
-    tabulate_retrieval_directions,
+    baseline_table_rows,
+    difference_table_rows,
+    dims_table_rows,
+    direction_table_rows,
+    epoch_table_rows,
 )
 
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
         num_hidden = len(measured - shown[name])
         result = {**result, "rows": {row: _select(values, shown[name]) for row, values in result["rows"].items()}}
         whose = f"{name} on " if len(results) > 1 else ""
-        if rows := tabulate_metrics_with_baselines(result):
+        if rows := baseline_table_rows(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
-        if rows := tabulate_retrieval_directions(result):
+        if rows := direction_table_rows(result):
             print_table("retrieval by direction", rows)
-        if rows := tabulate_metrics_across_dims(result):
+        if rows := dims_table_rows(result):
             print_table("first coordinates of the representation", rows)
-        if rows := tabulate_metrics_across_epochs(result):
+        if rows := epoch_table_rows(result):
             print_table("checkpoints by epoch", rows)
         if num_hidden:
             print(f"{pluralize(num_hidden, 'more metric')}: --all")
@@ -102,7 +102,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
     first, *others = results
     for name in others:
         differences = _select(results[name]["differences"].get(first, {}), shown[name])
-        if rows := tabulate_metric_differences(differences):
+        if rows := difference_table_rows(differences):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compose_run_comparisons(runs):
         print(sentence)

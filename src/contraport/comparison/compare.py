@@ -39,7 +39,7 @@ from contraport.comparison.result_statistics import (
     build_table_entries,
     compute_epoch_means,
     judge_claims,
-    list_cells_with_single_seed_difference,
+    list_single_seed_cell_names,
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
@@ -186,7 +186,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
     metrics, refusals = select_metrics(), list[Exception]()
     for cell in (cell for cell in grid.cells if cell.seed == 0):
         try:
-            unmet = _find_unmet_requirement_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
+            unmet = _unmet_requirements_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
             if not isinstance(error, UsageError) and out_of_memory_message(error) is None:
                 raise
@@ -259,7 +259,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
     metrics, seconds = select_metrics(grid.compare_options.metrics), None
     try:
         settings, components = _build_cell_settings_and_components(grid, cell)
-        unmet = _find_unmet_requirement_by_metric(metrics, settings, components)
+        unmet = _unmet_requirements_by_metric(metrics, settings, components)
         if estimate:
             steps = components.steps_per_epoch * settings.epochs
             seconds = measure_training_steps(settings, components).median_step_seconds * steps
@@ -272,7 +272,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
     return seconds
 
 
-def _find_unmet_requirement_by_metric(
+def _unmet_requirements_by_metric(
     metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
     """Return the first requirement that data and untrained model do not meet, by metric key; None if all are met."""
@@ -489,7 +489,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := list_cells_with_single_seed_difference(grid, results)):
+    if most_seeds > 1 and (single := list_single_seed_cell_names(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(

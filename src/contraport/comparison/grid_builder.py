@@ -48,7 +48,7 @@ def build_grid(explicit: OptionMap) -> Grid:
     values = {**suite_options, **quick}
     options = CompareOptions(**{key: value for key, value in values.items() if key not in SUITE_KEYS} | dict(explicit))
     check(len(options.data) > 0, "data: must name at least one dataset, got none.", "missing")
-    own_rows, own_columns = (index_suite_entries(key, suite_options, quick) for key in ("objectives", "settings"))
+    own_rows, own_columns = (suite_entries_by_name(key, suite_options, quick) for key in ("objectives", "settings"))
     parsed = tuple(parse_row(value, own_rows) for value in split_entries_at_commas(options.objectives, own_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: must name at least one objective, got none.", "missing")
@@ -145,7 +145,7 @@ _RESERVED_TRAIN_OPTIONS = (
 """Options of `contraport.train` that the comparison sets itself, so that rows and columns may not."""
 
 
-def index_suite_entries(key: str, *suites: OptionMap) -> dict[str, OptionMap]:
+def suite_entries_by_name(key: str, *suites: OptionMap) -> dict[str, OptionMap]:
     """Return the named entries (rows or columns) under `key` of several suites, by name."""
     return {
         str(name): one for suite in suites for one in suite.get(key, ()) if isinstance(one, Mapping) for name in one

@@ -205,7 +205,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_cells_with_single_seed_difference(grid: Grid, results: JobAndResultByCell) -> list[str]:
+def list_single_seed_cell_names(grid: Grid, results: JobAndResultByCell) -> list[str]:
     """List the cells, as "row on column", whose difference from the baseline has one seed and no variance prior.
 
     Their intervals do not cover other seeds. The first metric is used.

@@ -21,8 +21,13 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_folder, rename_argument, report_write_errors
 from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
-from contraport.evaluation.page_samples import ArraysByName, choose_fixed_subsample, collect_item_data
-from contraport.evaluation.split_loading import SplitLoader, find_view_position, load_splits_of_source, resolve_device
+from contraport.evaluation.page_samples import ArraysByName, choose_subsample_positions, collect_item_arrays
+from contraport.evaluation.split_loading import (
+    SplitLoader,
+    load_splits_of_source,
+    resolve_device,
+    resolve_view_position,
+)
 from contraport.features import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
 from contraport.metrics.retrieval import nearest_indices
@@ -157,7 +162,7 @@ def _embed_run_features_and_dataset(
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
-        dataset = dataset.select_views([find_view_position(dataset, whole, options.view)]).drop_duplicates()
+        dataset = dataset.select_views([resolve_view_position(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_item_indices(len(dataset), options))
     features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
     return _build_features(dataset, features, str(run.path)), dataset
@@ -216,11 +221,11 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
 
 def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
     """Render the map as an HTML page that consists of the embedding section of a report."""
-    chosen = choose_fixed_subsample(len(result.points), MAX_PAGE_ITEMS)
+    chosen = choose_subsample_positions(len(result.points), MAX_PAGE_ITEMS)
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:
-        arrays = collect_item_data(dataset, rows, chosen)
+        arrays = collect_item_arrays(dataset, rows, chosen)
     elif features.labels is not None:
         arrays["labels"] = features.labels[chosen]
         if features.class_names is not None:

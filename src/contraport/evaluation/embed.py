@@ -29,10 +29,10 @@ from contraport.errors import check, check_new_file, rename_argument, report_wri
 from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
-    find_view_position,
     is_training_data,
     load_splits_of_source,
     resolve_device,
+    resolve_view_position,
 )
 from contraport.features import (
     SUPPORTED_SUFFIXES,
@@ -170,7 +170,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     has_own_keys = all(dataset.entity_ids is not None or len(dataset.shapes) == 1 for dataset in datasets)
     if options.view is not None:
         # A view that several items share is embedded once; in a stream each time, as duplicates are unknown.
-        repeated = [dataset.select_views([find_view_position(dataset, whole, options.view)]) for dataset in datasets]
+        repeated = [dataset.select_views([resolve_view_position(dataset, whole, options.view)]) for dataset in datasets]
         datasets = [dataset.drop_duplicates() for dataset in repeated]
         seen, ids = datasets[0].entity_ids, datasets[-1].entity_ids
         if len(datasets) > 1 and seen is not None and ids is not None:  # a side of a coupling has pairs in both splits
@@ -183,7 +183,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     )
     model_output = None if output is None else partial(output, model)
     with open_feature_buffer(path) as buffer:
-        for dataset in _select_process_items(datasets, rank, processes):
+        for dataset in _select_process_datasets(datasets, rank, processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
@@ -208,7 +208,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
     return path
 
 
-def _select_process_items(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
+def _select_process_datasets(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
     """Select the contiguous range of items that this process embeds, as parts of the datasets in order."""
     if processes == 1:
         return list(datasets)

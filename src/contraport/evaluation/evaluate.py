@@ -28,13 +28,13 @@ from contraport.evaluation.notes import (
 )
 from contraport.evaluation.page_samples import (
     ArraysByName,
-    collect_misclassified_items,
-    collect_page_data,
-    collect_worst_pairs,
-    compute_sample_plan,
+    collect_misclassified_item_arrays,
+    collect_page_arrays,
+    collect_worst_pair_arrays,
+    compute_plan_arrays,
 )
 from contraport.evaluation.result_tables import Evaluation, EvaluationsByRun
-from contraport.evaluation.split_loading import have_same_items, is_training_data, name_test_data
+from contraport.evaluation.split_loading import get_test_data_name, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
@@ -66,7 +66,6 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written for it.
     """
     options = EvaluateOptions(**arguments)
-    is_single = isinstance(options.run, str | Path | Run)
     paths = [options.run] if isinstance(options.run, str | Path | Run) else options.run
     runs = as_different_run_folders("run", paths)
     evaluated: list[EvaluatedRun] = []
@@ -97,9 +96,10 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
                 differences = _compute_differences_by_metric(
                     one.bootstrap_draws, other.bootstrap_draws, comparisons=pairs
                 )
-                one.result["differences"][str(other.run_folder.path)] = _differences_to_dicts(differences)
+                records = {key: difference._asdict() for key, difference in differences.items()}
+                one.result["differences"][str(other.run_folder.path)] = records
             _save_evaluation(one)
-    if is_single:
+    if paths is not options.run:
         return evaluated[0].result
     return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
 
@@ -109,7 +109,7 @@ class EvaluatedRun(NamedTuple):
 
     Attributes:
         result: contents of `evaluation.json`.
-        page_data: contents of `samples.npz`: 2-D points, cosines and losses of test items, for the report page.
+        page_arrays: contents of `samples.npz`: 2-D points, cosines and losses of test items, for the report page.
         bootstrap_draws: value and bootstrap draws of each metric of the trained encoder, by metric key.
         item_values: contents of `items.npz`: values per test item, for metrics that are means over items.
     """
@@ -117,7 +117,7 @@ class EvaluatedRun(NamedTuple):
     run_folder: RunFolder
     test_dataset: Dataset
     result: Evaluation
-    page_data: ArraysByName
+    page_arrays: ArraysByName
     bootstrap_draws: ValueAndDrawsByMetric
     item_values: ArraysByName
 
@@ -131,8 +131,8 @@ def _save_evaluation(one: EvaluatedRun) -> None:
     with report_write_errors("run", one.run_folder.path), ExitStack() as files:
         write_json(files.enter_context(atomic_write(one.run_folder.evaluation_path)), one.result)
         write_npz(files.enter_context(atomic_write(one.run_folder.items_path)), one.item_values)
-        if one.page_data:
-            write_npz(files.enter_context(atomic_write(one.run_folder.samples_path)), one.page_data)
+        if one.page_arrays:
+            write_npz(files.enter_context(atomic_write(one.run_folder.samples_path)), one.page_arrays)
         else:
             one.run_folder.samples_path.unlink(missing_ok=True)
 
@@ -167,7 +167,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         for epoch, model in iterate_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
             results[context.name] = _compute_metric_results(context, possible, run, report_step)
-            if plan := loaded.compute_epoch_plan_arrays(model, epoch):
+            if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
             report_step(f"{run.path.name}: samples for the page")
@@ -178,7 +178,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         name: {key: one.value if isinstance(one, MetricResult) else one for key, one in of.items()}
         for name, of in results.items()
     }
-    draws = _draw_bootstrap_values(results)
+    draws = _values_and_draws_by_encoder(results)
     differences = {name: _compute_differences_by_metric(draws["trained"], draws[name]) for name in baselines}
     skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
     notes = [
@@ -190,7 +190,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     ]
     class_names = loaded.train.class_names
     result = {
-        "data": name_test_data(loaded.training_settings, loaded.test, options),
+        "data": get_test_data_name(loaded.training_settings, loaded.test, options),
         "epochs": loaded.trained_epochs,
         "train_items": len(loaded.train),
         "test_items": len(loaded.test),
@@ -206,9 +206,11 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
             name: {key: percentile_interval(values)._asdict() for key, (_, values) in of.items()}
             for name, of in draws.items()
         },
-        "differences": {name: _differences_to_dicts(of) for name, of in differences.items()},
+        "differences": {
+            name: {key: difference._asdict() for key, difference in of.items()} for name, of in differences.items()
+        },
         "pairs_of_runs": 0,
-        "directions": _summarize_retrieval_by_direction(results["trained"]),
+        "directions": _retrieval_metrics_by_direction(results["trained"]),
     }
     items = {
         key: one.item_values
@@ -222,16 +224,16 @@ def _collect_page_arrays_and_notes(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, list[str]]:
     """Collect the arrays that the report page draws; also return notes with the reason if the plan is missing."""
-    samples = collect_page_data(trained, has_probe=has_probe) | (
-        collect_misclassified_items(trained) if has_probe else {}
+    samples = collect_page_arrays(trained, has_probe=has_probe) | (
+        collect_misclassified_item_arrays(trained) if has_probe else {}
     )
     # Scored pairs are pairs of the training data.
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
-        samples |= collect_worst_pairs(loaded.run_folder, loaded.train)
+        samples |= collect_worst_pair_arrays(loaded.run_folder, loaded.train)
     if isinstance(loaded.final_objective, str):
         return samples, [loaded.final_objective]
     try:
-        samples |= compute_sample_plan(
+        samples |= compute_plan_arrays(
             loaded.model, loaded.final_objective, loaded.test, loaded.views, loaded.loader_config
         )
     except UsageError as error:  # the objective needs labels, for example
@@ -259,7 +261,7 @@ def _compute_metric_results(
     return results
 
 
-def _draw_bootstrap_values(
+def _values_and_draws_by_encoder(
     results: Mapping[str, Mapping[str, MetricResult | float]],
 ) -> Mapping[str, ValueAndDrawsByMetric]:
     """Draw bootstrap values of all metrics; return value and draws by encoder and metric key.
@@ -290,7 +292,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     check(len(classes) == len(names or ()), message, "number")
 
 
-def _summarize_retrieval_by_direction(
+def _retrieval_metrics_by_direction(
     results: Mapping[str, MetricResult | float],
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return the retrieval metrics with their intervals, by direction such as "image to caption"."""
@@ -305,11 +307,6 @@ def _summarize_retrieval_by_direction(
         entry = {"value": parts[part, key].value, **percentile_interval(values)._asdict()}
         directions.setdefault(part, {})[key] = entry
     return directions
-
-
-def _differences_to_dicts(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]:
-    """Convert differences by metric key to their JSON records in `evaluation.json`."""
-    return {key: difference._asdict() for key, difference in differences.items()}
 
 
 def _compute_differences_by_metric(

@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
 from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.page_samples import ArraysByName, compute_sample_plan
+from contraport.evaluation.page_samples import ArraysByName, compute_plan_arrays
 from contraport.evaluation.split_loading import load_evaluation_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Balanced, Loss, Objective
@@ -179,11 +179,11 @@ class LoadedRun:
             before = {"given": initial}
         return {"raw": RawInputEncoder(self.model.shapes), **before}
 
-    def compute_epoch_plan_arrays(self, model: Model, epoch: int) -> ArraysByName:
+    def compute_plan_arrays_at_epoch(self, model: Model, epoch: int) -> ArraysByName:
         """Compute the transport plan of an intermediate model and its target; empty if none can be drawn."""
         if not isinstance(self.initial_objective, str):
             objective = build_objective_at_epoch(self.initial_objective, self.run_folder, self.training_settings, epoch)
             if isinstance(objective, Loss):
                 with suppress(UsageError):  # a missing fact is reported for the last epoch
-                    return compute_sample_plan(model, objective, self.test, self.views, self.loader_config)
+                    return compute_plan_arrays(model, objective, self.test, self.views, self.loader_config)
         return {}

@@ -206,12 +206,6 @@ def _write_torchscript(model: Model, path: Path) -> None:
         torch.jit.save(traced, file)
 
 
-def _load_torchscript(path: Path, _: Model) -> _FeatureFunction:
-    """Load a TorchScript file on the CPU."""
-    loaded: _FeatureFunction = torch.jit.load(str(path), map_location="cpu")
-    return loaded
-
-
 def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
     """Load a model folder as a function; encoders that it only describes are taken from the original `model`."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
@@ -251,7 +245,9 @@ class _ExportFormat(NamedTuple):
 _FORMAT_BY_NAME = {
     "onnx": _ExportFormat(_write_onnx, _load_onnx, atomic_write, ("onnx", "onnxscript", "onnxruntime")),
     "torch-export": _ExportFormat(_write_torch_export, _load_torch_export, atomic_write),
-    "torchscript": _ExportFormat(_write_torchscript, _load_torchscript, atomic_write),
+    "torchscript": _ExportFormat(
+        _write_torchscript, lambda path, _: torch.jit.load(str(path), map_location="cpu"), atomic_write
+    ),
     "safetensors": _ExportFormat(
         lambda model, folder: model.save_pretrained(folder), _load_safetensors, atomic_write_folder
     ),

@@ -35,8 +35,6 @@ _ADVICE_BY_BASELINE = {
 }
 """Advice if the trained features are not better than a baseline, by baseline."""
 
-_ALIGNMENT_AND_UNIFORMITY_KEYS = ("alignment", "uniformity")  # metric keys
-
 _ValuesByEncoder = Mapping[str, Mapping[str, float]]
 """Metric values by encoder, such as "trained" or a baseline, and metric key."""
 
@@ -136,14 +134,10 @@ def build_alignment_uniformity_notes(
 ) -> list[str]:
     """Return a note if training worsened alignment or uniformity; training usually trades one for the other.
 
-    DifferencesByBaseline that are not significant are ignored.
+    Differences that are not significant are ignored.
     """
     before = next((row for row in INITIAL_ENCODER_TITLES if row in rows), None)
-    metrics = [
-        metric
-        for metric in collect_metrics_from_rows([rows["trained"]])
-        if metric.key in _ALIGNMENT_AND_UNIFORMITY_KEYS
-    ]
+    metrics = collect_metrics_from_rows([rows["trained"].keys() & {"alignment", "uniformity"}])
     if before is None or not (worse := _describe_changes_from_baseline(rows, differences, before, metrics, worse=True)):
         return []
     better = _describe_changes_from_baseline(rows, differences, before, metrics, worse=False)

@@ -58,25 +58,31 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 """Arrays of `samples.npz` by name."""
 
 
-def collect_page_data(context: EvalContext, *, has_probe: bool) -> ArraysByName:
+def collect_page_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines and losses of test items and, if `has_probe`, the confusion matrix of the probe."""
-    test, positions = context.test, choose_fixed_subsample(len(context.test), MAX_POINTS)
-    arrays = collect_point_data(test, context.test_features, positions) | collect_cosines(test, context.test_features)
-    arrays |= _compute_item_loss_arrays(context, positions) | _compute_mismatch_scores(context, positions)
+    test, positions = context.test, choose_subsample_positions(len(context.test), MAX_POINTS)
+    arrays = collect_point_arrays(test, context.test_features, positions) | collect_cosine_arrays(
+        test, context.test_features
+    )
+    arrays |= _compute_item_loss_arrays(context, positions) | _compute_mismatch_score_arrays(context, positions)
     if has_probe:
         arrays["confusion"] = confusion_matrix(context.fitted_probe, context.test_features, context.test_labels)
     return arrays
 
 
-def collect_point_data(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+def collect_point_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
     """Return 2-D points and item data of the items at `positions`, ``(m,)``, and the spectrum of all features."""
-    method, plane = project_to_2d_with_method_name(features[positions])
-    arrays: ArraysByName = {"points": plane, "projection": np.array(method), "ids": positions.numpy()}
-    arrays["spectrum"] = centered_singular_values(features).numpy()
-    return arrays | collect_item_data(dataset, features[positions], positions)
+    points, method = project_to_2d_with_method(features[positions])
+    return {
+        "points": points,
+        "projection": np.array(method),
+        "ids": positions.numpy(),
+        "spectrum": centered_singular_values(features).numpy(),
+        **collect_item_arrays(dataset, features[positions], positions),
+    }
 
 
-def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+def collect_item_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
     """Return neighbors, labels, domains, thumbnails and texts of the items at `positions`, ``(m,)``.
 
     `features` are those of these items, ``(m, F)``.
@@ -98,9 +104,9 @@ def collect_item_data(dataset: Dataset, features: Tensor, positions: Tensor) -> 
     return arrays
 
 
-def collect_cosines(dataset: Dataset, features: Tensor) -> ArraysByName:
+def collect_cosine_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
     """Return the pairwise cosines of a subsample of the items, sorted by label, and the labels of these items."""
-    positions = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_COSINE_ITEMS))
+    positions = choose_positions_sorted_by_label(dataset, MAX_COSINE_ITEMS)
     z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
@@ -123,7 +129,7 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
     return {"losses": values.float().reshape(-1, len(positions)).mean(dim=0).cpu().numpy()}
 
 
-def _compute_mismatch_scores(context: EvalContext, positions: Tensor) -> ArraysByName:
+def _compute_mismatch_score_arrays(context: EvalContext, positions: Tensor) -> ArraysByName:
     """Compute a mismatch score from 0 to 1 for each item at `positions` of two-view data.
 
     It is the share of items at least as near to one view as the partners of the other view's neighbors: above 1/3 for
@@ -136,14 +142,14 @@ def _compute_mismatch_scores(context: EvalContext, positions: Tensor) -> ArraysB
     return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 
-def compute_sample_plan(
+def compute_plan_arrays(
     model: Model, objective: Loss, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> ArraysByName:
     """Return the transport plan and target of the objective on two random views of some test items, sorted by label.
 
     Thumbnails of the views are included for images, view names for views that the data name.
     """
-    positions = sort_positions_by_label(dataset, choose_fixed_subsample(len(dataset), MAX_PLAN_ITEMS))
+    positions = choose_positions_sorted_by_label(dataset, MAX_PLAN_ITEMS)
     batch = dataset.__getitems__(positions.tolist())
     model.to(loader_config.device)
     with fixed_seed(0, loader_config.device), evaluation_mode(model):
@@ -166,7 +172,7 @@ def compute_sample_plan(
     return arrays
 
 
-def collect_misclassified_items(context: EvalContext) -> ArraysByName:
+def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
     """Return the misclassified test items of which the linear probe is most confident, most confident first.
 
     `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and the predicted class,
@@ -192,7 +198,7 @@ def collect_misclassified_items(context: EvalContext) -> ArraysByName:
     }
 
 
-def collect_worst_pairs(run: RunFolder, train: Dataset) -> ArraysByName:
+def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     """Return the most suspicious training pairs of a run with `audit`, most suspicious first.
 
     `worst` are their positions, `worst_1` and `worst_2` their two views, and `worst_better` the second view of the
@@ -218,18 +224,19 @@ def collect_worst_pairs(run: RunFolder, train: Dataset) -> ArraysByName:
     }
 
 
-def sort_positions_by_label(dataset: Dataset, positions: Tensor) -> Tensor:
-    """Return positions sorted by label; unchanged without labels."""
-    return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
-
-
-def choose_fixed_subsample(items: int, maximum: int) -> Tensor:
+def choose_subsample_positions(items: int, maximum: int) -> Tensor:
     """Return the positions of a fixed random subsample of at most `maximum` items, in ascending order."""
     return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
 
 
-def project_to_2d_with_method_name(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
-    """Project features to 2-D by t-SNE, or by PCA for few items; return the method's name and the points `(m, 2)`."""
+def choose_positions_sorted_by_label(dataset: Dataset, maximum: int) -> Tensor:
+    """Return the positions of a fixed random subsample of at most `maximum` items, sorted by label if there are any."""
+    positions = choose_subsample_positions(len(dataset), maximum)
+    return positions if dataset.labels is None else positions[dataset.labels[positions].argsort(stable=True)]
+
+
+def project_to_2d_with_method(features: Tensor) -> tuple[np.ndarray[Any, Any], str]:
+    """Project features to 2-D by t-SNE, or by PCA for few items; return the points `(m, 2)` and the method's name."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -238,9 +245,8 @@ def project_to_2d_with_method_name(features: Tensor) -> tuple[str, np.ndarray[An
     # One thread, as for the linear probe: on a busy machine two are far slower.
     with threadpool_limits(1):
         if varies and len(rows) > 3 * TSNE_PERPLEXITY and rows.shape[1] > 1:
-            return "t-SNE", TSNE(perplexity=TSNE_PERPLEXITY, init="pca", max_iter=500, random_state=0).fit_transform(
-                rows
-            )
+            tsne = TSNE(perplexity=TSNE_PERPLEXITY, init="pca", max_iter=500, random_state=0)
+            return tsne.fit_transform(rows), "t-SNE"
         dimensions = min(2, *rows.shape)
         plane = PCA(dimensions, svd_solver="full").fit_transform(rows) if varies else np.zeros((len(rows), dimensions))
-    return "PCA", np.pad(plane, ((0, 0), (0, 2 - dimensions))).astype(np.float32)
+    return np.pad(plane, ((0, 0), (0, 2 - dimensions))).astype(np.float32), "PCA"

@@ -86,10 +86,10 @@ class Evaluation(dict[str, Any]):
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for a notebook."""
         tables = {
-            f"{self['data']}: frozen features of held-out items": tabulate_metrics_with_baselines(self),
-            "retrieval by direction": tabulate_retrieval_directions(self),
-            "first coordinates of the representation": tabulate_metrics_across_dims(self),
-            "intermediate models": tabulate_metrics_across_epochs(self),
+            f"{self['data']}: frozen features of held-out items": baseline_table_rows(self),
+            "retrieval by direction": direction_table_rows(self),
+            "first coordinates of the representation": dims_table_rows(self),
+            "intermediate models": epoch_table_rows(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
@@ -109,26 +109,26 @@ class EvaluationsByRun(dict[str, Evaluation]):
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
-            if rows := tabulate_metric_differences(self[name]["differences"].get(first, {})):
+            if rows := difference_table_rows(self[name]["differences"].get(first, {})):
                 tables.append(format_html_rows(f"{name} minus {first}, paired by item", rows))
         return "".join(tables)
 
 
-def tabulate_metrics_with_baselines(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def baseline_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric: values of baselines and trained encoder, and confidence interval.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
     rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_TITLES, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
-    table = tabulate_metrics_across_encoders(columns)
+    table = encoder_table_rows(columns)
     for row, metric in zip(table, collect_metrics_from_rows(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(metric.key)
         row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
     return table
 
 
-def tabulate_retrieval_directions(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def direction_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each retrieval direction, with the metrics of the trained encoder."""
     return [
         {"from to": direction}
@@ -137,25 +137,21 @@ def tabulate_retrieval_directions(result: Mapping[str, Any]) -> list[dict[str, s
     ]
 
 
-def tabulate_metrics_across_epochs(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def epoch_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with columns for the last epoch and evenly spaced earlier epochs."""
     names = [name for name in result["rows"] if name.startswith("epoch ")]
     positions = {round(place * (len(names) - 1) / max(1, MAX_EPOCHS_SHOWN - 1)) for place in range(MAX_EPOCHS_SHOWN)}
     shown = names if len(names) <= MAX_EPOCHS_SHOWN else [names[position] for position in sorted(positions)]
-    return (
-        tabulate_metrics_across_encoders({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
-    )
+    return encoder_table_rows({name: result["rows"][name] for name in (*shown, "trained")}) if names else []
 
 
-def tabulate_metrics_across_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def dims_table_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for full and for truncated features; empty without `dims`."""
     names = [name for name in result["rows"] if name.startswith("dims ")]
-    return (
-        tabulate_metrics_across_encoders({name: result["rows"][name] for name in ("trained", *names)}) if names else []
-    )
+    return encoder_table_rows({name: result["rows"][name] for name in ("trained", *names)}) if names else []
 
 
-def tabulate_metric_differences(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+def difference_table_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with the difference of two runs and its interval (percentages in points)."""
     table = []
     for metric in collect_metrics_from_rows([differences]):
@@ -167,7 +163,7 @@ def tabulate_metric_differences(differences: Mapping[str, Mapping[str, float]]) 
     return table
 
 
-def tabulate_metrics_across_encoders(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
+def encoder_table_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each encoder; missing values are dashes."""
     return [
         {"metric": metric.title}

@@ -62,7 +62,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         check_no_stream(train)
         check_no_stream(test)
         record = run.split_digests()
-        splits = Splits(train, test) if record is None else _drop_trained_test_items(record, train, test)
+        splits = Splits(train, test) if record is None else _report_trained_test_items(record, train, test, drop=True)
     else:
         splits = load_splits_of_source(run, loader, data)
     train, test, notes = splits
@@ -113,23 +113,21 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     )
     if recovered is not None:
         return Splits(recovered.train, recovered.test)
-    return _drop_trained_test_items(record, train, test, drop_trained_items=drop_trained_items)
+    return _report_trained_test_items(record, train, test, drop=drop_trained_items)
 
 
-def _drop_trained_test_items(
-    record: SplitDigests, train: Dataset, test: Dataset, *, drop_trained_items: bool = True
-) -> Splits:
-    """Remove, or only count, the test items that the run was trained on."""
+def _report_trained_test_items(record: SplitDigests, train: Dataset, test: Dataset, *, drop: bool) -> Splits:
+    """Log and note how many test items the run was trained on; with `drop`, remove them."""
     trained_on = record.trained_item_mask(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)
     message = f"data: the run was trained on all {number:,} test items of {test.name!r}. Pass unseen items."
-    check(number < len(test) or not drop_trained_items, message, "trained_on")
+    check(number < len(test) or not drop, message, "trained_on")
     fact = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
-    note = f"{fact}; they are left out." if drop_trained_items else f"{fact}."
+    note = f"{fact}; they are left out." if drop else f"{fact}."
     log.warning("%s", note)
-    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if drop_trained_items else test, (note,))
+    return Splits(train, test.subset((~trained_on).nonzero()[:, 0]) if drop else test, (note,))
 
 
 def _drop_incomplete_items(dataset: Dataset) -> Dataset:
@@ -143,20 +141,16 @@ def _drop_incomplete_items(dataset: Dataset) -> Dataset:
 
 def have_same_items(first: Dataset, second: Dataset) -> bool:
     """Return whether two datasets have equal items in equal order, compared by name, rows, labels and digests."""
-    same = (first.name, first.split, len(first), first.shapes) == (
-        second.name,
-        second.split,
-        len(second),
-        second.shapes,
-    )
-    if not same or not torch.equal(first.rows, second.rows) or (first.labels is None) != (second.labels is None):
+    if any(getattr(first, name) != getattr(second, name) for name in ("name", "split", "shapes")):
+        return False
+    if not torch.equal(first.rows, second.rows) or (first.labels is None) != (second.labels is None):
         return False
     if first.digests is not None and second.digests is not None and not torch.equal(first.digests, second.digests):
         return False
     return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)
 
 
-def name_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
+def get_test_data_name(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
     """Return the name of the test data; for the run's own data, also the corruption and domains of the training."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data
@@ -250,7 +244,7 @@ class SplitLoader:
         )
 
 
-def find_view_position(dataset: Dataset, model: Model, view: object) -> int:
+def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
     """Return the position in the dataset of a view of the model, found by name, number or kind."""
     number = model.view_index(view)
     names, shapes = dataset.view_names, dataset.shapes
