@@ -116,7 +116,7 @@ def encode_items(
     with rename_argument("items", "data"):
         dataset = SplitLoader(settings, model).load(items, "train", as_one_split=True)
         if view is not None:
-            dataset = dataset.select_views([find_view_position(dataset, whole, view)])
+            dataset = dataset.select_views([resolve_view_position(dataset, whole, view)])
         views = build_unaugmented_views(settings, dataset)
         check_views_fit_model(model, dataset, views)
     columns = [*items.values()] if isinstance(items, Mapping) else items if isinstance(items, tuple) else [items]
