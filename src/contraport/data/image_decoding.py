@@ -147,7 +147,7 @@ def _decode_image(images: UndecodedItems, position: int, size: int) -> Tensor:
     try:
         with _open_image(images[position]) as image:
             image.draft("RGB", (size, size))  # JPEG: decodes at the smallest scale that is large enough
-            return to_square_tensor(ImageOps.exif_transpose(image), size)
+            return to_square_tensor(image, size)
     except Exception as error:  # decoders raise anything on hostile bytes
         message = f"data: {images.describe_item_location(position)} was readable before and cannot be read now: {error}"
         raise UsageError(message, kind="unreadable") from error
@@ -161,17 +161,18 @@ def _open_image(source: Path | bytes) -> Image.Image:
 
 
 def to_square_tensor(image: Image.Image, size: int) -> Tensor:
-    """Rotate an image upright, resize it and crop its center; uint8 RGB, ``(3, size, size)``."""
+    """Resize an image to a square, cropped at its center: an upright uint8 RGB tensor ``(3, size, size)``."""
     square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to 8-bit RGB, with transparent parts on white.
+    """Convert an image to 8-bit RGB, rotated upright as its EXIF tag demands, with transparent parts on white.
 
     Pillow's own conversion clips 16-bit pixels at 255, and shows whatever color is stored where an image is
     transparent: a black drawing on a transparent background would be all black.
     """
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if not image.has_transparency_data:

@@ -268,4 +268,13 @@ def test_encoded_images_are_upright_opaque_and_of_eight_bits_as_those_in_a_folde
 
     in_folder = load(tmp_path, test_fraction=0).__getitems__([0, 1, 2]).views[0]
     assert torch.equal(load(Encoded()).__getitems__([0, 1, 2]).views[0], in_folder)
+    opened = [Image.open(tmp_path / f"{number}.png") for number in range(3)]
+    assert torch.equal(load(opened, test_fraction=0).__getitems__([0, 1, 2]).views[0], in_folder)
+
+    class Opened:
+        def __iter__(self) -> Iterator[Image.Image]:
+            return iter(opened[:1])
+
+    for size in (None, 12):
+        assert torch.equal(load(Opened(), image_size=size).__getitems__([0]).views[0], in_folder[:1])
     assert in_folder[2].min() == 255

@@ -358,7 +358,7 @@ def _decode_value(part: Any, where: str) -> Any:
         return content
     try:
         with Image.open(io.BytesIO(content)) as image:
-            return to_rgb(ImageOps.exif_transpose(image))
+            return to_rgb(image)
     except Exception as error:  # decoders raise anything on hostile bytes
         raise UsageError(f"{where}: an image cannot be decoded: {one_line_reason(error)}", kind="unreadable") from error
 
@@ -368,7 +368,8 @@ def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
     if isinstance(value, Image.Image):
         if image_size is not None:
             return to_square_tensor(value, image_size)[None]
-        return as_view_tensor(where, np.asarray(value if value.mode in ("L", "RGB") else to_rgb(value))[None])
+        image = ImageOps.exif_transpose(value) if value.mode in ("L", "RGB") else to_rgb(value)
+        return as_view_tensor(where, np.asarray(image)[None])
     message = f"{where}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
     message += "text) is the last part of a tuple, and a text is a view of a dict under a name such as caption."
     check(isinstance(value, Tensor | np.ndarray) and value.ndim > 0, message, "not_a_view")
