@@ -91,7 +91,7 @@ def dataset_from_arrays(
 
 
 def _is_memory_mapped(store: Store, views: Mapping[str, np.ndarray]) -> bool:
-    """Return whether the only view of a store is a memory-mapped array that was not converted."""
+    """Return whether a store has one view, a memory-mapped array that was not converted."""
     array = next(iter(views.values()))
     if len(views) > 1 or not isinstance(array, np.memmap) or not isinstance(store, ArrayStore):
         return False

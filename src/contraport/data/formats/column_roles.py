@@ -41,7 +41,6 @@ _TEXT_COLUMN_PATTERN = re.compile(
 """Column names that imply texts."""
 _NUMBERED_VIEW_PATTERN = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 """Column names that imply a view by its number, such as ``view0.x``."""
-
 MAX_LISTED_COLUMNS = 20
 """Maximum number of columns that a message lists by name."""
 
@@ -101,7 +100,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     column_by_role = {
         role: _resolve_declared_column(explicit[role], role, names, where)
         if role in explicit
-        else _find_column_by_name(role, role_names, names, where)
+        else _infer_column(role, role_names, names, where)
         for role, role_names in _COLUMN_NAMES_BY_ROLE.items()
     }
     labels = column_by_role["labels"]
@@ -172,8 +171,8 @@ class ViewSuggestion(NamedTuple):
     is_evident: bool
 
 
-_ENDS_AFTER_PREFIX = (re.compile(r"\d+$"), re.compile(r"(?<=[._ -]).+"))
-"""Patterns of what follows the prefix of a column name that a view may share: a number, or all after a separator."""
+_SUFFIX_PATTERNS = (re.compile(r"\d+$"), re.compile(r"(?<=[._ -]).+"))
+"""What follows the prefix that the column names of a view may share: a number, or all after a separator."""
 
 
 def suggest_views(names: Sequence[str]) -> ViewSuggestion:
@@ -188,10 +187,10 @@ def suggest_views(names: Sequence[str]) -> ViewSuggestion:
     >>> suggest_views(["height", "width", "age"])
     ViewSuggestion(views=['height', ['width', 'age']], is_evident=False)
     """
-    for end in _ENDS_AFTER_PREFIX:
+    for suffix in _SUFFIX_PATTERNS:
         groups: dict[str, list[str]] = {}
         for name in names:
-            groups.setdefault(end.sub("", name), []).append(name)
+            groups.setdefault(suffix.sub("", name), []).append(name)
         patterns = [f"{prefix}*" if len(group) > 1 else group[0] for prefix, group in groups.items()]
         sizes = sorted(map(len, groups.values()))
         has_groups = 2 <= len(groups) <= 4 and (sizes[0] > 1 or (len(groups) == 2 and sizes[1] > 1))
@@ -227,8 +226,8 @@ def _resolve_declared_column(name: Any, role: str, names: list[str], where: str)
     return None if name is None else str(name)
 
 
-def _find_column_by_name(role: str, role_names: Sequence[str], names: list[str], where: str) -> str | None:
-    """Return the only column with one of the names of a role, None if there is none."""
+def _infer_column(role: str, role_names: Sequence[str], names: list[str], where: str) -> str | None:
+    """Return the only column with one of the names that imply a role, None if there is none."""
     found = [name for name in names if name.lower() in role_names]
     message = (
         f"data: {where}: must have one column of {role}, got {found}; choose one, such as by "
@@ -275,7 +274,7 @@ def _is_separate_view(column: pa.Field) -> bool:
 
 
 def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
-    """Return the columns that match a name, a pattern, or a list of names and patterns."""
+    """Return the names of the columns that match a name, a pattern, or a list of names and patterns."""
     if isinstance(view, list | tuple) and view:
         return tuple(name for part in view for name in _match_columns(part, names, where))
     check(isinstance(view, str), f"columns: views: must be names of columns, got {view!r}.")

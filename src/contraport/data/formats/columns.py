@@ -77,7 +77,7 @@ def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
     _check_no_nulls(column, name, "a value", where)
     if _passes_any_test(column.type, _STRING_TYPE_TESTS):
         values = np.array(column.to_pylist(), dtype=np.str_)
-        row = _find_first_true(values == "")
+        row = np.argmax(values == "")
         message = f"{_describe_column(where, name)}: must have a value in each row, got an empty text in row {row}."
         check(bool((values != "").all()), message, "missing_value")
         return values
@@ -123,7 +123,7 @@ def _read_lists(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         odd = lengths != lengths[0]
         if odd.any() or lengths[0] == 0:
-            row = _find_first_true(odd) * shape[0] // len(lengths)
+            row = np.argmax(odd) * shape[0] // len(lengths)
             message = f"must have lists of one positive length, got lengths {sorted(set(lengths.tolist()))[:5]}"
             raise UsageError(f"{_describe_column(where, name)}: {message}, see row {row}.", kind="list_lengths")
         shape.append(int(lengths[0]))
@@ -135,7 +135,7 @@ def _read_lists(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     )
     per_row = len(values) // shape[0]
     if values.null_count:
-        row = _find_first_true(values.is_null().to_numpy(zero_copy_only=False)) // per_row
+        row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // per_row
         message = f"{_describe_column(where, name)}: must have a number in each place, got nothing in row {row}."
         raise UsageError(message, kind="missing_value")
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
@@ -232,10 +232,10 @@ def explode_text_lists_with_rows(table: pa.Table, name: str) -> tuple[pa.Array, 
     return pa.array([text for texts in lists for text in texts], pa.string()), rows
 
 
-def mask_empty_rows(table: pa.Table) -> np.ndarray:
+def empty_row_mask(table: pa.Table) -> np.ndarray:
     """Return the mask of the rows without a value in any column; NaN and empty texts do not count as values.
 
-    >>> mask_empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
+    >>> empty_row_mask(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
     [False, True, False]
     """
     empty = np.ones(len(table), dtype=np.bool_)
@@ -249,7 +249,7 @@ def mask_empty_rows(table: pa.Table) -> np.ndarray:
 
 
 def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column without the dictionary or the extension type around its values."""
+    """Return the values of a column without the dictionary or the extension type around them."""
     column = table.column(name)
     while True:
         if pa.types.is_dictionary(column.type):
@@ -266,7 +266,7 @@ def _check_finite(numbers: np.ndarray, per_row: int, name: str, where: str) -> N
     """Raise `UsageError` if a number is NaN or infinite; it names the first such row."""
     finite = np.isfinite(numbers)
     if not finite.all():
-        first = _find_first_true(~finite)
+        first = np.argmax(~finite)
         message = f"{_describe_column(where, name)}: must be finite, got {numbers[first]} in row {first // per_row}."
         raise UsageError(message, kind="not_finite")
 
@@ -274,7 +274,7 @@ def _check_finite(numbers: np.ndarray, per_row: int, name: str, where: str) -> N
 def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:
     """Raise `UsageError` if a column has empty cells; it names the first such row."""
     if column.null_count:
-        first = _find_first_true(np.asarray(column.is_null().to_numpy()))
+        first = np.argmax(column.is_null().to_numpy())
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
         message += f"first in row {first}; fill them in, or leave these rows out."
         raise UsageError(f"{_describe_column(where, name)}: {message}", kind="missing_value")
@@ -288,15 +288,10 @@ def _unwrap_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _passes_any_test(kind: pa.DataType, predicates: Sequence[Any]) -> bool:
-    """Return whether an Arrow type satisfies any of some predicates."""
+    """Return whether any of several predicates holds for an Arrow type."""
     return any(predicate(kind) for predicate in predicates)
 
 
-def _find_first_true(mask: np.ndarray) -> int:
-    """Return the index of the first True value."""
-    return int(np.argmax(mask))
-
-
 def _describe_column(where: str, name: str) -> str:
-    """Return a column's description for messages."""
+    """Return the beginning of an error message about a column."""
     return f"data: {where}: column {name!r}"

@@ -52,14 +52,14 @@ def load_image_or_text_folder(
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
     texts. Texts are UTF-8 and held in memory.
     """
-    parents, files, texts, is_test = _build_folder_listing(Path(folder))
-    items = ItemMetadata(folder, len(files)) if ignore_labels else _read_classes_and_domains(parents, folder)
+    parents, files, texts, is_test = _list_folder(Path(folder))
+    items = ItemMetadata(folder, len(files)) if ignore_labels else _metadata_from_folder_names(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _get_lower_suffix(files[0]) in TEXT_SUFFIXES:
-        contents = [read_stripped_text(file) for file in files]
+        contents = [read_text_file(file).strip() for file in files]
         check_nonempty_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
-    images, captions = ImageFiles(tuple(files)), _find_frequent_captions(files, texts, folder)
+    images, captions = ImageFiles(tuple(files)), _read_captions_or_none(files, texts, folder)
     if captions is None:
         return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
@@ -81,7 +81,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     )
 
 
-def find_train_test_folders(folder: Path) -> tuple[Path, Path | None]:
+def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
     """Return the folder of the training items, and the folder of the test items if there is one."""
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
     by_name = {name.lower(): folder / name for name in below}  # of Test and test, the latter
@@ -135,11 +135,6 @@ def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
     return sorted(files)
 
 
-def read_stripped_text(file: str) -> str:
-    """Read a UTF-8 file, stripped of surrounding white space; see `read_text_file`."""
-    return read_text_file(file).strip()
-
-
 def read_text_file(file: str) -> str:
     """Read a regular file of UTF-8 text."""
     check_regular_file("data", file)
@@ -158,9 +153,9 @@ class _FolderListing(NamedTuple):
     is_test: Masks | None
 
 
-def _build_folder_listing(folder: Path) -> _FolderListing:
+def _list_folder(folder: Path) -> _FolderListing:
     """List the images and texts in a folder and its subfolders; raise `UsageError` if a split has none."""
-    parts = [part for part in find_train_test_folders(folder) if part is not None]
+    parts = [part for part in _get_train_and_test_folders(folder) if part is not None]
     listed = [list_files(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]
     suffixes = (
         IMAGE_SUFFIXES
@@ -186,7 +181,7 @@ def _get_lower_suffix(file: str) -> str:
     return os.path.splitext(file)[1].lower()
 
 
-def _find_frequent_captions(files: list[str], texts: set[str], folder: str) -> list[str] | None:
+def _read_captions_or_none(files: list[str], texts: set[str], folder: str) -> list[str] | None:
     """Return the caption in the text file beside each image, or ""; None if fewer than half have a caption."""
     candidates = [f"{os.path.splitext(file)[0]}.txt" for file in files]
     number = sum(file in texts for file in candidates)
@@ -195,15 +190,15 @@ def _find_frequent_captions(files: list[str], texts: set[str], folder: str) -> l
             message = "%s: %d of %d images have a text beside them, fewer than half: the texts are not used"
             _log.warning(message, folder, number, len(files))
         return None
-    captions = [read_stripped_text(file) if file in texts else "" for file in candidates]
+    captions = [read_text_file(file).strip() if file in texts else "" for file in candidates]
     missing = sum(not caption for caption in captions)
     if missing:
         _log.warning("%s: %d of %d images have no text beside them, or an empty one", folder, missing, len(files))
     return captions
 
 
-def _read_classes_and_domains(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
-    """Read the classes and domains from the names of the parent folders of the images."""
+def _metadata_from_folder_names(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
+    """Build the metadata of images whose parent folders are their classes, or their domains and classes."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):
         return ItemMetadata(root, len(parents))

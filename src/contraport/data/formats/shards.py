@@ -38,7 +38,6 @@ _RANGE_PATTERN = re.compile(r"(\d+)\.\.(\d+)")
 """Range of numbers in braces, such as 000..003."""
 _MAX_ARCHIVES = 1_000_000
 """Maximum number of archives in a range of numbers in braces."""
-_TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
 _INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
 """Integers of at most 18 digits without leading zeros."""
 
@@ -76,7 +75,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     The headers are read once; a batch then reads only its own bytes, in any order, and only the index is in memory.
     The path may be that of an archive, have braces as in ``train-{000..003}.tar``, or be that of a folder of archives.
     """
-    archives, held_out = _select_archives_with_test_mask(_find_archives(data), data)
+    archives, held_out = _select_archives_with_test_mask(_list_archives(data), data)
     samples: list[_Sample] = []
     ignored_counts = Counter[str]()
     for number, archive in enumerate(archives):
@@ -208,8 +207,8 @@ class ArchiveTextStore(DecodingStore):
         return (texts_to_tensor(texts, "data"),)
 
 
-def _find_archives(data: str) -> list[str]:
-    """Return the paths of the archives that a path, a brace pattern or a folder names."""
+def _list_archives(data: str) -> list[str]:
+    """Return the paths of the archives at a path, of a brace pattern or in a folder."""
     path = Path(data)
     if path.is_dir():
         return [str(path / file) for file in list_files(path, {".tar"})]
@@ -403,6 +402,6 @@ def _check_archive_end(archive: str, offset: int) -> None:
     """Raise `UsageError` unless the archive ends with a block of zeros, which `tarfile` does not check."""
     with open(archive, "rb") as file:
         file.seek(offset)
-        block = file.read(_TAR_BLOCK_BYTES)
-    check(len(block) == _TAR_BLOCK_BYTES, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
+        block = file.read(tarfile.BLOCKSIZE)
+    check(len(block) == tarfile.BLOCKSIZE, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
     check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.", "unreadable")

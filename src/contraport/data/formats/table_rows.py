@@ -22,12 +22,12 @@ from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.formats.columns import (
     can_hold_encoded_images,
+    empty_row_mask,
     explode_text_lists_with_rows,
     group_sequences_with_first_frames,
     holds_lists_of_texts,
     holds_strings,
     holds_texts,
-    mask_empty_rows,
     read_categories,
     read_image_file_names,
     read_number_columns,
@@ -103,14 +103,14 @@ class TableRows:
         index = position if self.indices is None else int(self.indices[position])
         return self.table.slice(index, 1) if self.is_table else self.table[index]
 
-    def mask_empty(self) -> np.ndarray:
+    def empty_mask(self) -> np.ndarray:
         """Return the mask of the rows without a value in any column.
 
         Of rows in files only strings are examined, as everything else would have to be read.
         """
         if not (self.is_table or is_single_string_column(self)):
             return np.zeros(len(self), dtype=np.bool_)
-        empty = mask_empty_rows(self.table if self.is_table else self.table[:])
+        empty = empty_row_mask(self.table if self.is_table else self.table[:])
         return empty if self.indices is None else empty[self.indices]
 
     def select_columns(self, names: Sequence[str]) -> TableRows:
@@ -164,7 +164,7 @@ class NumberColumnStore(Store):
         return len(self.rows)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (_read_numbers(self.rows, self.names, self.where, positions.numpy()),)
+        return (_numbers_to_view_tensor(self.rows.read(positions.numpy()), self.names, self.where),)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def dataset_from_rows(
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
-        present = ~np.stack([part.mask_empty() for part in view_rows], axis=1)
+        present = ~np.stack([part.empty_mask() for part in view_rows], axis=1)
         view_rows = [_fill_missing_rows(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)]
         present = None if present.all() else present
     folder = path if path.is_dir() else path.parent
@@ -282,12 +282,10 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
     roles = infer_roles(rows.schema, columns, where)
-    counts = (
-        {name: _count_distinct_texts(rows, name) for name in roles.undeclared_text_columns}
-        if len(roles.views) > 1
-        else {}
-    )
-    few = {name: count for name, count in counts.items() if count}
+    undeclared = roles.undeclared_text_columns if len(roles.views) > 1 else ()
+    counts = {name: _count_distinct_texts(rows, name) for name in undeclared}
+    limit = min(MAX_TEXT_LABEL_CLASSES, len(rows) // 10)
+    few = {name: count for name, count in counts.items() if 0 < count <= limit}
     if not few:
         return roles
     names, numbers = list(few), join_names([f"{count:,}" for count in few.values()])
@@ -308,12 +306,9 @@ def resolve_roles(rows: TableRows, columns: Mapping[str, Any] | None, where: str
 
 
 def _count_distinct_texts(rows: TableRows, name: str) -> int:
-    """Count the distinct texts in a column; 0 if there are too many for labels."""
+    """Count the distinct nonempty texts in a column; 0 if it holds image names or numbers."""
     table = rows.select_columns([name]).read()
-    if not holds_texts(table, name):
-        return 0
-    distinct = len(set(table.column(name).to_pylist()) - {None, ""})
-    return distinct if distinct <= min(MAX_TEXT_LABEL_CLASSES, len(rows) // 10) else 0
+    return len(set(table.column(name).to_pylist()) - {None, ""}) if holds_texts(table, name) else 0
 
 
 def _find_file_keys(
@@ -392,32 +387,27 @@ def _build_view(
     if len(names) == 1 and can_hold_encoded_images(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, where)
     if rows.is_table:
-        return ArrayStore((_read_all_numbers(rows, names, where),))
-    first = _read_numbers(rows, names, where, np.zeros(1, dtype=np.int64))
+        return ArrayStore((_read_numbers_in_blocks(rows, names, where),))
+    first = _numbers_to_view_tensor(rows.read(np.zeros(1, dtype=np.int64)), names, where)
     return NumberColumnStore(rows, names, where, tuple(first.shape[1:]))
 
 
-def _read_numbers(rows: TableRows, names: tuple[str, ...], where: str, positions: Positions | None = None) -> Tensor:
-    """Read the numbers of one view, of the rows at some positions or of all rows."""
-    return _convert_numbers(rows.read(positions), names, where)
-
-
-def _read_all_numbers(rows: TableRows, names: tuple[str, ...], where: str) -> Tensor:
+def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str) -> Tensor:
     """Read the numbers of an Arrow table block by block, so that only the result is in memory as a whole."""
     numbers: Tensor | None = None
     for block, places in rows.iterate_blocks():
         try:
-            part = _convert_numbers(block, names, where)
+            part = _numbers_to_view_tensor(block, names, where)
             numbers = part.new_empty(len(rows), *part.shape[1:]) if numbers is None else numbers
             check(part.shape[1:] == numbers.shape[1:], "blocks must have equal shapes.")
         except UsageError:
-            return _read_numbers(rows, names, where)  # its message counts the rows of the whole table
+            return _numbers_to_view_tensor(rows.read(), names, where)  # its message counts the rows of the whole table
         numbers[torch.from_numpy(places)] = part
     assert numbers is not None
     return numbers
 
 
-def _convert_numbers(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
+def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
     """Convert the number columns of a table to the tensor of a view."""
     return as_view_tensor(f"data: {where}: columns {list(names)}", read_number_columns(table, names, where))
 
