@@ -10,31 +10,23 @@ from contraport.errors import check, check_integer, check_name, is_number, unkno
 
 AUGMENT_STRENGTHS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
-
 SCALED_NOISE_NAMES = ("scaled-noise", "noise")
 """Names of the noise in units of each feature's standard deviation; ``noise`` is the name in older runs."""
-
 ISOTROPIC_NOISE_NAME = "isotropic-noise"
-"""Name of the noise of equal deviation in all features, in units of their mean standard deviation."""
-
+"""Name of the noise of equal deviation in all features, in units of the root mean square of theirs."""
 MAX_STRENGTH_BY_AUGMENT = {ISOTROPIC_NOISE_NAME: math.inf, **dict.fromkeys(SCALED_NOISE_NAMES, math.inf), "mixup": 1.0}
 """Largest strength of each augmentation that accepts a strength."""
-
 AUGMENTS = ("none", *AUGMENT_STRENGTHS, *MAX_STRENGTH_BY_AUGMENT)
 """Names of all augmentations."""
-
 CORRUPTION_KINDS = ("noise", "blur", "brightness", "contrast", "occlusion", "jpeg")
 """Kinds of corruptions of images; noise also applies to vectors and time series."""
-
 CORRUPTION_SEVERITIES = (1, 2, 3, 4, 5)
 """Severities of a corruption, from the mildest to the strongest."""
-
 DOMAINS_BY_SHIFT = {
     "rotate": ("upright", "quarter", "half", "three-quarters"),
     "style": ("plain", "edges", "posterised", "inverted"),
 }
 """Names of the domains of each kind of domain shift: rotations of images, or rendering styles."""
-
 _WITHIN_CLASS_SUFFIX = "class"
 """Suffix of the option `mismatch` after a colon: partners are exchanged within a class."""
 
@@ -106,8 +98,8 @@ class MiningRule(NamedTuple):
     min_score: float | None = None
     sampling: str = "top"
 
-    def validate(self, prefix: str = "") -> MiningRule:
-        """Return the rule itself, or raise `UsageError` if a value is out of range; `prefix` begins the message."""
+    def check_values(self, prefix: str = "") -> None:
+        """Raise `UsageError` if a value is out of range; `prefix` begins the message."""
         check_integer(f"{prefix}k", self.k)
         check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
@@ -117,7 +109,6 @@ class MiningRule(NamedTuple):
             message = f"{prefix}{name}: must be a finite number, got {value!r}."
             check(value is None or (is_number(value) and math.isfinite(value)), message)
         check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
-        return self
 
     def resolve_range_max(self, num_positives: int) -> int:
         """Return the number of candidates to consider: `range_max`, or its default for a number of positives."""
@@ -173,7 +164,8 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     check_integer("negatives: start", start, 0)
     margins = {"relative_margin", "absolute_margin", "max_score"} & settings.keys()
     defaults = {name: value for name, value in _DEFAULT_MINING_SETTINGS.items() if name == "k" or not margins}
-    rule = MiningRule(**defaults | settings).validate("negatives: ")  # type: ignore[arg-type]  # checked here
+    rule = MiningRule(**defaults | settings)  # type: ignore[arg-type]  # checked below
+    rule.check_values("negatives: ")
     return MinedNegativesSpec(rule, int(refresh), int(start))
 
 

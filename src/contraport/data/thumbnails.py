@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -21,20 +19,18 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 MAX_SHOWN_STANDARD_DEVIATIONS = 3
 """Number of standard deviations of the data at which shown values are clipped."""
 
-Array = np.ndarray[Any, Any]
 
-
-def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[Array]:
+def make_thumbnails(dataset: Dataset, positions: Tensor, side: int) -> list[np.ndarray]:
     """Return thumbnails of each view of the items at some positions.
 
     Images are uint8 ``(m, C, H, W)``, at most `side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
     views = dataset.store.fetch_views(positions)
-    return [_make_view_previews(items, dataset, view, side) for view, items in enumerate(views)]
+    return [_make_view_thumbnails(items, dataset, view, side) for view, items in enumerate(views)]
 
 
-def shrink_images(images: Tensor, side: int) -> Array:
+def shrink_images(images: Tensor, side: int) -> np.ndarray:
     """Return images `(m, C, H, W)` as uint8, at most `side` pixels wide and high.
 
     Floats outside [0, 1] are scaled by the range of each channel over these images.
@@ -55,39 +51,33 @@ def shrink_images(images: Tensor, side: int) -> Array:
     return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()
 
 
-def _make_view_previews(items: Tensor, dataset: Dataset, view: int, side: int) -> Array:
+def _make_view_thumbnails(items: Tensor, dataset: Dataset, view: int, side: int) -> np.ndarray:
     """Return the thumbnails of one view of some items."""
     shape = dataset.shapes[view]
     if is_text_shape(shape):
-        return np.array(
-            [
-                text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[:MAX_TEXT_CHARACTERS]} …"
-                for text in tensor_to_texts(items)
-            ],
-            np.str_,
-        )
+        texts = tensor_to_texts(items)
+        shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
+        return np.array(shown, np.str_)
     if len(shape) == 3:
         return shrink_images(items, side)
     if len(shape) == 2:
-        return _to_averaged_hundredths(
-            _standardize_and_clip(items, dataset, view)[:, :MAX_SHOWN_CHANNELS], MAX_SHOWN_STEPS
-        )
-    return _to_averaged_hundredths(_standardize_and_clip(items.flatten(1)[:, None], dataset, view), MAX_SHOWN_FEATURES)[
-        :, 0
-    ]
+        series = _standardize_and_clip(items, dataset, view)[:, :MAX_SHOWN_CHANNELS]
+        return _to_averaged_hundredths(series, MAX_SHOWN_STEPS)
+    vectors = _standardize_and_clip(items[:, None], dataset, view)
+    return _to_averaged_hundredths(vectors, MAX_SHOWN_FEATURES)[:, 0]
 
 
 def _standardize_and_clip(items: Tensor, dataset: Dataset, view: int) -> Tensor:
-    """Standardize values ``(m, C, T)`` and map -3 to 3 standard deviations to [-1, 1]; clip the rest."""
+    """Standardize values ``(m, C, T)``, and scale and clip -3 to 3 standard deviations to [-1, 1]."""
     mean, std = (torch.tensor(values) for values in dataset.mean_and_std(view))
     shape = (1, 1, -1) if len(dataset.shapes[view]) == 1 else (1, -1, 1)
     return ((items.float() - mean.reshape(shape)) / std.reshape(shape) / MAX_SHOWN_STANDARD_DEVIATIONS).clamp(-1, 1)
 
 
-def _to_averaged_hundredths(values: Tensor, max_steps: int) -> Array:
-    """Convert values ``(m, C, T)`` to int8 hundredths, with the last axis averaged to at most `max_steps` values."""
+def _to_averaged_hundredths(values: Tensor, max_steps: int) -> np.ndarray:
+    """Convert values ``(m, C, T)`` to int8 hundredths; the last axis is averaged to at most `max_steps` values."""
     if values.shape[-1] > max_steps:
         flat = values.reshape(-1, 1, values.shape[-1])
         values = F.adaptive_avg_pool1d(flat, max_steps).reshape(*values.shape[:-1], max_steps)
-    percent: Array = (100 * values).round().to(torch.int8).numpy()
+    percent: np.ndarray = (100 * values).round().to(torch.int8).numpy()
     return percent

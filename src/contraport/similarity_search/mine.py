@@ -48,7 +48,8 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     [[1, 2], [0, 2], [1, 0]]
     """
     options = MiningOptions(**arguments)
-    rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields}).validate()
+    rule = MiningRule(**{name: getattr(options, name) for name in MiningRule._fields})
+    rule.check_values()
     out = Path(options.out)
     check(out.suffix in OUTPUT_SUFFIXES, f"out: must end in {', '.join(OUTPUT_SUFFIXES)}, got {out.name!r}.", "suffix")
     check_new_file("out", out, overwrite=options.overwrite)

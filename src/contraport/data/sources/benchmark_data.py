@@ -44,15 +44,8 @@ MIN_SENTENCE_WORDS = 3
 MIN_FUNCTIONS_PER_MODULE = 20
 """Minimum number of functions of a module that is used as a class, so that a split of it is not too small."""
 _EXCLUDED_LIBRARY_FOLDERS = {
-    "test",
-    "tests",
-    "idlelib",
-    "lib2to3",
-    "distutils",
-    "turtledemo",
-    "site-packages",
-    "dist-packages",
-}
+    "test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages",
+}  # fmt: skip
 """Folders that are left out: outside the library proper, or missing from some versions of Python."""
 
 

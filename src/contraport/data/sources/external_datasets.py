@@ -268,7 +268,9 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         parts = _flatten_nested(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
         views = [_as_batch_of_one(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
-    return ParsedItem(tuple(_resize_view(view, image_size) for view in views), label, key)
+    if image_size is not None:
+        views = [resize_if_images(view, image_size) for view in views]
+    return ParsedItem(tuple(views), label, key)
 
 
 def find_item_label(item: Any) -> int | str | None:
@@ -376,9 +378,9 @@ def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
     return as_view_tensor(where, value[None])
 
 
-def _resize_view(view: Tensor, size: int | None) -> Tensor:
+def resize_if_images(view: Tensor, size: int) -> Tensor:
     """Resize a batch of images to squares; return other views unchanged."""
-    if size is None or view.ndim != 4 or view.shape[2:] == (size, size):
+    if view.ndim != 4 or view.shape[2:] == (size, size):
         return view
     from torchvision.transforms.v2 import functional as transforms
 

@@ -18,7 +18,7 @@ from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import check_nonempty_texts
 from contraport.catalog import DATASETS
-from contraport.data.arrays import as_array
+from contraport.data.arrays import as_array, check_equal_shapes
 from contraport.data.dataset import Dataset
 from contraport.data.formats import find_format, list_file_suffixes
 from contraport.data.formats.array_files import dataset_from_arrays
@@ -27,7 +27,7 @@ from contraport.data.formats.table_rows import TableRows, dataset_from_huggingfa
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, to_square_tensor
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder
-from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream
+from contraport.data.sources.external_datasets import from_stream, from_torch, is_stream, resize_if_images
 from contraport.data.sources.remote import download, is_remote
 from contraport.data.splits import check_split_name, check_test_fraction
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, StoreWrapper
@@ -102,9 +102,7 @@ def load(
 def load_unsplit(data: Any, split: str = "train", **options: Any) -> Dataset:
     """Load data without a random split: one split if the source defines splits, otherwise all items.
 
-    A dataset is a single split and is returned unchanged.
-
-    The arguments are those of `load`, except `test_fraction`.
+    A dataset is a single split and is returned unchanged. The arguments are those of `load`, except `test_fraction`.
 
     >>> len(load([f"text {i}" for i in range(10)])), len(load_unsplit([f"text {i}" for i in range(10)]))
     (8, 10)
@@ -157,13 +155,7 @@ class _ResizedStore(StoreWrapper):
         return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        from torchvision.transforms.v2 import functional as transforms
-
-        size = [self.size, self.size]
-        return tuple(
-            transforms.resize(view, size, antialias=True) if view.ndim == 4 else view
-            for view in self.store.fetch_views(positions)
-        )
+        return tuple(resize_if_images(view, self.size) for view in self.store.fetch_views(positions))
 
 
 def _resize_images(dataset: Dataset, size: int) -> Dataset:
@@ -273,9 +265,6 @@ def _build_dataset_from_list(
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it."
     check(odd is None, message, "unknown_object")
-    shapes = list(dict.fromkeys(tuple(item.shape) for item in data))
-    message = f"data: the items of a list must have one shape, got {' and '.join(map(str, shapes[:2]))}; "
-    check(len(shapes) == 1, message + "views are given as a tuple.", "shape")
-    return dataset_from_arrays(
-        {"x": np.stack([as_array("data", item) for item in data])}, "arrays", split, test_fraction
-    )
+    check_equal_shapes("data", data)
+    stacked = np.stack([as_array("data", item) for item in data])
+    return dataset_from_arrays({"x": stacked}, "arrays", split, test_fraction)

@@ -132,7 +132,7 @@ class Views(nn.Module):
             check(good, "augment: mixup requires all views of all items, and some lack one.", "missing_views")
             parsed = parse_augment(self.augment)
             if frames:
-                self._windows = AdjacentWindows(_compute_window_length(dataset, str(views)))
+                self._windows = AdjacentWindows(_parse_window_length(dataset, str(views)))
                 shape = dataset.shapes[0][0], self._windows.length
                 made = [_PlannedView(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
@@ -290,17 +290,15 @@ def _plan_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | N
     return [made[0], *[others] * (number - 1)]
 
 
-def _compute_window_length(dataset: Dataset, views: str) -> int:
-    """Return the number of time steps of a window from the option `views`, such as "frames:16"."""
+def _parse_window_length(dataset: Dataset, views: str) -> int:
+    """Parse the time steps of a window in the option `views`, such as "frames:16"; default: a quarter of a series."""
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item, the items of {dataset.name!r} have shapes {shapes}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
-    settings = parse_spec(
-        "views", views, {FRAMES_OPTION: ("length",)}, unnamed_setting={FRAMES_OPTION: "length"}
-    ).settings
-    length = settings.get("length", max(1, shapes[0][1] // 4))
+    spec = parse_spec("views", views, {FRAMES_OPTION: ("length",)}, unnamed_setting={FRAMES_OPTION: "length"})
+    length = spec.settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
     message = f"views: two windows must fit in a series, so their length must be from 1 to {longest}, got {views!r}."
     check(good, message, "window_length")
