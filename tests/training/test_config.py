@@ -18,7 +18,7 @@ from contraport.catalog.option_parsers import AUGMENTS
 from contraport.options import matches_type
 from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTIONS
-from contraport.training.callbacks.loggers import LOGGER_BUILDERS_BY_NAME
+from contraport.training.callbacks.loggers import LOGGER_CLASSES
 from contraport.training.config import RECORDED_OPTIONS, TRAIN_OPTIONS, Settings
 from contraport.training.step.step_losses import RECONSTRUCTION_LOSS_BY_NAME
 from tests import TIMEOUT
@@ -62,7 +62,7 @@ def test_names_are_those_that_the_parts_know() -> None:
             TRAIN_OPTIONS[name].validate(value)
         with raises_usage_error(f"{name}.unknown", ", ".join(sorted(known))):
             TRAIN_OPTIONS[name].validate("?")
-    with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_BUILDERS_BY_NAME))):
+    with raises_usage_error("logger.unknown", ", ".join(sorted(LOGGER_CLASSES))):
         TRAIN_OPTIONS["logger"].validate(["?"])
 
 

@@ -34,7 +34,7 @@ from contraport.errors import UsageError, check, rename_argument
 from contraport.options import warn_renamed
 from contraport.seeding import draw_seed
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components import build_objective_and_check_settings, build_training_module
+from contraport.training.components import build_objective, build_training_module, check_component_settings
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
@@ -381,7 +381,9 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
             warn_renamed("opt", "optimizer")
             options["optimizer"] = self.opt
         settings = Settings(**apply_recipe(options), seed=draw_seed(self.random_state))
-        objective = copy.deepcopy(build_objective_and_check_settings(settings))
+        objective = build_objective(settings)
+        check_component_settings(settings, objective)
+        objective = copy.deepcopy(objective)
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         steps_per_epoch = self._num_batches_per_epoch(len(dataset))
         self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)

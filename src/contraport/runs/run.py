@@ -42,7 +42,7 @@ MetricsRow = dict[str, Any]
 REEVALUATE_REMEDY = "; run `contraport evaluate` on the run again."
 """End of the error messages about a corrupt evaluation."""
 
-_SHOWN_SETTINGS = ("data", "objective", "epochs", "batch_size")
+_ALWAYS_SHOWN_SETTING_NAMES = ("data", "objective", "epochs", "batch_size")
 """Settings that the HTML table in notebooks shows even if they have their default values."""
 
 
@@ -100,9 +100,13 @@ class Run:
     def _repr_html_(self) -> str:
         """Return an HTML table of the main settings, the non-default settings and the last metrics."""
         try:
-            config = {name: value for name, value in self.config().items() if value is not None}
-            hidden = {name for name in config.keys() - _SHOWN_SETTINGS if _is_default_setting(name, config[name])}
-            settings = {name: value for name, value in config.items() if name not in hidden}
+            defaults = {name: option.serialize(option.default) for name, option in RECORDED_OPTIONS.items()}
+            defaults |= dict.fromkeys(_ALWAYS_SHOWN_SETTING_NAMES)
+            settings = {
+                name: value
+                for name, value in self.config().items()
+                if value is not None and (name not in defaults or value != defaults[name])
+            }
             rows = self.metrics_rows() if (self.path / "metrics.jsonl").exists() else []
         except UsageError as error:
             return format_html_mapping(repr(self), {}, str(error))
@@ -152,7 +156,7 @@ class Run:
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
         file = self.path / "config.yaml"
-        version = _get_file_fingerprint(file)
+        version = _find_file_fingerprint(file)
         if self._cached_config is None or version is None or self._cached_config.file_fingerprint != version:
             check_is_run(self.path)
             values = read_run_file(file, lambda path: yaml.safe_load(path.read_text("utf-8")))
@@ -351,8 +355,8 @@ def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
     return True
 
 
-_NUMBERS_OF_ENTRIES = {"intervals": ("low", "high"), "differences": ("value", "low", "high")}
-"""Numbers of each entry of an `evaluation.json`, by the name of the mapping."""
+_ENTRY_KEYS = {"intervals": ("low", "high"), "differences": ("value", "low", "high")}
+"""Keys of each entry of a mapping of intervals in an `evaluation.json`, by the name of the mapping."""
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -363,7 +367,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     for name, value in values.items():
         if name in ("intervals", "differences", "directions"):
             good = is_nested_number_mapping(value, depth=3)
-            keys = _NUMBERS_OF_ENTRIES.get(name)
+            keys = _ENTRY_KEYS.get(name)
             if good and keys is not None:
                 entries = [entry for by_metric in value.values() for entry in by_metric.values()]
                 good = all(set(entry) == set(keys) and None not in entry.values() for entry in entries)
@@ -413,7 +417,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-_PAGE_ARRAYS_OF_SAME_ITEMS = (
+_EQUALLY_LONG_PAGE_ARRAY_NAMES = (
     ("points", "ids", "neighbors", "labels", "domains", "thumbnails", "texts", "losses", "suspicion"),
     ("cosines", "cosine_labels"),
     ("plan_labels", "plan_view_1", "plan_view_2"),
@@ -432,7 +436,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
         if not condition:
             raise ValueError(f"{name!r} must be {expected}")
 
-    for names in _PAGE_ARRAYS_OF_SAME_ITEMS:
+    for names in _EQUALLY_LONG_PAGE_ARRAY_NAMES:
         sizes = {len(arrays[name]) for name in names if name in arrays}
         require(len(sizes) <= 1 and 0 not in sizes, names[0], f"as long as {', '.join(names[1:])}, and not empty")
     for name in ("points", "cosines", "spectrum", "plan", "target", "plans", "targets", "mistaken_sure"):
@@ -462,7 +466,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _get_file_fingerprint(path: Path) -> tuple[int, int, int] | None:
+def _find_file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     """Return inode, modification time and size of a file, which change with its content; None if it does not exist.
 
     The inode, since a file is replaced as a whole, possibly within the resolution of the modification time.
@@ -472,8 +476,3 @@ def _get_file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _is_default_setting(name: str, value: object) -> bool:
-    """Return whether a value of `config.yaml` is the default of its option."""
-    return name in RECORDED_OPTIONS and value == RECORDED_OPTIONS[name].serialize(RECORDED_OPTIONS[name].default)

@@ -28,7 +28,7 @@ from contraport.training.advise import (
     RGB_CHANNELS,
     make_objective_suggestion,
 )
-from contraport.training.components import TrainingComponents, feature_cache_blocker
+from contraport.training.components import TrainingComponents, feature_cache_unsupported_reason
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
@@ -73,7 +73,11 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
         log.info("options of the recipe that are overridden: %s", ", ".join(others))
     if (own := components.module.views.custom) is not None:
         log.info("augment: %s, applied to %s", own.name, _describe_transform_input(own, components))
-    if settings.freezes_all_encoders and settings.frozen_draws is None and (blocker := feature_cache_blocker(settings)):
+    if (
+        settings.freezes_all_encoders
+        and settings.frozen_draws is None
+        and (blocker := feature_cache_unsupported_reason(settings))
+    ):
         log.info("no feature cache, each step runs the frozen encoder: %s", blocker)
     if (note := _format_missing_views_note(dataset)) is not None:
         log.warning("%s", note)

@@ -27,7 +27,7 @@ from contraport.training.callbacks.early_stopping import EarlyStopping, list_sch
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, NonFiniteEarlierStep
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
-from contraport.training.callbacks.progress_bar import build_progress_callback
+from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLines
 from contraport.training.components import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
@@ -46,7 +46,7 @@ class FinishedTraining(NamedTuple):
     meter: Meter
 
 
-def finish_training(
+def run_training_loop(
     components: TrainingComponents,
     run: RunFolder,
     settings: Settings,
@@ -96,7 +96,7 @@ def finish_training(
                 callbacks.append(Checkpoints(run, minutes=minutes, keep_every=keep_every, stop=stop))
                 if settings.profile and is_main_process():
                     callbacks.append(ProfilerCallback(run))
-                callbacks.append(build_progress_callback(console, meter))
+                callbacks.append((ProgressBar if console.is_terminal else ProgressLines)(console, meter))
                 loop = build_loop(
                     settings, module, components.batches, device, callbacks, steps_per_epoch=components.steps_per_epoch
                 )

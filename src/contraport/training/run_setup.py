@@ -51,23 +51,28 @@ def _merge_options_with_resumed_run(options: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-@hint_on_error("contraport docs troubleshooting resume-is-refused")
-def create_or_resume_run(run: RunFolder, settings: Settings, record: SplitDigests | None = None) -> Position:
-    """Create a run folder, or reset an existing one to its last checkpoint; return the position of the training.
-
-    `record` has digests of the items, which must not change on resume; it is None for a stream.
+def create_run_folder(run: RunFolder, settings: Settings, record: SplitDigests | None) -> None:
+    """Create the folder of a new run, with its settings and the digests of its items (None for a stream).
 
     Raises:
-        UsageError: the folder is occupied or not writable, or the checkpoint is corrupt or of other items; nothing was
-            changed.
+        UsageError: the folder is occupied or not writable; nothing was changed.
     """
-    if not settings.resume:
-        with run.translate_write_errors():
-            _delete_leftover_files(run)
-            RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
-            if record is not None:
-                run.save_arrays(run.split_path, record.to_arrays())
-        return Position()
+    with run.translate_write_errors():
+        _delete_leftover_files(run)
+        RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
+        if record is not None:
+            run.save_arrays(run.split_path, record.to_arrays())
+
+
+@hint_on_error("contraport docs troubleshooting resume-is-refused")
+def reset_run_to_last_checkpoint(run: RunFolder, settings: Settings, record: SplitDigests | None) -> Position:
+    """Reset the folder of a resumed run to its last checkpoint, and return the position of the training.
+
+    `record` has digests of the items, which must not change; it is None for a stream.
+
+    Raises:
+        UsageError: the folder is not writable, or the checkpoint is corrupt or of other items; nothing was changed.
+    """
     with run.translate_write_errors():
         run.backup.finish_interrupted_operation()
     position, before = read_resume_position(run), run.split_digests()

@@ -26,6 +26,7 @@ from contraport.distributed import (
 )
 from contraport.encoders.lora import with_merged_lora
 from contraport.errors import check
+from contraport.options import has_object_placeholder
 from contraport.runs import Run, RunFolder, default_run_path
 from contraport.training.callbacks.loggers import open_loggers
 from contraport.training.components import (
@@ -33,7 +34,8 @@ from contraport.training.components import (
     build_batch_loader,
     build_components,
     build_dataset,
-    build_objective_and_check_settings,
+    build_objective,
+    check_component_settings,
     count_cached_draws,
     find_held_out_dataset,
     load_initial_weights,
@@ -46,9 +48,14 @@ from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
 from contraport.training.preflight import log_preflight_warnings, log_training_description, suggest_small_batch_size
-from contraport.training.resumable_fit import finish_training
+from contraport.training.resumable_fit import run_training_loop
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.run_setup import create_or_resume_run, resolve_settings, restore_replaced_run_on_failure
+from contraport.training.run_setup import (
+    create_run_folder,
+    reset_run_to_last_checkpoint,
+    resolve_settings,
+    restore_replaced_run_on_failure,
+)
 from contraport.training.step_timing import choose_thread_count, measure_training_steps, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
@@ -87,7 +94,8 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
     with torchrun_process_group(options.get("device", "auto")), first_process_logging():
         with propagate_errors():
             settings = resolve_settings(options)
-            objective = build_objective_and_check_settings(settings)
+            objective = build_objective(settings)
+            check_component_settings(settings, objective)
             resumed = RunFolder(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
             settings = with_defaults_from_weights(settings, initial_weights)
@@ -103,7 +111,8 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_run_path(components.dataset.name, settings.method)
-            run = RunFolder(path, settings.unstorable_encoder, parent_command=parent_command)
+            is_named = not has_object_placeholder(settings.to_config()["encoder"])  # else a folder cannot store it
+            run = RunFolder(path, None if is_named else settings.encoder, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, options)
                 return run
@@ -115,15 +124,19 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
         with _lock_run(run), restore_replaced_run_on_failure(run):
             with propagate_errors():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
-                progress = create_or_resume_run(run, recorded, record) if is_main_process() else Position()
-                if is_main_process() and progress.step == 0:
+                start = Position()
+                if is_main_process() and settings.resume:
+                    start = reset_run_to_last_checkpoint(run, recorded, record)
+                elif is_main_process():
+                    create_run_folder(run, recorded, record)
+                if is_main_process() and start.step == 0:
                     run.save_initial_model(
                         with_merged_lora(components.module.model), has_random_weights=initial_weights is None
                     )
                 if components.mismatched_partners is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.mismatched_partners.numpy()})
             _fit_and_save_model(
-                settings, components, run, broadcast_object(progress), online_eval, None if parent_command else options
+                settings, components, run, broadcast_object(start), online_eval, None if parent_command else options
             )
     return run
 
@@ -211,7 +224,7 @@ def _fit_and_save_model(
             components = _with_decoded_image_cache(components, settings, Path(settings.decoded or run.decoded_path))
         loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step) if is_main_process() else []
         with temporary_thread_count(settings.threads):
-            loop, meter = finish_training(
+            loop, meter = run_training_loop(
                 components, run, settings, start=start, loggers=loggers, console=console, online_eval=online_eval
             )
         epochs = loop.completed_epochs

@@ -113,17 +113,17 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    before_step, numbers = finite_guard.FailedStepRecorder.before_step, finite_guard._LossesAndGradNorm.to_tensor
+    before_step, to_floats = finite_guard.FailedStepRecorder.before_step, finite_guard.to_floats
 
-    def counted(step: finite_guard._LossesAndGradNorm) -> Tensor:
-        read[-1] += 1
-        return numbers(step)
+    def counted(tensors: list[Tensor]) -> list[float]:
+        read[-1] += len(tensors) // 2  # loss and gradient norm of each step
+        return to_floats(tensors)
 
     def begun(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
         read.append(0)
         before_step(guard, loop)
 
-    monkeypatch.setattr(finite_guard._LossesAndGradNorm, "to_tensor", counted)
+    monkeypatch.setattr(finite_guard, "to_floats", counted)
     monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_step", begun)
     train(**settings)
     assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"

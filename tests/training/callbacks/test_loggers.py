@@ -226,5 +226,5 @@ def test_without_loggers_there_is_no_folder(settings: dict[str, Any]) -> None:
 def test_every_logger_has_a_version_that_is_kept(settings: dict[str, Any], wandb: type[Board]) -> None:
     run = train(**settings, logger=["wandb"])
     assert json.loads((as_run_folder(run).loggers_path / "versions.json").read_text()) == {"wandb": "id-0"}
-    assert set(loggers.LOGGER_BUILDERS_BY_NAME) == {"tensorboard", "mlflow", "wandb"}
+    assert set(loggers.LOGGER_CLASSES) == {"tensorboard", "mlflow", "wandb"}
     assert Run(run.path).config()["logger"] == ["wandb"]

@@ -20,11 +20,8 @@ from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
 
-MIN_DEFAULT_PATIENCE_EPOCHS = 10
-"""Minimum of the default patience, in epochs."""
-
-DEFAULT_PATIENCE_FRACTION = 0.2
-"""Default patience, as a share of all epochs."""
+MIN_DEFAULT_PATIENCE_EPOCHS, DEFAULT_PATIENCE_FRACTION = 10, 0.2
+"""Default patience: at least so many epochs, and so large a share of all epochs."""
 
 FLAT_LOSS_RELATIVE_CHANGE = 1e-3
 """Relative change of the loss below which it counts as flat, if no `early_stopping` is set."""
@@ -56,6 +53,10 @@ class StoppingRule(NamedTuple):
     def format_value(self, value: float) -> str:
         """Format a value of the watched metric for the log."""
         return f"{value:.4f}" if self.metric is None else self.metric.format(value)
+
+    def resolve_patience(self, epochs: int) -> int:
+        """Return the patience, or its default for a training of `epochs` epochs."""
+        return self.patience or max(MIN_DEFAULT_PATIENCE_EPOCHS, int(DEFAULT_PATIENCE_FRACTION * epochs))
 
 
 def parse_stopping_rule(text: str) -> StoppingRule:
@@ -125,15 +126,13 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        loop.should_stop = self._stops and self._count_epochs_without_improvement(
-            loop
-        ) >= self._resolve_patience_epochs(loop)
-        if self._stops and 1 + self._resolve_patience_epochs(loop) >= loop.epochs:
+        patience = self._rule.resolve_patience(loop.epochs)
+        loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
+        if self._stops and 1 + patience >= loop.epochs:
             log.warning(
                 "early stopping: a patience of %s cannot end a training of %s early; set a smaller one, as in "
                 "--early_stopping %s:patience=2",
-                pluralize(self._resolve_patience_epochs(loop), "epoch"), pluralize(loop.epochs, "epoch"),
-                self._rule.name,
+                pluralize(patience, "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
@@ -145,7 +144,8 @@ class EarlyStopping(Callback):
         value = broadcast_object(self._pop_watched_value())
         if value is not None and self._is_better(value):
             self._best, self._best_epoch = value, loop.completed_epochs
-        if self._best is None or self._count_epochs_without_improvement(loop) != self._resolve_patience_epochs(loop):
+        patience = self._rule.resolve_patience(loop.epochs)
+        if self._best is None or loop.completed_epochs - self._best_epoch != patience:
             return
         if self._stops:
             loop.should_stop = True
@@ -157,7 +157,7 @@ class EarlyStopping(Callback):
         elif loop.completed_epochs < loop.epochs:
             log.info(
                 "loss: has not improved since epoch %d, for %s; --early_stopping ends such a training early",
-                self._best_epoch, pluralize(self._resolve_patience_epochs(loop), "epoch"),
+                self._best_epoch, pluralize(patience, "epoch"),
             )  # fmt: skip
 
     def _pop_watched_value(self) -> float | None:
@@ -174,11 +174,3 @@ class EarlyStopping(Callback):
             return not math.isnan(value)
         margin = self._rule.min_delta if self._stops else FLAT_LOSS_RELATIVE_CHANGE * abs(self._best)
         return self._rule.sign * (value - self._best) > margin
-
-    def _count_epochs_without_improvement(self, loop: Loop) -> int:
-        """Return the number of epochs since the best one."""
-        return loop.completed_epochs - self._best_epoch
-
-    def _resolve_patience_epochs(self, loop: Loop) -> int:
-        """Return the patience in epochs: that of the rule, else the default for the length of the training."""
-        return self._rule.patience or max(MIN_DEFAULT_PATIENCE_EPOCHS, int(DEFAULT_PATIENCE_FRACTION * loop.epochs))

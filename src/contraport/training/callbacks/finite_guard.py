@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from contraport import distributed
@@ -17,6 +15,7 @@ from contraport.distributed import is_main_process, raise_once_across_ranks
 from contraport.errors import UsageError, hint_on_error
 from contraport.runs import RunFolder
 from contraport.training.callbacks.checkpoints import write_checkpoint
+from contraport.training.callbacks.meter import to_floats
 from contraport.training.loop import Callback, Loop
 
 _log = logging.getLogger(__name__)
@@ -24,17 +23,6 @@ _log = logging.getLogger(__name__)
 
 class NonFiniteEarlierStep(Exception):  # noqa: N818 - control flow: the training restarts from its last checkpoint
     """Raised when an earlier step, whose update is already applied, had a loss or gradient that is not finite."""
-
-
-class _LossesAndGradNorm(NamedTuple):
-    """Losses of the micro-batches of a step, and the norm of its gradient."""
-
-    losses: tuple[Tensor, ...]
-    norm: Tensor
-
-    def to_tensor(self) -> Tensor:
-        """Concatenate the losses and the norm into one float32 tensor."""
-        return torch.stack([value.float() for value in (*self.losses, self.norm)])
 
 
 class FiniteGuard(Callback):
@@ -52,11 +40,11 @@ class FiniteGuard(Callback):
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        losses, self._losses = self._losses, []
-        numbers = _LossesAndGradNorm(tuple(losses), loop.grad_norm).to_tensor().tolist()
-        if not all(map(math.isfinite, numbers)):
-            self._raise_not_finite(loop, numbers[:-1], numbers[-1])
-        if numbers[-1] == 0 and not self._has_warned:
+        tensors, self._losses = [*self._losses, loop.grad_norm], []
+        *losses, norm = to_floats(tensors)
+        if not all(map(math.isfinite, (*losses, norm))):
+            self._raise_not_finite(loop, losses, norm)
+        if norm == 0 and not self._has_warned:
             self._has_warned = True
             message = "step %d: the gradient is zero, so the weights do not change; the embeddings may all be zero"
             _log.warning(message, loop.step + 1)
@@ -90,7 +78,7 @@ class FailedStepRecorder(FiniteGuard):
         self._run = run
         self._seed = seed
         self._batches: list[Batch] = []
-        self._unread: list[_LossesAndGradNorm] = []
+        self._unread: list[list[Tensor]] = []  # losses and gradient norm of each step since the last reading
         self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
@@ -112,7 +100,7 @@ class FailedStepRecorder(FiniteGuard):
             super().before_step(loop)
             self._batches = []
             return
-        self._unread.append(_LossesAndGradNorm(tuple(self._losses), loop.grad_norm))
+        self._unread.append([*self._losses, loop.grad_norm])
         self._losses = []
         if len(self._unread) >= self.every:
             self._raise_if_unread_step_not_finite()
@@ -128,8 +116,8 @@ class FailedStepRecorder(FiniteGuard):
 
     def _raise_if_unread_step_not_finite(self) -> None:
         """Raise `NonFiniteEarlierStep` if a step since the last check had a loss or gradient that is not finite."""
-        steps, self._unread = self._unread, []
-        if steps and not bool(torch.cat([step.to_tensor() for step in steps]).isfinite().all()):
+        tensors, self._unread = [tensor for step in self._unread for tensor in step], []
+        if tensors and not all(map(math.isfinite, to_floats(tensors))):
             raise NonFiniteEarlierStep
 
     def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:

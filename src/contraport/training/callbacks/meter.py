@@ -66,7 +66,7 @@ class Meter(Callback):
     def state(self) -> dict[str, Any]:
         return {
             "seconds": self._earlier_seconds + self.session_seconds,
-            "losses": _to_floats(self._losses),
+            "losses": to_floats(self._losses),
             "steps_of_row": self._steps_of_row,
         }
 
@@ -121,7 +121,7 @@ class Meter(Callback):
 
     def _write_metrics_row(self, loop: Loop) -> None:
         """Append the means since the last row to `metrics.jsonl` and send them to the loggers."""
-        losses = _to_floats(self._losses)
+        losses = to_floats(self._losses)
         # After reading the losses, for which a GPU finishes its work: before, only the launch of kernels is timed.
         self.session_seconds = time.perf_counter() - self._start
         self.data_wait_seconds = loop.data_wait_seconds
@@ -156,7 +156,7 @@ def _find_temperature(objective: nn.Module | None) -> float | None:
     return float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
 
 
-def _to_floats(values: Sequence[float | Tensor]) -> list[float]:
+def to_floats(values: Sequence[float | Tensor]) -> list[float]:
     """Convert numbers and scalar tensors to floats, with a single transfer from the device for all tensors."""
     if not any(isinstance(value, Tensor) for value in values):
         return list(map(float, values))

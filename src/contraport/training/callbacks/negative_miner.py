@@ -44,7 +44,7 @@ class NegativeMiner(Callback):
         tables = num_views if num_views > 1 else 1
         items = np.arange(len(dataset))[:, None]
         if spec.file is not None:
-            negatives = read_negative_positions("negatives", spec.file, len(dataset))
+            negatives = _read_negative_positions(spec.file, len(dataset))
             self._positions = np.tile(np.where(negatives < 0, items, negatives), tables)
         else:
             message = f"negatives: k: must be below {len(items)}, the number of training items, got {spec.rule.k}."
@@ -117,17 +117,17 @@ class NegativeMiner(Callback):
         return positions.numpy()
 
 
-def read_negative_positions(argument: str, file: str, items: int) -> np.ndarray:
+def _read_negative_positions(file: str, items: int) -> np.ndarray:
     """Read the positions of the negatives of each item, int64 ``(items, k)``; -1 stands for none.
 
     Raises:
         UsageError: the file cannot be read, or has other values.
     """
-    array = read_npy(argument, file)
+    array = read_npy("negatives", file)
     good = array.ndim == 2 and len(array) == items and array.shape[1] > 0 and array.dtype.kind in "iu"
     good = good and array.min() >= -1 and array.max() < items
     message = (
-        f"{argument}: {file} must have integers from -1 to {items - 1} of shape ({items}, k), one row per training "
+        f"negatives: {file} must have integers from -1 to {items - 1} of shape ({items}, k), one row per training "
         f"item, got {array.dtype} of shape {array.shape}."
     )
     check(good, message, "shape")

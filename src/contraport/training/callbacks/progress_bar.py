@@ -88,11 +88,6 @@ class ProgressLines(Callback):
         )
 
 
-def build_progress_callback(console: Console, meter: Meter) -> Callback:
-    """Return the progress callback of a console: a bar in a terminal, otherwise lines."""
-    return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
-
-
 def _format_epoch(loop: Loop) -> str:
     """Format the current epoch and the number of epochs, such as ``3/10``."""
     return f"{min(loop.completed_epochs + 1, loop.epochs)}/{loop.epochs}"

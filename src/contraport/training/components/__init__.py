@@ -3,18 +3,14 @@
 `contraport.train`, `load_failed_step`, the evaluation of a run and the estimators all build their components here.
 """
 
-from contraport.training.components.assembly import (
-    TrainingComponents,
-    build_components,
-    build_objective_and_check_settings,
-)
+from contraport.training.components.assembly import TrainingComponents, build_components, check_component_settings
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
     build_unaugmented_views,
     build_views,
     count_cached_draws,
-    feature_cache_blocker,
+    feature_cache_unsupported_reason,
     find_held_out_dataset,
     with_epochs_from_steps,
     with_simplified_freeze,
@@ -33,13 +29,13 @@ __all__ = [
     "build_dataset",
     "build_loss_schedules",
     "build_objective",
-    "build_objective_and_check_settings",
     "build_training_module",
     "build_unaugmented_views",
     "build_untrained_copy",
     "build_views",
+    "check_component_settings",
     "count_cached_draws",
-    "feature_cache_blocker",
+    "feature_cache_unsupported_reason",
     "find_held_out_dataset",
     "load_initial_weights",
     "with_defaults_from_weights",

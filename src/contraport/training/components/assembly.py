@@ -76,7 +76,7 @@ def build_components(
         settings: settings of the training.
         initial_weights: initial weights of the encoders, see `load_initial_weights`.
         dataset: the training items; default: built from the settings.
-        objective: the objective, see `build_objective_and_check_settings`; default: built from the settings.
+        objective: the objective, see `build_objective`; default: built from the settings.
         run: the resumed run, if any; its folder has the architecture of transformers encoders.
 
     Raises:
@@ -124,23 +124,18 @@ def build_components(
     return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
-def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
-    """Build the objective, and check the other settings of components, before any data are read.
+def check_component_settings(settings: Settings, objective: nn.Module | None) -> None:
+    """Raise `UsageError` if a setting of a component is invalid or unsupported by this machine; reads no data.
 
-    Returns:
-        The objective, or None for predictive learning.
-
-    Raises:
-        UsageError: a setting is invalid, or this machine does not support it.
+    `objective` is that of the settings, see `build_objective`.
     """
     if settings.constraint is not None:
         parse_constraint_schedule(settings.constraint, 1)
+        has_effect = not isinstance(objective, Objective) or objective.depends_on_constraint
+        message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint}."
+        check(has_effect, message, "no_effect")
     if settings.target is not None:
         parse_target_kind_and_parameters(settings.target)
-    objective = build_objective(settings)
-    has_effect = not isinstance(objective, Objective) or objective.depends_on_constraint
-    message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint!r}."
-    check(settings.constraint is None or has_effect, message, "no_effect")
     if settings.teacher is not None and not Path(settings.teacher).is_dir():
         check_existing_file("teacher", settings.teacher)
     if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:
@@ -156,4 +151,3 @@ def build_objective_and_check_settings(settings: Settings) -> nn.Module | None:
     check_strategy(settings)
     check_loggers(settings.logger)
     check_feature_cache_supported(settings)
-    return objective

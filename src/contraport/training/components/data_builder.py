@@ -79,18 +79,18 @@ def count_cached_draws(settings: Settings) -> int:
     if not settings.freezes_all_encoders:
         return 0
     if settings.frozen_draws is None:
-        return DEFAULT_CACHED_DRAWS if feature_cache_blocker(settings) is None else 0
+        return DEFAULT_CACHED_DRAWS if feature_cache_unsupported_reason(settings) is None else 0
     return settings.frozen_draws
 
 
 def check_feature_cache_supported(settings: Settings) -> None:
     """Raise `UsageError` if the options request a feature cache that is not supported."""
-    blocker = feature_cache_blocker(settings) if settings.freezes_all_encoders else None
+    blocker = feature_cache_unsupported_reason(settings) if settings.freezes_all_encoders else None
     for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
         check(blocker is None or value is None, f"{argument}: {blocker}; got {value}.", "no_cache")
 
 
-def feature_cache_blocker(settings: Settings) -> str | None:
+def feature_cache_unsupported_reason(settings: Settings) -> str | None:
     """Return the reason why features of a frozen encoder cannot be cached, or None if they can."""
     if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"

@@ -59,7 +59,6 @@ _log = logging.getLogger(__name__)
 TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
-
 MAX_DEFAULT_QUEUE_SIZE = 65_536
 """Upper limit of the default `queue_size`: the default is the number of items, up to this limit."""
 
@@ -70,7 +69,7 @@ MAX_DEFAULT_BANK_NEGATIVES = 4_096
 """Upper limit of the default `bank_negatives`: the default is the number of items, up to this limit."""
 
 
-_OBJECTIVE_PARTS = "layout", "kernel", "divergence"
+_OBJECTIVE_PART_OPTIONS = "layout", "kernel", "divergence"
 """Options that replace parts of a named objective; the constraint and the target may change while it trains."""
 
 
@@ -84,7 +83,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
         raise UsageError("objective: required unless predict is given, got none.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
-        for name in ("temperature", "objective_settings", *_OBJECTIVE_PARTS):
+        for name in ("temperature", "objective_settings", *_OBJECTIVE_PART_OPTIONS):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
             return objective
@@ -95,11 +94,11 @@ def build_objective(settings: Settings) -> nn.Module | None:
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
     is_custom = str(objective) == CUSTOM_OBJECTIVE
-    changed = [name for name in (*_OBJECTIVE_PARTS, "constraint", "target") if getattr(settings, name)]
+    changed = [name for name in (*_OBJECTIVE_PART_OPTIONS, "constraint", "target") if getattr(settings, name)]
     message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
     check(not is_custom or bool(changed), message, "no_parts")
     objective = _build_named_objective(objective, temperature, objective_settings)
-    parts = {name: getattr(settings, name) for name in _OBJECTIVE_PARTS}
+    parts = {name: getattr(settings, name) for name in _OBJECTIVE_PART_OPTIONS}
     if any(parts.values()):
         objective = replace_components(objective, **parts, constraint=settings.constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
@@ -322,7 +321,7 @@ def _build_step_loss(
     else:
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, plan_weights)
-    if dataset.has_view_mask and (reason := loss.missing_views_blocker()) is not None:
+    if dataset.has_view_mask and (reason := loss.missing_views_unsupported_reason()) is not None:
         message = f"audit: not supported for more than two views, of which it drops some: {reason}."
         check(dataset.present is not None, message, "missing_views")
         assert dataset.present is not None
@@ -349,24 +348,25 @@ def _build_objective_loss(
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
     check(largest == sizes[0], message, "range")
     memory = _build_embedding_memory(settings, dataset, count_views_used_as_keys(model, views.shapes), sizes[0])
-    target = resolve_target_text(settings, dataset, objective, number)
+    target, teacher = resolve_target_text(settings, dataset, objective, number), None
+    if settings.teacher is not None:
+        device, trust = select_training_device(settings.device), settings.trust_remote_code
+        loader_config = LoaderConfig(device=device, num_workers=settings.num_workers)
+        teacher = load_or_compute_teacher_features(
+            "teacher", settings.teacher, dataset, loader_config, views=number, trust_remote_code=trust
+        )
     loss: ObjectiveStepLoss
-    if settings.prototypes is not None:
-        if settings.prototypes == PROTOTYPES_FROM_TEACHER:
-            teacher = reduce_by_truncated_svd(_get_teacher_features(settings, dataset, number), sizes[0])
-            queue_size = settings.queue_size or max(1, min(MAX_DEFAULT_TEACHER_QUEUE_SIZE, len(dataset) // 2))
-            loss = DistillationLoss(objective, teacher, queue_size, views=number)
-        else:
-            loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
+    if settings.prototypes == PROTOTYPES_FROM_TEACHER:
+        assert teacher is not None
+        queue_size = settings.queue_size or max(1, min(MAX_DEFAULT_TEACHER_QUEUE_SIZE, len(dataset) // 2))
+        loss = DistillationLoss(objective, reduce_by_truncated_svd(teacher, sizes[0]), queue_size, views=number)
+    elif settings.prototypes is not None:
+        loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
     else:
         target_of_batch = None if target is None else build_target_function(target, dataset)
-        teacher = None
-        if settings.teacher is not None:
-            teacher = _get_teacher_features(settings, dataset, number)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher": teacher}
         if settings.log_q:
-            columns = _get_columns_for_log_q(dataset, objective)
-            kwargs["column_weights"] = 1 / columns.bincount()[columns].float()
+            kwargs["column_weights"] = _compute_log_q_column_weights(dataset, objective)
         mined = settings.mined_negatives_spec is not None
         if memory is not None or mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, mined=mined, **kwargs)
@@ -402,24 +402,20 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _get_teacher_features(settings: Settings, dataset: Dataset, views: int) -> Tensor:
-    """Return the features of the option `teacher`, ``(items, k)`` or ``(items, views, k)``."""
-    assert settings.teacher is not None
-    loader_config = LoaderConfig(device=select_training_device(settings.device), num_workers=settings.num_workers)
-    return load_or_compute_teacher_features(
-        "teacher", settings.teacher, dataset, loader_config, views=views, trust_remote_code=settings.trust_remote_code
-    )
+def _compute_log_q_column_weights(dataset: Dataset, objective: nn.Module) -> Tensor:
+    """Return the weight of each training pair's column as a negative, ``(n,)``: one over its number of pairs.
 
-
-def _get_columns_for_log_q(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the column of each training pair, ``(n,)``; raise `UsageError` if `log_q` is not supported."""
+    Raises:
+        UsageError: the data or the objective do not support the option `log_q`.
+    """
     if dataset.entity_ids is None:
         message = f"log_q: requires pairs between two sets, see contraport.data.from_coupling; got {dataset.name!r}."
         raise UsageError(message, kind="no_coupling")
     one_direction = isinstance(objective, Objective) and objective.layout == Cross(symmetric=False)
     flags = format_options(objective="info-nce", objective_settings={"symmetric": False})
     check(one_direction, f"log_q: requires an objective in one direction; use {flags}.", "two_directions")
-    return dataset.entity_ids[:, 1]
+    columns = dataset.entity_ids[:, 1]
+    return 1 / columns.bincount()[columns].float()
 
 
 def _build_embedding_memory(

@@ -51,11 +51,6 @@ def _check_sample_weight(name: str, value: Any) -> None:
     )
 
 
-def _check_given_views(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a list of view names or numbers."""
-    check(matches_type(value, Sequence[int | str]), f"{name}: must be a list of view names or numbers, got {value!r}.")
-
-
 def _serialize_augment_option(augment: Any) -> Any:
     """Return the value of `augment` for `config.yaml`: a name unchanged, a callable as ``<name>``."""
     if augment is None or isinstance(augment, str):
@@ -157,7 +152,6 @@ class DataPreparationSettings(BaseOptions):
     given_views: Sequence[int | str] = option(
         (),
         "Views of the data to use: names (columns of a table, `view0` of an .npz) or numbers from 0; default: all.",
-        check=_check_given_views,
     )
     root: str | Path | None = option(None, "Root folder of named data, in torchvision's layout.", lifetime="machine")
     num_workers: int | None = num_workers_option()

@@ -236,11 +236,6 @@ class NetworkSettings(BaseOptions):
         pretrained = any(pretrained.values()) if isinstance(pretrained, Mapping) else pretrained
         return pretrained or self.init is not None or _is_custom_encoder(self.encoder)
 
-    @property
-    def unstorable_encoder(self) -> Any | None:
-        """Encoder modules that the user passed, which a run folder cannot store; None if all encoders have names."""
-        return self.encoder if has_object_placeholder(_serialize_encoder(self.encoder)) else None
-
     def _check_freezing(self) -> None:
         """Raise `UsageError` for conflicts between the options of freezing and of initial weights."""
         for view in _list_view_keys(self.pretrained, self.init) or (None,):

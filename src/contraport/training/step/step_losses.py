@@ -75,7 +75,7 @@ class EmbeddedBatch(NamedTuple):
         return kwargs
 
     def iter_view_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield all ordered pairs (query view, key view)."""
+        """Iterate over the ordered pairs of different views: the view of the query, then that of the key."""
         return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections))
 
 
@@ -98,7 +98,7 @@ class StepLoss(nn.Module, ABC):
         """Return a warning with a remedy if batches of this size are too small for the loss; else None."""
         return None
 
-    def missing_views_blocker(self) -> str | None:
+    def missing_views_unsupported_reason(self) -> str | None:
         """Return the reason why this loss does not support items with missing views, or None if it does."""
         return "predictive learning requires all views of each item"
 
@@ -196,7 +196,7 @@ class ObjectiveStepLoss(StepLoss):
             kwargs["ids"] = batch.ids
         return kwargs
 
-    def missing_views_blocker(self) -> str | None:
+    def missing_views_unsupported_reason(self) -> str | None:
         if self._contraport_objective is not None and not self._contraport_objective.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
@@ -292,10 +292,14 @@ class QueryKeyLoss(ObjectiveStepLoss):
             kwargs |= {"ids": batch.ids, "negatives": z[:, None], "negative_ids": batch.ids[:, None] + 1}
         return pair, kwargs
 
-    def missing_views_blocker(self) -> str | None:
+    def missing_views_unsupported_reason(self) -> str | None:
         if self.mined:
             return "negatives are mined among all views of all items"
-        return super().missing_views_blocker() if self.memory is None else "a queue or a bank stores all views of items"
+        return (
+            super().missing_views_unsupported_reason()
+            if self.memory is None
+            else "a queue or a bank stores all views of items"
+        )
 
     def batch_size_warning(self, items: int) -> str | None:
         return super().batch_size_warning(items) if self.memory is None else None
@@ -343,7 +347,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         prototypes = self.prototypes.detach()
         return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
 
-    def missing_views_blocker(self) -> str | None:
+    def missing_views_unsupported_reason(self) -> str | None:
         return "prototypes are assigned by the other views of an item"
 
     def batch_size_warning(self, items: int) -> str | None:
@@ -403,7 +407,7 @@ class DistillationLoss(ObjectiveStepLoss):
         _, kwargs = super().build_trial_inputs(z, batch, target)
         return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
 
-    def missing_views_blocker(self) -> str | None:
+    def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"
 
     def batch_size_warning(self, items: int) -> str | None:

@@ -15,7 +15,7 @@ from contraport._utils.files import read_npy_array
 from contraport._utils.spec_parser import parse_spec
 from contraport.data import Batch, Dataset
 from contraport.data.formats.array_files import read_npy, read_npz
-from contraport.engine import Gibbs, Kernel
+from contraport.engine import Gibbs
 from contraport.errors import (
     UsageError,
     check,
@@ -101,27 +101,29 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
         known_pairs = torch.sparse_coo_tensor(pairs.T, torch.ones(len(pairs)), shape, check_invariants=True).coalesce()
-        return partial(_build_coupling_target, known_pairs, pairs)
+        return partial(_build_target_from_rows, partial(SimilarityMatrix, known_pairs), pairs)
     if name == "shown":
         numbers = dataset.content_ids
         if numbers is None:
             message = f"target: shown requires items with equal content; all items of {dataset.name!r} differ."
             raise UsageError(message, kind="missing_data")
         repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]
-        return partial(_build_duplicate_groups_target, torch.stack(repeats, dim=1))
+        return partial(_build_target_from_rows, DuplicateGroups, torch.stack(repeats, dim=1))
     if name == "matrix":
-        return partial(_build_matrix_target, read_pairwise_matrix(str(parameters["file"]), len(dataset)))
+        matrix = read_pairwise_matrix(str(parameters["file"]), len(dataset))
+        return partial(_build_target_from_rows, partial(SimilarityMatrix, matrix), torch.arange(len(dataset)))
     if name == "soft":
         teacher = read_teacher_features("target", str(parameters["file"]), len(dataset))
-        return partial(
-            _build_soft_target, teacher, Gibbs("cosine", parameters.get("temperature", DEFAULT_SOFT_TEMPERATURE))
-        )
-    file = parameters.get("features")
-    features = None if file is None else read_teacher_features("target", str(file), len(dataset))
-    complete = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
+        kernel = Gibbs("cosine", parameters.get("temperature", DEFAULT_SOFT_TEMPERATURE))
+        return partial(_build_target_from_rows, partial(SoftNeighbors, kernel=kernel), teacher)
+    number = parameters.get("k", DEFAULT_NUM_NEIGHBORS)
+    if "features" in parameters:
+        features = read_teacher_features("target", str(parameters["features"]), len(dataset))
+        return partial(_build_target_from_rows, partial(Neighbors, neighbors=number), features)
+    complete = dataset.present is None or bool(dataset.present[:, 0].all())
     message = f"target: neighbors requires features=FILE, as some items of {dataset.name!r} lack their first view."
     check(complete, message, "missing_views")
-    return partial(_build_neighbors_target, features, parameters.get("k", DEFAULT_NUM_NEIGHBORS))
+    return partial(_build_input_neighbors_target, number)
 
 
 # Functions at module level, not lambdas, so that a training module can be pickled.
@@ -132,30 +134,13 @@ def _get_constant_target(target: Target, batch: Batch) -> Target:
     return target
 
 
-def _build_duplicate_groups_target(numbers: Tensor, batch: Batch) -> Target:
-    """Return the target by which items with equal content are positives."""
-    return DuplicateGroups(select_batch_rows(numbers, batch))
+def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
+    """Build a target from the rows for the items of a batch of values of all items, ``(items, ...)``."""
+    return build(select_batch_rows(values, batch))
 
 
-def _build_coupling_target(known_pairs: Tensor, entity_ids: Tensor, batch: Batch) -> Target:
-    """Return the target by which the known pairs of two sets of entities are positives."""
-    return SimilarityMatrix(known_pairs, select_batch_rows(entity_ids, batch))
-
-
-def _build_matrix_target(matrix: Tensor, batch: Batch) -> Target:
-    """Return the target with the rows and columns of a batch of a similarity matrix of all items."""
-    return SimilarityMatrix(matrix, batch.ids)
-
-
-def _build_soft_target(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
-    """Return the target by the similarities of teacher features under a kernel."""
-    return SoftNeighbors(select_batch_rows(features, batch), kernel)
-
-
-def _build_neighbors_target(features: Tensor | None, number: int, batch: Batch) -> Target:
-    """Return the target of nearest neighbors, by features or, if there are none, by the inputs of the first view."""
-    if features is not None:
-        return Neighbors(select_batch_rows(features, batch), number)
+def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
+    """Return the target of nearest neighbors by the inputs of the first view."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
 
