@@ -220,7 +220,7 @@ class Run:
 
     def _get_cached_model(self) -> Model:
         """Return the trained model from a cache; it is loaded again only if its file changed."""
-        version = _get_file_fingerprint(self.path / "model" / "model.safetensors")
+        version = _find_file_fingerprint(self.path / "model" / "model.safetensors")
         if self._cached_model is None or version is None or self._cached_model[0] != version:
             self._cached_model = version, self.model(trust_remote_code=self._trust_remote_code)
         return self._cached_model[1]
