@@ -43,7 +43,7 @@ from contraport.training.components import (
     with_epochs_from_steps,
     with_simplified_freeze,
 )
-from contraport.training.config import TRAIN_COMMAND_SPEC, Settings
+from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Settings
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.online_metrics import EvalContextFactory, build_eval_context_factory
@@ -111,8 +111,9 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             online_eval = build_eval_context_factory(settings, components, dataset)
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_run_path(components.dataset.name, settings.method)
-            is_named = not has_object_placeholder(settings.to_config()["encoder"])  # else a folder cannot store it
-            run = RunFolder(path, None if is_named else settings.encoder, parent_command=parent_command)
+            # A folder cannot store an encoder that is a module of the user.
+            is_module = has_object_placeholder(RECORDED_OPTIONS["encoder"].serialize(settings.encoder))
+            run = RunFolder(path, settings.encoder if is_module else None, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, options)
                 return run
