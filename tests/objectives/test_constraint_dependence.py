@@ -8,6 +8,7 @@ from tests.errors import raises_usage_error
 from tests.objectives.comparing import RANKING
 
 import contraport
+from contraport import objectives
 from contraport.catalog import OBJECTIVES
 from contraport.errors import UsageError
 from contraport.objectives import Objective
@@ -55,6 +56,43 @@ def test_a_log_sum_of_the_kernel_takes_no_columns_with_potentials(name: str) -> 
         with raises_usage_error("divergence.constraint", "Free"):
             loss.set_constraint(constraint)
     loss.set_constraint(contraport.Rows())
+
+
+def kernel_divergences():
+    """Divergences of the kernel itself, by name."""
+    pairwise = {name: preset.build_divergence(0.1, 1.0) for name, preset in objectives.PAIRWISE_PRESETS.items()}
+    return pairwise | {
+        type(divergence).__name__: divergence
+        for divergence in (
+            objectives.TargetCost(), objectives.KernelAttraction(), objectives.LogKernelAttraction(),
+            objectives.MeanSquaredCost(), objectives.DebiasedContrastive(), objectives.ClosedFormQuadratic(),
+            objectives.Logistic(), objectives.NoiseContrastiveEstimation(), objectives.LogMeanKernel(),
+            objectives.MeanKernel(), objectives.LogSumKernel(),
+        )
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [contraport.Cross(), contraport.Joint()], ids=repr)
+@pytest.mark.parametrize("name", kernel_divergences())
+def test_divergences_of_the_kernel_are_the_same_under_every_constraint(name: str, layout: objectives.Layout) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z = [torch.randn(6, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)]
+
+    def value_and_gradient(constraint: Constraint) -> list[torch.Tensor]:
+        divergence = kernel_divergences()[name]
+        loss = objectives.Objective(layout, contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(), divergence)
+        value = loss.eval()(*z)
+        return [value, *torch.autograd.grad(value, z)]
+
+    expected = value_and_gradient(contraport.Free())
+    if name == "LogSumKernel":
+        others = [contraport.Rows(), contraport.Simplex()]
+    else:
+        others = [contraport.Rows(), contraport.Simplex(), contraport.Columns(), contraport.Balanced(3),
+                  contraport.Unbalanced(0.1), contraport.Tsallis(2), contraport.Tsallis(0.5),
+                  contraport.Tsallis(2, "balanced")]  # fmt: skip
+    for constraint in others:
+        torch.testing.assert_close(value_and_gradient(constraint), expected, rtol=1e-9, atol=1e-12)
 
 
 def log_mean_kernel_of_block(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:

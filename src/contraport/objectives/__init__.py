@@ -30,6 +30,7 @@ __getattr__ = keep_deprecated_module_names(
     assignments="soft_assignments",
     Coordinates="CoordinatePairs",
     DenseTarget="DenseTargetPlan",
+    ExactPlan="DensePlan",
     Marginals="LogMarginals",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
     SparseTarget="SparseTargetPlan",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class Plan:
     """Transport plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
 
     Attributes:
-        geometry: Geometry of the plan: its compared pairs under the kernel, (N, M).
+        geometry: Compared pairs, (N, M), with log K; of the kernel unless `cost_geometry` is given.
         row_potential: Log potential of each row, (N,); None is zero.
         column_potential: Log potential of each column, (M,); None is zero.
         cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
@@ -48,6 +49,7 @@ class Plan:
         has_unit_mass: Whether the total mass is 1 by construction.
         log_marginals: Target marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
+        cost_geometry: Compared pairs under the kernel, for a plan whose entries are not exponentials of the cost.
     """
 
     geometry: Geometry
@@ -59,11 +61,17 @@ class Plan:
     has_unit_mass: bool = False
     log_marginals: tuple[Tensor, Tensor] | None = None
     iterations: int | None = None
+    cost_geometry: Geometry | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and number of columns, (N, M)."""
         return self.geometry.shape
+
+    @property
+    def kernel_geometry(self) -> Geometry:
+        """Compared pairs under the kernel, (N, M)."""
+        return self.geometry if self.cost_geometry is None else self.cost_geometry
 
     @property
     def T(self) -> Plan:
@@ -78,6 +86,7 @@ class Plan:
             self.has_unit_mass,
             None if self.log_marginals is None else self.log_marginals[::-1],
             self.iterations,
+            None if self.cost_geometry is None else self.cost_geometry.T,
         )
 
     # Zeros are created when they are read, as most losses never do.
@@ -139,7 +148,9 @@ class Plan:
 
     def kernel_log_row_sums(self) -> Tensor:
         """Return the log row sums of the kernel, log sum_j K_ij, (N,); one pass over the pairs unless cached."""
-        return self.log_row_mass() - self.f if self.column_potential is None else log_sums(self.geometry, "rows")
+        if self.column_potential is None and self.cost_geometry is None:
+            return self.log_row_mass() - self.f
+        return log_sums(self.kernel_geometry, "rows")
 
     @torch.no_grad()
     def marginal_error(self) -> float:
@@ -178,7 +189,7 @@ class Plan:
     @property
     def log_kernel_without_link(self) -> LogKernel:
         """Log-kernel without its link: minus the cost in units of `cost_scale`, T = -C / cost_scale."""
-        return self.geometry.log_kernel.with_link(None)
+        return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
         """Return the transport cost of each row, sum_j P_ij C_ij, (N,).
@@ -189,6 +200,13 @@ class Plan:
             detach_plan: hold P fixed, so that the gradient is that of the cost alone.
         """
         kernel = self.log_kernel_without_link
+        if self.cost_geometry is not None:
+
+            def dense_rows(rows: slice) -> Tensor:
+                plan = self.take_rows(rows).dense()
+                return plan.detach() if detach_plan else plan
+
+            return _row_costs_by_blocks(dense_rows, kernel)
         if detach_plan:
             return row_transport_costs(self.geometry, self.f, self.g)
         # The pass sums logarithms: a cost that may be negative is shifted to be positive, and shifted back afterwards.
@@ -317,41 +335,41 @@ class Plan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DensePlan(Plan):
-    """Plan held as a matrix of masses, with the kernel that gives its costs.
+    """Plan held as a matrix of masses, with its dual potentials.
 
     Attributes:
-        masses: Plan P, (N, M).
-        kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of log P.
+        masses: Plan P, (N, M); ``geometry`` is that of log P.
+        dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost.
     """
 
     masses: Tensor
-    kernel_geometry: Geometry
+    dual_potentials: tuple[Tensor, Tensor]
 
     @classmethod
     def from_masses(
-        cls, masses: Tensor, kernel_geometry: Geometry, log_marginals: tuple[Tensor, Tensor] | None, **fields: Any
+        cls,
+        masses: Tensor,
+        cost_geometry: Geometry,
+        log_marginals: tuple[Tensor, Tensor] | None,
+        dual_potentials: tuple[Tensor, Tensor],
     ) -> Self:
         """Build the plan from a matrix of masses; pairs without mass have no gradient."""
         present = masses > 0
         log_masses = torch.where(present, torch.where(present, masses, 1).log(), -torch.inf)
         return cls(
-            geometry=Geometry(MatrixLogKernel(log_masses.to(kernel_geometry.log_kernel.inputs[0].dtype))),
+            geometry=Geometry(MatrixLogKernel(log_masses.to(cost_geometry.log_kernel.inputs[0].dtype))),
             row_potential=None,
             column_potential=None,
             log_marginals=log_marginals,
+            cost_geometry=cost_geometry,
             masses=masses,
-            kernel_geometry=kernel_geometry,
-            **fields,
+            dual_potentials=dual_potentials,
         )
 
     @property
-    def T(self) -> DensePlan:
-        log_marginals = None if self.log_marginals is None else self.log_marginals[::-1]
-        return DensePlan.from_masses(self.masses.T, self.kernel_geometry.T, log_marginals)
-
-    @property
-    def log_kernel_without_link(self) -> LogKernel:
-        return self.kernel_geometry.log_kernel.with_link(None)
+    def T(self) -> Self:
+        marginals = None if self.log_marginals is None else self.log_marginals[::-1]
+        return self.from_masses(self.masses.T, self.kernel_geometry.T, marginals, self.dual_potentials[::-1])
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
         plan, kernel = self.masses.detach() if detach_plan else self.masses, self.log_kernel_without_link
@@ -392,13 +410,12 @@ class RoundedPlan:
     @torch.no_grad()
     def row_cost(self) -> Tensor:
         """Return the transport cost of each row, (N,), block by block of rows."""
-
-        # Not `scaled.row_cost`: the kernel of a plan that is a matrix, or of a Tsallis plan, does not give its costs.
-        def cost(rows: slice) -> Tensor:
-            plan = self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
-            return (plan * self.log_kernel.take_rows(rows).dense()).sum(1)
-
-        return -self.log_kernel.cost_scale * map_row_blocks(cost, self.shape)
+        return _row_costs_by_blocks(
+            lambda rows: (
+                self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
+            ),
+            self.log_kernel,
+        )
 
     @torch.no_grad()
     def dense(self) -> Tensor:
@@ -425,6 +442,16 @@ class BlockResult:
     plan: Plan
     row_weights: Tensor | None = None
     ids: Tensor | None = None
+
+
+def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKernel) -> Tensor:
+    """Return the transport cost of each row, (N,), given a function that returns some rows of the plan, (k, M).
+
+    The costs are those of the kernel itself. Log P of a Tsallis plan has them too, but rounds them off where its
+    threshold is large: below order 1 that grows as a power of the number of columns.
+    """
+    sums = map_row_blocks(lambda rows: (dense_rows(rows) * kernel.take_rows(rows).dense()).sum(1), kernel.shape)
+    return -kernel.cost_scale * sums
 
 
 @torch.no_grad()

@@ -16,9 +16,9 @@ from contraport.errors import check, check_type, describe_value, is_number
 from contraport.objectives.constraints import (
     Balanced,
     Constraint,
+    DensePlan,
     DenseTsallisPlan,
     Exact,
-    ExactPlan,
     LogMarginals,
     PlanRequest,
     Tsallis,
@@ -121,7 +121,7 @@ class ExactTransport(Transport):
     That is the gradient of the value itself wherever the optimal plan is unique.
     """
 
-    plan: ExactPlan
+    plan: DensePlan
 
     @cached_property
     def value(self) -> Tensor:
@@ -235,7 +235,7 @@ def transport(
         is_uniform = isinstance(constraint, Exact) and a is None and b is None
         (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))
     if isinstance(constraint, Exact):
-        return ExactTransport(cast(ExactPlan, plan), constraint, (log_a, log_b), kernel)
+        return ExactTransport(cast(DensePlan, plan), constraint, (log_a, log_b), kernel)
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 
@@ -266,11 +266,7 @@ def sinkhorn_divergence(
     within = transport(x, x, kernel, constraint, a=a, b=a), transport(y, y, kernel, constraint, a=b, b=b)
     masses = [log_mass.exp().sum() for log_mass in across.marginals]
     difference = (masses[0] - masses[1]).square()
-    return (
-        across.value
-        - (within[0].value + within[1].value) / 2
-        + across.plan.geometry.log_kernel.temperature / 2 * difference
-    )
+    return across.value - (within[0].value + within[1].value) / 2 + across._temperature / 2 * difference
 
 
 def _read_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:

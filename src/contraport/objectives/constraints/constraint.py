@@ -134,32 +134,20 @@ class Simplex(Constraint):
         log_row_sums = log_sums(geometry, "rows", request.log_column_weights)
         # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
-        f = (-log_mass).expand_as(log_row_sums)
-        plan = Plan(geometry, f, request.log_column_weights, log_row_sums - log_mass, has_unit_mass=True)
-        return [plan, plan.T] if request.bidirectional else [plan]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ExactPlan(DensePlan):
-    """Exact plan held as a matrix, with its dual potentials.
-
-    Attributes:
-        dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost: f_i + g_j <= C_ij, with equality where
-            the plan has mass.
-    """
-
-    dual_potentials: tuple[Tensor, Tensor]
-
-    @property
-    def T(self) -> ExactPlan:
-        log_marginals = None if self.log_marginals is None else self.log_marginals[::-1]
-        potentials = self.dual_potentials[::-1]
-        return self.from_masses(self.masses.T, self.kernel_geometry.T, log_marginals, dual_potentials=potentials)
+        f, log_row_mass = (-log_mass).expand_as(log_row_sums), log_row_sums - log_mass
+        plan = Plan(geometry, f, request.log_column_weights, log_row_mass, has_unit_mass=True)
+        if not request.bidirectional:
+            return [plan]
+        # Not plan.T: the total is divided off the rows in each direction, where `LogSumKernel` leaves it out.
+        g = (-log_mass).expand(geometry.shape[1])
+        return [plan, Plan(geometry.T, g, None, cached_log_column_mass=log_row_mass, has_unit_mass=True)]
 
 
 @dataclass(frozen=True, repr=False)
 class Exact(Constraint):
     """Exact optimal transport: the plan of least cost with both marginals, for inspection and evaluation only.
+
+    The dual potentials of the plan have f_i + g_j <= C_ij, with equality where it has mass.
 
     The plan is piecewise constant and has no gradient. Sets of equal size without masses are solved as an assignment,
     in a fraction of the time. Needs SciPy.
@@ -201,9 +189,10 @@ class Exact(Constraint):
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
             solved, f, g = _solve_linear_program(cost, a, b)
             masses = torch.from_numpy(solved).to(s)
-        unit = geometry.log_kernel.cost_scale
-        potentials = tuple(unit * torch.from_numpy(potential).to(s) for potential in (f, g))
-        plan = ExactPlan.from_masses(masses, geometry, (log_a, log_b), dual_potentials=potentials)
+        row_potentials, column_potentials = (
+            geometry.log_kernel.cost_scale * torch.from_numpy(potential).to(s) for potential in (f, g)
+        )
+        plan = DensePlan.from_masses(masses, geometry, (log_a, log_b), (row_potentials, column_potentials))
         return [plan, plan.T] if request.bidirectional else [plan]
 
 

@@ -38,25 +38,14 @@ _RELATIVE_EIGENVALUE_CUTOFF = 1e-11
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DenseTsallisPlan(DensePlan):
-    """Tsallis plan held as a matrix, with its dual potentials; differentiable in costs and marginals.
+    """Tsallis plan held as a matrix, with its dual potentials; differentiable in costs and marginals."""
 
-    Attributes:
-        dual_potentials: Potentials f, (N,), and g, (M,), in units of the cost.
-    """
-
-    dual_potentials: tuple[Tensor, Tensor]
     has_row_potentials: bool = False
 
     @property
     def logits(self) -> Geometry:
         """Logits -C / temperature of the compared pairs, as a geometry."""
         return self.kernel_geometry
-
-    @property
-    def T(self) -> DenseTsallisPlan:
-        log_marginals = None if self.log_marginals is None else self.log_marginals[::-1]
-        potentials = self.dual_potentials[::-1]
-        return self.from_masses(self.masses.T, self.logits.T, log_marginals, dual_potentials=potentials)
 
     def regularizer_conjugate(self) -> Tensor:
         """Return the conjugate of the quadratic regularizer, a scalar tensor: max <theta, P> - |P|^2 / 2 over plans P.
@@ -106,8 +95,7 @@ def solve_dense_tsallis(
     if mass_constraint == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
     scale = logits.log_kernel.cost_scale
-    potentials = scale * f, scale * g
-    return DenseTsallisPlan.from_masses(masses, logits, (log_a, log_b), dual_potentials=potentials)
+    return DenseTsallisPlan.from_masses(masses, logits, (log_a, log_b), (scale * f, scale * g))
 
 
 def _q_exponential(s: Tensor, order: float) -> Tensor:

@@ -12,11 +12,9 @@ from contraport.engine import (
     Geometry,
     HostLoop,
     LogHinge,
-    LogKernel,
     PolynomialTailLink,
     is_in_torch_func,
     log_sums,
-    map_row_blocks,
     run_host_loop,
 )
 from contraport.errors import check, check_name, format_value, is_finite_number
@@ -41,37 +39,19 @@ _MAX_NEWTON_STEPS = 200
 class TsallisPlan(Plan):
     """Plan of a Tsallis regularizer, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)), theta the logits.
 
+    Its ``geometry`` is that of the power function.
+
     Attributes:
-        kernel_geometry: Compared pairs under the kernel; ``geometry`` is that of the plan's power function.
         logits: Logits theta of the compared pairs, which the power function maps to entries of the plan.
         potential: Potential of each row, (N,), from which the threshold t follows; differentiable.
         power_function: Function that maps logits and potentials to entries of the plan.
         has_row_potentials: Whether each row has its own potential; otherwise all rows share one.
     """
 
-    kernel_geometry: Geometry
     logits: Geometry
     potential: Tensor
     power_function: TsallisPowerFunction
     has_row_potentials: bool
-
-    @property
-    def log_kernel_without_link(self) -> LogKernel:
-        return self.kernel_geometry.log_kernel.with_link(None)
-
-    def kernel_log_row_sums(self) -> Tensor:
-        return log_sums(self.kernel_geometry, "rows")
-
-    def row_cost(self, *, detach_plan: bool) -> Tensor:
-        # From the cost itself: the plan's own kernel only has theta - t, whose rounding loses the cost when t is
-        # large. Below order 1 it grows as a power of the number of columns.
-        kernel = self.log_kernel_without_link
-
-        def cost(rows: slice) -> Tensor:
-            plan = self.take_rows(rows).dense()
-            return ((plan.detach() if detach_plan else plan) * kernel.take_rows(rows).dense()).sum(1)
-
-        return -kernel.cost_scale * map_row_blocks(cost, self.shape)
 
     def regularizer_conjugate(self) -> Tensor:
         """Return the convex conjugate Omega*(theta) of the quadratic regularizer: one value per row, (N,), or one, ().
@@ -228,7 +208,7 @@ class Tsallis(Constraint):
         log_constant = math.log(share) + power_function.log_factored_out_power()
         return TsallisPlan(
             geometry=power_function.build_geometry(logits, potential),
-            kernel_geometry=geometry,
+            cost_geometry=geometry,
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
             cached_log_row_mass=like.new_full((n,), math.log(share)) if has_row_potentials else None,

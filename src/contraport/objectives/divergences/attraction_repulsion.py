@@ -82,7 +82,7 @@ class KernelAttraction(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         # The plan with zero potentials is the kernel itself.
-        return -result.target.target_weighted_row_sums(Plan(result.plan.geometry, None, None), torch.exp)
+        return -result.target.target_weighted_row_sums(Plan(result.plan.kernel_geometry, None, None), torch.exp)
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +117,7 @@ class LogKernelAttraction(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         """Return for each row the attraction of its item, times the target mass of the row, (N,)."""
-        target, log_kernel = result.target, result.plan.geometry.log_kernel
+        target, log_kernel = result.target, result.plan.kernel_geometry.log_kernel
         if not isinstance(target, SparseTargetPlan):
             got = type(target).__name__
             raise UsageError(f"target: must consist of pairs for LogKernelAttraction, got a {got}.", kind="conflict")
@@ -286,7 +286,7 @@ class MeanSquaredCost(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan = result.plan
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
-        log_squares = log_sums(plan.geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
+        log_squares = log_sums(plan.kernel_geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
         return _scale_repulsion_by_target_mass(
             result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares)

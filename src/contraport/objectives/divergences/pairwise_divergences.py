@@ -65,7 +65,7 @@ class Pairwise(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         values = self.phi(_log_row_sums_of_psi_of_margins(result, self.psi, self.shift))
         return _scale_rows_by_target_mass(
-            result, result.plan.geometry.log_kernel.temperature * values if self.scaled else values
+            result, result.plan.kernel_geometry.log_kernel.temperature * values if self.scaled else values
         )
 
 
@@ -111,7 +111,7 @@ class _PositiveOrNegativePart:
 def _log_row_sums_of_psi_of_margins(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
     require_negatives(result)
-    geometry = result.plan.geometry
+    geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
@@ -207,7 +207,7 @@ class DebiasedContrastive(KernelDivergence):
         check_nonnegative("beta", self.beta)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        geometry, target = result.plan.geometry, result.target
+        geometry, target = result.plan.kernel_geometry, result.target
         good = geometry.log_kernel.link is None
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
         require_negatives(result)
@@ -266,13 +266,13 @@ class ClosedFormQuadratic(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
-        totals, counts = -plan.geometry.log_kernel.weighted_row_sums(compared), compared.row_counts(plan.f)
+        totals, counts = -plan.kernel_geometry.log_kernel.weighted_row_sums(compared), compared.row_counts(plan.f)
         mass = 1.0
         if self.mass_constraint == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
         # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
-        arguments = Plan(plan.geometry, level, None)
+        arguments = Plan(plan.kernel_geometry, level, None)
         return -result.target.target_weighted_row_sums(arguments, self._log_with_tangent)
 
     def _log_with_tangent(self, argument: Tensor) -> Tensor:
