@@ -318,7 +318,8 @@ def test_rejects_wrong_number_of_views():
 def test_deprecated_names_of_methods_still_work_with_a_warning():
     model = Model(shapes=[(3,), (5,)], projection=4)
     renamed = {
-        (model, "single_view"): "select_view",
+        (model, "single_view"): "to_single_view",
+        (model, "select_view"): "to_single_view",
         (model, "save_encoder_files"): "save_encoder_configs",
         (model, "represent_features"): "to_representations",
         (model.tower(0), "represent_features"): "to_representation",

@@ -284,7 +284,7 @@ def test_embeds_one_view_of_a_stream(tmp_path: Path, view: str) -> None:
     found = read_features(path)
     whole = load(Captioned(), image_size=8).__getitems__(list(range(70))).views
     with torch.no_grad():
-        expected = model.select_view(view)(whole[names.index(view)])
+        expected = model.to_single_view(view)(whole[names.index(view)])
     np.testing.assert_allclose(found.features, expected, atol=1e-5)
     assert found.view == view
     called = "sample" if view == "image" else "number "

@@ -25,17 +25,14 @@ CNN_WIDTHS = (32, 64, 128, 256)
 """Number of channels of each stage of the small CNN."""
 CNN_MAX_UNSTRIDED_SIDES = (16, 8, 4, 4)
 """Image side in pixels up to which each stage keeps the resolution instead of halving it."""
-CNN_FEATURES = CNN_WIDTHS[-1]
 GRADIENT_CELLS_PER_SIDE = 7
 """The image is divided into this number of cells along each side, each with a histogram."""
 NUM_GRADIENT_DIRECTIONS = 9
 """Number of bins of a histogram of gradient directions or hues."""
 BLOCK_NORM_EPSILON = 0.02
 """Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
-
 HUE_WEIGHT = 0.5
 """Factor on the hue features relative to the edge features."""
-
 TCN_FEATURES = 128
 """Number of channels of the temporal convolutional network."""
 TCN_DILATIONS = (1, 2, 4, 8)
@@ -123,7 +120,7 @@ class SmallCNN(nn.Module):
     A stage halves the resolution only if it exceeds 16, 8, 4 and 4 pixels, so that tiny images keep theirs.
     """
 
-    num_features = CNN_FEATURES
+    num_features = CNN_WIDTHS[-1]
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -287,15 +284,12 @@ EMBEDDING_WIDTH = 128
 TEXT_FEATURES = 2 * EMBEDDING_WIDTH
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
-
 NUM_HASH_BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
 """Number of rows of the tables of hashed words and n-grams."""
 WORD_DROPOUT_PROBABILITY = 0.1
 """Probability that a word or n-gram is dropped in training."""
 LOG_WEIGHT_SCALE = 30.0
 """Factor on stored log-weights: Adam changes them by about the learning rate per step, which alone is too slow."""
-
-
 _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among the 64-bit integers
 _SPACE_BYTE = 32  # ASCII space
 
@@ -360,7 +354,7 @@ class NgramHasher(nn.Module):
 
 
 def vectorize_texts(texts: Tensor, size: int) -> Tensor:
-    """Return counts of hashed words and n-grams, ``(b, size)``, normalized to length 1 (the hashing trick).
+    """Convert texts to counts of hashed words and n-grams, ``(b, size)``, of length 1 (the hashing trick).
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> vectorize_texts(texts_to_tensor(["a red bag", "A red bag", "a blue shoe"]), 4096).shape

@@ -34,8 +34,6 @@ MAX_LOW_RESOLUTION_SIDE = 64
 
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
-
-
 _DEFAULT_NAME_BY_NUM_DIMENSIONS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
 """Default encoder by the number of dimensions of an item: text, vector, series and image."""
 
@@ -152,7 +150,7 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
         with torch.no_grad():
             output = encoder.eval()(create_blank_items(2, shape))
     except (Exception, SystemExit) as error:  # third-party code may raise anything
-        raise _build_shape_error(name, shape, error) from error
+        raise _shape_error(name, shape, error) from error
     finally:
         encoder.train(training)
     good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
@@ -181,7 +179,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     except TypeError:  # there is no other way to learn whether a timm model has the argument img_size
         model = create()
     except Exception as error:  # the families of models raise different errors for a size that they do not support
-        raise _build_shape_error(name, shape, error) from error
+        raise _shape_error(name, shape, error) from error
     if low_resolution and isinstance(model, timm.models.ResNet) and max(size) <= MAX_LOW_RESOLUTION_SIDE:
         _replace_stem_for_small_images(model)
     return model
@@ -234,7 +232,7 @@ def _check_encoder_not_stdlib(module: str, name: str) -> None:
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 
 
-def _build_shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
+def _shape_error(name: str, shape: Shape, error: BaseException) -> UsageError:
     """Build the error for an encoder that does not accept items of a shape."""
     return UsageError(
         f"encoder: {name!r} does not accept {describe_items_of_shape(shape)}: {_format_error(error)}", kind="shape"

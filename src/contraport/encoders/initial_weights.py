@@ -1,4 +1,4 @@
-"""Initial weights of encoders: read from the Hugging Face hub, a file, a folder or a run, and loaded into a model."""
+"""Loading of pretrained encoder weights, from the Hugging Face hub, a file, a model folder or a run folder."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_state_dict(path: Path) -> StateDict:
     return weights
 
 
-def load_weights(encoder: nn.Module, state: StateDict, name: str | None, source: str) -> None:
+def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | None, source: str) -> None:
     """Load all weights of an encoder from a state dict, adapted to its channels and image size.
 
     The names in the state dict may have one common prefix. Weights of a classifier are dropped; position embeddings for
@@ -200,10 +200,11 @@ class InitialWeights:
         """
         for number, weights in enumerate(self._list_tower_weights(len(model.towers), model.view_names, model.shapes)):
             if weights.state_dict is not None:
-                load_weights(model.tower(number).encoder, weights.state_dict, weights.name, self.source)
+                encoder = model.tower(number).encoder
+                _load_adapted_state_dict(encoder, weights.state_dict, weights.name, self.source)
 
     def trained_tower_mask(self, model: Model) -> list[bool]:
-        """Return for each tower of a model whether there are weights for it."""
+        """Return one Boolean per tower of a model: whether there are weights for it."""
         by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
         return [weights.state_dict is not None for weights in by_tower]
 

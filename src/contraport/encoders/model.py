@@ -1,4 +1,4 @@
-"""Model: one tower per view or a shared one, saved as JSON and safetensors."""
+"""Model of all views: one encoder and projector per view, or a shared one; saved as JSON and safetensors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 
 
 @keep_deprecated_attributes(
-    represent_features="to_representations", save_encoder_files="save_encoder_configs", single_view="select_view"
+    represent_features="to_representations",
+    save_encoder_files="save_encoder_configs",
+    select_view="to_single_view",
+    single_view="to_single_view",
 )
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD_TEMPLATE):
     """Encoders and projectors for the views of an item: one tower per view, or one that all views share.
@@ -203,13 +206,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Return the index of a view given by name, by index, or by a kind that no other view has, such as "image"."""
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
-    def select_view(self, view: object) -> Model:
-        """Return a model of one view that shares the view's tower; it outputs projections if the tower has a projector.
+    def to_single_view(self, view: object) -> Model:
+        """Return a model of one view, with the same tower; it outputs projections if the tower has a projector.
 
         Projections of different views are comparable, so that one view retrieves another.
 
         >>> model = Model(shapes=[(3,), (7,)], projection=32, view_names=["ear", "eye"]).eval()
-        >>> eye, items = model.select_view("eye"), torch.ones(5, 7)
+        >>> eye, items = model.to_single_view("eye"), torch.ones(5, 7)
         >>> eye(items).shape, eye.tower(0) is model.tower(1)
         (torch.Size([5, 32]), True)
         """
@@ -452,7 +455,7 @@ def _apply_batched(module: Callable[[Tensor], Tensor], inputs: Sequence[Tensor])
 
 
 def _get_or_download_folder(name: str, download: dict[str, Any]) -> Path:
-    """Return the folder of a saved model; download it from the hub if the name is no folder."""
+    """Return the folder of a saved model; download it from the hub if no such folder exists."""
     if (folder := Path(name)).is_dir():
         inner = folder / "model"
         is_run = not (folder / CONFIG_FILE).exists() and (inner / CONFIG_FILE).exists()

@@ -130,9 +130,8 @@ class Tower(nn.Module):
 
     def _register_channel_statistic(self, name: str, values: Sequence[float], shape: Shape) -> None:
         """Register one number per channel or feature as a buffer that broadcasts over items."""
-        numbers = torch.tensor([float(value) for value in values])
-        good = len(numbers) == channel_count(shape) and bool(numbers.isfinite().all())
-        size = channel_count(shape)
+        numbers, size = torch.tensor([float(value) for value in values]), channel_count(shape)
+        good = len(numbers) == size and bool(numbers.isfinite().all())
         message = f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}."
         check(good, message, "shape")
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))

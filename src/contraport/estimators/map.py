@@ -158,7 +158,7 @@ def _embed_run_features_and_dataset(
 ) -> tuple[Features, Dataset]:
     """Embed the items of one split of a run's data by its encoder; return features and dataset."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-    model = whole if options.view is None else whole.select_view(options.view)
+    model = whole if options.view is None else whole.to_single_view(options.view)
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:

@@ -103,7 +103,7 @@ def encode_items(
     check(not isinstance(items, str | Path), message, "not_in_memory")
     whole = model
     if view is not None:
-        model = whole.select_view(view)
+        model = whole.to_single_view(view)
     elif len(whole.shapes) > 1:
         names = whole.view_names
         message = f"items: must have the views {join_names(names)}, as a tuple of arrays or a dict of them by name. "
@@ -156,7 +156,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output: Callable[..., Tenso
         splits = splits[:1]
     whole, view = model, None
     if options.view is not None:
-        model = whole.select_view(options.view)
+        model = whole.to_single_view(options.view)
         (view,) = model.view_names
     model = model if options.dims is None else model.truncate(options.dims)
     # A stream decodes the images of all views together, so the whole model determines their size.

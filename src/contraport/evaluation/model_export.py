@@ -85,7 +85,7 @@ def export(arguments: dict[str, Any]) -> Path:
         model = run.model(trust_remote_code=options.trust_remote_code)
         if warning := run.earlier_epoch_warning():
             log.warning("%s", warning)
-    model = model if options.view is None else model.select_view(options.view)
+    model = model if options.view is None else model.to_single_view(options.view)
     model = model if options.dims is None else model.truncate(options.dims)
     has_tokenizer = any(isinstance(encoder, TransformersTextEncoder) for encoder in model.encoders)
     message = f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain."

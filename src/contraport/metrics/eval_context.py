@@ -294,7 +294,7 @@ class EvalContext:
 
     def _project_view(self, view: int, items: Dataset) -> Tensor:
         """Return the projections of one-view items by the model's encoder of view `view`, `(n, d)`."""
-        encoder = self.model.select_view(str(view))
+        encoder = self.model.to_single_view(str(view))
         return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
 
     @cached_property

@@ -213,7 +213,7 @@ def _search_sets(
     """
     message = f"index: not supported for {run.path}, which compares sets of vectors; without it all items are compared."
     check(options.index is None, message, "sets")
-    device, encoder = resolve_device(options.device), model.select_view(query_view)
+    device, encoder = resolve_device(options.device), model.to_single_view(query_view)
     item = _load_query_as_dataset(options, encoder)
     with rename_argument("query", "data"):
         views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
@@ -361,7 +361,7 @@ def _embed_query(
 ) -> Tensor:
     """Embed the query with the run's encoder, ``(F,)``: as one view of the run or, if `view` is None, a whole item."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
-    model = model if view is None else model.select_view(view)
+    model = model if view is None else model.to_single_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
     width = features.features.shape[1]
     if len(model.shapes) > 1 and any(map(is_text_shape, model.shapes)) and not _is_existing_path(options.query):
