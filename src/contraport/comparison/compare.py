@@ -100,7 +100,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     if not options.metrics:
         options = replace(options, metrics=_choose_default_metric_keys(grid))
         grid = replace(grid, compare_options=options)
-    metric = select_metrics_keeping_order(options.metrics)[0]
+    metric = grid.metrics[0]
     check_data_unchanged(build_cell_job(grid, cell) for cell in default_cells)
     console = make_console(stderr=True) if options.progress else None
     missing = [
@@ -172,7 +172,7 @@ def _check_any_metric_computed(grid: Grid, results: Mapping[str, JobResult]) -> 
 
 
 def _build_no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the error for metrics of which none can be computed, with a remark before its last period."""
+    """Build the `UsageError` for metrics none of which can be computed; `remark` ends its last sentence."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 
@@ -242,11 +242,11 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
 
 
 def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
-    """Build the components of a cell's training; return them after the settings, with the batch size of few items."""
+    """Build the settings and the components of a cell's training, with the batch size reduced for few items."""
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
-    has_explicit_batch_size = "batch_size" in cell.options
-    settings = reduce_batch_size_with_notes(settings, dataset, has_explicit_batch_size=has_explicit_batch_size).settings
+    is_explicit = "batch_size" in cell.options
+    settings = reduce_batch_size_with_notes(settings, dataset, has_explicit_batch_size=is_explicit).settings
     return settings, build_components(settings, dataset=dataset)
 
 

@@ -78,22 +78,23 @@ class Comparison:
         place = (row, column, metric)
         return next((one for one in self.entries if (one.row_name, one.column_name, one.metric_key) == place), None)
 
-    def entries_by_column(self, row: str, metric: Metric) -> dict[str, TableEntry | None]:
-        """Return the entry of a row in each column for one metric, by column name."""
-        return {column: self.find_entry(row, column, metric.key) for column in self.columns}
+    def list_row_entries(self, row: str, metric: Metric) -> list[TableEntry | None]:
+        """Return the entry of a row in each column for one metric, None where there is none."""
+        return [self.find_entry(row, column, metric.key) for column in self.columns]
+
+    def list_column_entries(self, column: str, metric: Metric) -> list[TableEntry]:
+        """Return the entries of all rows in a column for one metric."""
+        return [one for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)]
 
     def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
         """Return the names of the rows with the best mean in a column.
 
         The set is empty if the metric has no better direction, or if there is only one row with a mean.
         """
-        means = {
-            one.row_name: one.mean for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)
-        }
-        values = [mean for mean in means.values() if mean is not None]
-        if metric.better_direction == "neither" or len(values) < 2:
+        means = {one.row_name: one.mean for one in self.list_column_entries(column, metric) if one.mean is not None}
+        if metric.better_direction == "neither" or len(means) < 2:
             return set()
-        best = min(values) if metric.better_direction == "lower" else max(values)
+        best = min(means.values()) if metric.better_direction == "lower" else max(means.values())
         return {row for row, mean in means.items() if mean == best}
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
@@ -112,11 +113,16 @@ class Comparison:
     @property
     def summary_sentences(self) -> list[str]:
         """Summary of each column: values of the first metric, and the number of metrics that differ significantly."""
-        return [_summarize_column(self, column) for column in self.columns] if self.entries else []
+        if not self.entries:
+            return []
+        return [
+            _summarize_first_metric(self, column) + _summarize_differing_metrics(self, column)
+            for column in self.columns
+        ]
 
     @property
     def lede(self) -> str | None:
-        """Sentence that heads the page: that on the first metric; None for several columns, which have one each."""
+        """Summary sentence of the first metric, shown at the head of the page; None if there are several columns."""
         has_one = len(self.columns) == 1 and len(self.entries) > 0
         return _summarize_first_metric(self, self.columns[0]) if has_one else None
 
@@ -242,7 +248,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
     """Return the Markdown table of means for a metric, with arrows at significant differences from the baseline."""
     rows = []
     for row in comparison.rows:
-        entries = comparison.entries_by_column(row, metric).values()
+        entries = comparison.list_row_entries(row, metric)
         rows.append([row, *(format_mean_with_interval(metric, one) + significance_arrow(one) for one in entries)])
     for name in comparison.reference_metrics:
         values = [comparison.format_reference(name, column, metric) for column in comparison.columns]
@@ -293,7 +299,7 @@ def _list_means_and_difference_tables(comparison: Comparison) -> list[str]:
         rows = []
         for row in comparison.rows:
             if row != comparison.baseline:
-                entries = comparison.entries_by_column(row, metric).values()
+                entries = comparison.list_row_entries(row, metric)
                 differences = (None if one is None else one.difference for one in entries)
                 texts = ("—" if one is None else metric.format_difference(one, signed=True) for one in differences)
                 rows.append([row, *texts])
@@ -306,15 +312,10 @@ def _list_means_and_difference_tables(comparison: Comparison) -> list[str]:
     return parts
 
 
-def _summarize_column(comparison: Comparison, column: str) -> str:
-    """Return the summary of a column: a sentence on the first metric, and one on all metrics if there are several."""
-    return f"{_summarize_first_metric(comparison, column)}{_summarize_differing_metrics(comparison, column)}"
-
-
 def _summarize_first_metric(comparison: Comparison, column: str) -> str:
     """Return a sentence on a column: best row, differences from the baseline, failures and references."""
     metric = comparison.metrics[0]
-    cells = [one for one in comparison.entries if (one.column_name, one.metric_key) == (column, metric.key)]
+    cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]
     failed = [one.row_name for one in cells if one.mean is None and one.failure_reason]
     failure = [f"{_join_first_few(failed)} failed"] if failed else []
@@ -344,10 +345,7 @@ def _summarize_differing_metrics(comparison: Comparison, column: str) -> str:
     for row in others if len(metrics) > 1 else ():
         names: dict[str, list[str]] = {"better": [], "worse": [], "different": []}
         for metric in metrics:
-            entry, title = (
-                comparison.find_entry(row, column, metric.key),
-                lower_first_letter(metric.title),
-            )
+            entry, title = comparison.find_entry(row, column, metric.key), lower_first_letter(metric.title)
             if entry is None or entry.difference is None:
                 if metric != metrics[0] and entry is not None and entry.missing_interval_reason:
                     missing.setdefault(f"{row}, as {entry.missing_interval_reason}", []).append(title)

@@ -17,6 +17,7 @@ import yaml
 import contraport
 from contraport.comparison.config import COMPARE_COMMAND_SPEC, CompareOptions
 from contraport.errors import check, check_name, unknown_name_error, unreadable_error
+from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.options import replace_deprecated_options, to_config_value
 from contraport.runs import default_run_path
 from contraport.training.config import TRAIN_OPTIONS
@@ -137,6 +138,11 @@ class Grid:
     def seeds(self) -> range:
         """Random seeds of the trainings, from 0."""
         return range(self.compare_options.seeds)
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Metrics of the comparison, in the order of the option; the first is the main one."""
+        return select_metrics_keeping_order(self.compare_options.metrics)
 
     def build_cell(self, row: Row, column: Column, seed: int, *, trial: int | None = None, **overrides: Any) -> Cell:
         """Build the cell for a row, a column and a seed; `overrides` replace options of the grid, column and row."""

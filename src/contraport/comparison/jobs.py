@@ -64,7 +64,7 @@ class CellJob:
 
     @property
     def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
-        """Return "all" if the training keeps intermediate checkpoints (`keep_every`), otherwise "last"."""
+        """Value "all" if the training keeps intermediate checkpoints (`keep_every`), otherwise "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 

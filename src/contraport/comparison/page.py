@@ -90,12 +90,14 @@ def build_template_panels(comparison: Comparison) -> list[dict[str, Any]]:
 
     The first metric is used. Positions are in percent of the panel width.
     """
-    panels = []
+    if not comparison.entries:
+        return []
+    panels, metric = [], comparison.metrics[0]
     for column, heading in zip(comparison.columns, comparison.table_headings[1:], strict=True):
         entries = {
             entry.row_name: (entry, entry.mean, entry.interval or Interval(entry.mean, entry.mean))
-            for entry in comparison.entries
-            if (entry.column_name, entry.metric_key) == (column, comparison.metrics[0].key) and entry.mean is not None
+            for entry in comparison.list_column_entries(column, metric)
+            if entry.mean is not None
         }
         if not entries:
             continue
@@ -105,7 +107,7 @@ def build_template_panels(comparison: Comparison) -> list[dict[str, Any]]:
         def position(value: float, low: float = low, width: float = (high - low) or 1.0) -> float:
             return round(100 * (value - low) / width, 2)
 
-        metric, baseline = comparison.metrics[0], entries.get(comparison.baseline)
+        baseline = entries.get(comparison.baseline)
         lines = [
             {
                 "row": row,

@@ -210,7 +210,7 @@ def list_single_seed_cell_names(grid: Grid, results: JobAndResultByCell) -> list
 
     Their intervals do not cover other seeds. The first metric is used.
     """
-    values = collect_metric_values(grid, results, select_metrics_keeping_order(grid.compare_options.metrics)[0].key)
+    values = collect_metric_values(grid, results, grid.metrics[0].key)
     return [
         f"{row.name} on {column.name}"
         for column in grid.columns
@@ -225,7 +225,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
     """Build the table entries for all metrics, columns and rows."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
-    for metric in select_metrics_keeping_order(grid.compare_options.metrics):
+    for metric in grid.metrics:
         values = collect_metric_values(grid, results, metric.key)
         for column, row in itertools.product(grid.columns, grid.rows):
             cell = values.cell_values[row.name, column.name]
@@ -264,9 +264,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
 def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMean]:
     """Compute the means over seeds at the intermediate and the last epochs, for all cells and metrics."""
     means = []
-    for metric, column, row in itertools.product(
-        select_metrics_keeping_order(grid.compare_options.metrics), grid.columns, grid.rows
-    ):
+    for metric, column, row in itertools.product(grid.metrics, grid.columns, grid.rows):
         by_epoch: dict[int, list[float]] = {}
         for seed in grid.seeds:
             _, result = results.get((row.name, column.name, seed), (None, {}))
@@ -275,21 +273,17 @@ def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMe
                     by_epoch.setdefault(int(name.split()[-1]), []).append(values[metric.key])
         for epoch, values in sorted(by_epoch.items()):
             array = np.array(values)
-            means.append(
-                EpochMean(
-                    row.name, column.name, metric.key, epoch, float(array.mean()), mean_interval_over_seeds(array)
-                )
-            )
+            mean, interval = float(array.mean()), mean_interval_over_seeds(array)
+            means.append(EpochMean(row.name, column.name, metric.key, epoch, mean, interval))
     return means
 
 
 def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
     """Test each claim of a suite against the results, with intervals corrected for all comparisons of all claims."""
     names = [row.name for row in grid.rows]
-    default = select_metrics_keeping_order(grid.compare_options.metrics)[0]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:
-        metric = select_metrics_keeping_order([claim.metric_key])[0] if claim.metric_key else default
+        metric = select_metrics_keeping_order([claim.metric_key])[0] if claim.metric_key else grid.metrics[0]
         columns = [column for column in grid.columns if not claim.settings or column.setting_name in claim.settings]
         better_rows = [name for name in claim.better_rows if name in names and claim.other_row in names]
         pairs = [(name, column) for column in columns for name in better_rows]

@@ -130,15 +130,11 @@ def find_best_trial(trials: Sequence[Cell], results: Mapping[str, Mapping[str, A
     """
     if any(trial.folder_name not in results for trial in trials):
         return None
-    values = [
-        (results[trial.folder_name].get("values", {}).get(metric.key), number) for number, trial in enumerate(trials)
-    ]
-    succeeded = [(value, number) for value, number in values if value is not None]
-    if not succeeded:
-        return None
+    values = [results[trial.folder_name].get("values", {}).get(metric.key) for trial in trials]
+    succeeded = [(value, trial) for value, trial in zip(values, trials, strict=True) if value is not None]
     sign = -1 if metric.better_direction == "lower" else 1
-    _, best = max(succeeded, key=lambda one: (sign * one[0], -one[1]))
-    return trials[best]
+    _, best = max(succeeded, key=lambda one: sign * one[0], default=(None, None))
+    return best
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
