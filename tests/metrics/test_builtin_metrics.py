@@ -18,7 +18,7 @@ from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_TEXT_ENCODER
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
-from contraport.metrics.probes import few_label_accuracy_per_item, ridge_predictions_and_targets
+from contraport.metrics.probes import few_label_accuracy_per_item, ridge_prediction_target_pairs
 from contraport.metrics.retrieval import rank_links
 
 
@@ -277,12 +277,12 @@ def test_ridge_predictions_do_not_depend_on_feature_scale() -> None:
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.normal(size=(80, 3)))
     y = x @ torch.tensor([3.0, -2.0, 0.5], dtype=torch.float64) + 7
-    found = ridge_predictions_and_targets(x[:50], y[:50], x[50:], y[50:])
+    found = ridge_prediction_target_pairs(x[:50], y[:50], x[50:], y[50:])
     assert found[:, 0] == pytest.approx(y[50:].numpy(), abs=0.05)
     assert np.array_equal(found[:, 1], y[50:])
     noisy = y + torch.from_numpy(random.normal(size=80))
     scaled = x * torch.tensor([1e4, 1.0, 1e-4])
-    plain, other = (ridge_predictions_and_targets(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))
+    plain, other = (ridge_prediction_target_pairs(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))
     assert other == pytest.approx(plain, rel=1e-6)
 
 

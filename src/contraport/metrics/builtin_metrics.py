@@ -132,13 +132,13 @@ register_clustering_metric = partial(
 
 
 @register_accuracy_metric("Linear probe")
-def linear_probe_accuracy(context: EvalContext) -> ItemValues:
+def linear_probe_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a logistic regression on the features; its penalty is selected on held-out training items."""
     return probes.probe_correctness(context.fitted_probe, context.test_features, context.test_labels)
 
 
 @register_accuracy_metric("kNN")
-def knn_accuracy(context: EvalContext) -> ItemValues:
+def knn_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a weighted vote among the nearest training items."""
     train_features, test_features = (
         features.to(context.device) for features in (context.train_features, context.test_features)
@@ -156,14 +156,14 @@ def knn_accuracy(context: EvalContext) -> ItemValues:
     pattern="{:.3f}",
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES),
 )
-def rms_calibration_error(context: EvalContext) -> MetricResult:
+def rms_calibration_result(context: EvalContext) -> MetricResult:
     """Root mean square gap between the linear probe's confidence and its accuracy, over 15 confidence bins."""
-    pairs = probes.probe_confidence_and_correctness(context.fitted_probe, context.test_features, context.test_labels)
+    pairs = probes.probe_confidence_correctness_pairs(context.fitted_probe, context.test_features, context.test_labels)
     return intervals.MetricResult(probes.squared_calibration_error_per_item(pairs), intervals.root_bootstrap_means)
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
-def few_shot_accuracy(context: EvalContext, number: int) -> ItemValues:
+def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on k items per class: the mean over 5 random draws."""
     labels = context.train_labels
     draw = partial(probes.sample_positions_per_class, labels, lambda size: number)
@@ -173,7 +173,7 @@ def few_shot_accuracy(context: EvalContext, number: int) -> ItemValues:
 
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
-def few_percent_accuracy(context: EvalContext, number: int) -> ItemValues:
+def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
     """Accuracy of a linear probe trained on k % of each class (at least one item): the mean over 5 random draws."""
     labels = context.train_labels
     draw = partial(probes.sample_positions_per_class, labels, lambda size: round(size * number / 100))
@@ -188,7 +188,7 @@ def few_percent_accuracy(context: EvalContext, number: int) -> ItemValues:
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TRAINABLE_WEIGHTS),
     default=False,
 )
-def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
+def fine_tuning_correctness(context: EvalContext) -> ItemValues:
     """Accuracy after training all weights of a copy of the encoder on the labels, with nothing frozen."""
     return fine_tuning.fine_tuning_correctness(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
@@ -203,17 +203,17 @@ def fine_tuning_accuracy(context: EvalContext) -> ItemValues:
     pattern="{:.3f}",
     requires=(REQUIRES_REGRESSION_TARGETS, REQUIRES_VARYING_TARGETS),
 )
-def regression_r_squared(context: EvalContext) -> MetricResult:
+def r_squared_result(context: EvalContext) -> MetricResult:
     """R^2 of a ridge regression from the features to the items' numbers, such as ages."""
     train, test = context.regression_targets
-    predictions = probes.ridge_predictions_and_targets(context.train_features, train, context.test_features, test)
+    predictions = probes.ridge_prediction_target_pairs(context.train_features, train, context.test_features, test)
     return intervals.MetricResult(predictions, probes.bootstrap_r_squared)
 
 
 @register_share_metric(
     "Domain probe", group="domains", requires=(REQUIRES_TWO_DOMAINS, REQUIRES_SHARED_DOMAINS), better="neither"
 )
-def domain_probe_accuracy(context: EvalContext) -> ItemValues:
+def domain_probe_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe that predicts the domain: how much domain information the features keep."""
     probe = probes.fit_linear_probe(context.train_features, context.train_domains)
     return probes.probe_correctness(probe, context.test_features, context.test_domains)
@@ -224,7 +224,7 @@ def domain_probe_accuracy(context: EvalContext) -> ItemValues:
     group="domains",
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES, REQUIRES_TWO_DOMAINS, REQUIRES_CLASSES_IN_OTHER_DOMAINS),
 )
-def unseen_domain_accuracy(context: EvalContext) -> ItemValues:
+def unseen_domain_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a linear probe on each domain, trained on the other domains only."""
     return probes.unseen_domain_correctness(
         (context.train_features, context.train_labels, context.train_domains),
@@ -240,13 +240,13 @@ def unseen_domain_accuracy(context: EvalContext) -> ItemValues:
     numbers=(1, 10, 50),
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
-def link_recall(context: EvalContext, number: int) -> ItemValues:
+def link_hits(context: EvalContext, number: int) -> ItemValues:
     """Share of test pairs whose column is among the k nearest of its row; the row's training columns are left out."""
     return context.link_ranking.pair_hits_at(number)
 
 
 @register_link_metric("Link NDCG@{}", better="higher", unit="share of the ideal gain", pattern="{:.3f}", numbers=(10,))
-def link_ndcg(context: EvalContext, number: int) -> MetricResult:
+def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of a row's test columns among its k nearest: the mean over rows."""
     return intervals.MetricResult(context.link_ranking.pair_ndcg_at(number), intervals.bootstrap_means_at_most_one)
 
@@ -292,7 +292,7 @@ def new_row_recall(context: EvalContext, number: int) -> float:
 
 
 @register_retrieval_metric("Recall@{}", numbers=(1, 5, 10))
-def retrieval_recall(context: EvalContext, number: int) -> MetricResult:
+def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest candidates: the mean over directions."""
     return intervals.MetricResult(context.retrieval_ranks <= number, column_names=context.retrieval_directions)
 
@@ -305,7 +305,7 @@ def retrieval_recall(context: EvalContext, number: int) -> MetricResult:
     pattern="{:.1f}",
     requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
-def median_retrieval_rank(context: EvalContext) -> MetricResult:
+def median_rank_result(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among the views of all test items: the mean over directions; 1 is best."""
     return intervals.MetricResult(
         context.retrieval_ranks, intervals.bootstrap_medians, column_names=context.retrieval_directions
@@ -313,7 +313,7 @@ def median_retrieval_rank(context: EvalContext) -> MetricResult:
 
 
 @register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_ENCODER))
-def zero_shot_accuracy(context: EvalContext) -> ItemValues:
+def zero_shot_correctness(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their own class; no label is used for training."""
     return retrieval.zero_shot_correctness(
         context.non_text_projections, context.test_labels, context.class_text_embeddings
@@ -329,7 +329,7 @@ def zero_shot_accuracy(context: EvalContext) -> ItemValues:
     requires=(REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION, REQUIRES_INFO_NCE_OBJECTIVE),
     headline=False,
 )
-def mutual_information_bound(context: EvalContext) -> ItemValues:
+def mutual_information_bound_per_item(context: EvalContext) -> ItemValues:
     """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     assert context.info_nce_temperature is not None
     return math.log(len(context.test)) + retrieval.log_match_probability_per_item(
@@ -343,13 +343,13 @@ def mutual_information_bound(context: EvalContext) -> ItemValues:
     unit="squared distance",
     requires=(REQUIRES_SHARED_ENCODER, REQUIRES_STORED_AUGMENTATION),
 )
-def alignment(context: EvalContext) -> ItemValues:
+def alignment_per_item(context: EvalContext) -> ItemValues:
     """Squared distance between two random views of each item on the unit sphere, averaged over items."""
     return embedding_geometry.squared_view_distances(*context.random_view_features)
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity(context: EvalContext) -> ItemValues:
+def uniformity_influence(context: EvalContext) -> ItemValues:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
     return influence.uniformity_influence(context.test_features)
 
@@ -357,13 +357,13 @@ def uniformity(context: EvalContext) -> ItemValues:
 @register_geometry_metric(
     "Tolerance", better="neither", unit="cosine", requires=(REQUIRES_LABELS, REQUIRES_CLASS_WITH_TWO_TEST_ITEMS)
 )
-def tolerance(context: EvalContext) -> ItemValues:
+def tolerance_influence(context: EvalContext) -> ItemValues:
     """Mean cosine of two items of the same class; better uniformity usually lowers it."""
     return influence.tolerance_influence(context.test_features, context.test_labels)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
-def effective_rank(context: EvalContext) -> ItemValues:
+def effective_rank_influence(context: EvalContext) -> ItemValues:
     """Number of directions that the features use: exp of the entropy of the singular values."""
     return influence.effective_rank_influence(context.test_features)
 
@@ -371,20 +371,20 @@ def effective_rank(context: EvalContext) -> ItemValues:
 @register_geometry_metric(
     "Hubness", better="lower", unit="skewness", pattern="{:.2f}", requires=(REQUIRES_MORE_THAN_10_TEST_ITEMS,)
 )
-def hubness(context: EvalContext) -> ItemValues:
+def hubness_influence(context: EvalContext) -> ItemValues:
     """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
     return influence.hubness_influence(context.test_features)
 
 
 @register_clustering_metric("NMI", unit="share of information")
-def kmeans_nmi(context: EvalContext) -> MetricResult:
+def nmi_result(context: EvalContext) -> MetricResult:
     """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
     values = clustering.nmi_influence(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
-def kmeans_ari(context: EvalContext) -> MetricResult:
+def ari_result(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
     values = clustering.ari_influence(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -138,25 +138,30 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     >>> tolerance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 1, 0]))
     1.0
     """
-    z, sums, sizes, _ = normalize_and_sum_by_class(z, labels)
+    points, sums, sizes, _ = compute_class_sums(z, labels)
     pairs = float((sizes * (sizes - 1)).sum())
     check(pairs > 0, f"labels: some class must have at least 2 items, got {len(labels)} items of as many classes.")
-    self_pairs = z.square().sum()  # an item is not paired with itself
+    self_pairs = points.square().sum()  # an item is not paired with itself
     return float((sums.square().sum() - self_pairs) / pairs)
 
 
-def normalize_and_sum_by_class(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Normalize embeddings and sum them by class.
+class ClassSums(NamedTuple):
+    """Unit vectors of items `(n, d)`, their sum `(C, d)` and number `(C,)` by class, and each item's class `(n,)`."""
 
-    Returns the normalized `z` `(n, d)`, the sum of each class `(C, d)`, the class sizes `(C,)` and the class of each
-    item from 0 `(n,)`.
-    """
+    points: Tensor
+    sums: Tensor
+    sizes: Tensor
+    item_classes: Tensor
+
+
+def compute_class_sums(z: Tensor, labels: Tensor) -> ClassSums:
+    """Normalize embeddings `(n, d)` and sum them by class; classes are numbered from 0."""
     z = unit_vectors("z", z, dtype=torch.float64)
     check_labels("labels", labels, len(z))
     codes = labels.to(z.device).unique(return_inverse=True)[1]
     sizes = codes.bincount().double()
     sums = torch.zeros(len(sizes), z.shape[1], dtype=z.dtype, device=z.device).index_add_(0, codes, z)
-    return z, sums, sizes, codes
+    return ClassSums(z, sums, sizes, codes)
 
 
 def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:

@@ -178,7 +178,7 @@ def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], rand
     return torch.from_numpy(np.sort(np.concatenate(drawn)))
 
 
-def probe_confidence_and_correctness(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
+def probe_confidence_correctness_pairs(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
     """Return the probability of the predicted class and whether it is correct, for each test item, `(m, 2)`."""
     probabilities = probe.predict_proba(test_x.cpu().numpy())
     return np.stack([probabilities.max(axis=1), probe_correctness(probe, test_x, test_y)], axis=1)
@@ -187,7 +187,7 @@ def probe_confidence_and_correctness(probe: Pipeline, test_x: Tensor, test_y: Te
 def squared_calibration_error_per_item(confidence_and_correctness: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a value per item, `(m,)`, whose mean is the squared calibration error of a probe.
 
-    `confidence_and_correctness` has a row for each item, `(m, 2)`, from `probe_confidence_and_correctness`.
+    `confidence_and_correctness` has a row for each item, `(m, 2)`, from `probe_confidence_correctness_pairs`.
 
     Items are binned by confidence into 15 bins of equal width. The squared error is the mean over items of the squared
     gap between their bin's accuracy and confidence, without its bias: the product of (correct - confidence) is averaged
@@ -238,7 +238,7 @@ def unseen_domain_correctness(train: _FeaturesLabelsDomains, test: _FeaturesLabe
     return hits
 
 
-def ridge_predictions_and_targets(
+def ridge_prediction_target_pairs(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor
 ) -> np.ndarray[Any, Any]:
     """Return the prediction of a ridge regression on standardized features and the true value per test item, `(m, 2)`.

@@ -228,7 +228,7 @@ def register_metric(
 
 
 def _normalize_metric_name(name: str) -> str:
-    """Return the spelling of a metric's key for a name or title: lower case, with underscores.
+    """Convert a metric's name or title to the form of its key: lower case, with underscores.
 
     >>> _normalize_metric_name("Linear probe"), _normalize_metric_name("Recall@1")
     ('linear_probe', 'recall@1')
