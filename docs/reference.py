@@ -15,7 +15,7 @@ from types import ModuleType
 import contraport
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
-from contraport.cli.commands import find_command, list_summaries_by_group
+from contraport.cli.commands import get_command, summaries_by_group
 from contraport.options import Option, describe_type
 
 PARTS = {
@@ -106,7 +106,7 @@ def commands() -> Iterator[str]:
         "",
     ]
     for name, summary in _command_sections().items():
-        verb = find_command(name)
+        verb = get_command(name)
         yield from [f"## contraport {name}", "", summary, ""]
         if verb.details:
             yield from [inspect.cleandoc(verb.details), ""]
@@ -116,7 +116,7 @@ def commands() -> Iterator[str]:
 
 
 def _command_sections() -> dict[str, str]:
-    return {name: summary for names in list_summaries_by_group().values() for name, summary in names.items()}
+    return {name: summary for names in summaries_by_group().values() for name, summary in names.items()}
 
 
 def _options(options: Mapping[str, Option]) -> Iterator[str]:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import contraport
-from contraport.seeding import derive_seed, derive_torch_seed, numpy_generator, torch_generator
+from contraport.seeding import derive_128_bit_seed, derive_torch_seed, numpy_generator, torch_generator
 
 SOURCE = Path(contraport.__file__).parent
-STREAMS = {"derive_seed", "numpy_generator", "torch_generator", "derive_torch_seed"}
+STREAMS = {"derive_128_bit_seed", "numpy_generator", "torch_generator", "derive_torch_seed"}
 FORBIDDEN = {"default_rng", "manual_seed", "RandomState", "SeedSequence"}
 
 
@@ -93,8 +93,8 @@ def test_only_the_weights_of_a_model_take_a_bare_seed():
 
 
 def test_keys_are_not_padded():
-    assert derive_seed("a", 1) != derive_seed("a", 1, 0) != derive_seed("a", 1, 0, 0)
-    assert derive_seed("a") != derive_seed("a", 0)
+    assert derive_128_bit_seed("a", 1) != derive_128_bit_seed("a", 1, 0) != derive_128_bit_seed("a", 1, 0, 0)
+    assert derive_128_bit_seed("a") != derive_128_bit_seed("a", 0)
 
 
 def test_numpy_integers_are_keys():

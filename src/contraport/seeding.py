@@ -14,7 +14,7 @@ _FIXED_SEED_BY_PURPOSE = {"data.split": 0}
 """Fixed seeds by purpose, in place of derived ones: another seed of the split would change the held-out items."""
 
 
-def derive_seed(purpose: str, *keys: Any) -> int:
+def derive_128_bit_seed(purpose: str, *keys: Any) -> int:
     """Derive the 128-bit seed of a random stream from a purpose and keys.
 
     Args:
@@ -25,8 +25,10 @@ def derive_seed(purpose: str, *keys: Any) -> int:
     Raises:
         UsageError: a key is not an integer.
 
-    >>> derive_seed("step", 0, 1) == derive_seed("step", 0, 1), derive_seed("step", 0) == derive_seed("data.order", 0)
-    (True, False)
+    >>> derive_128_bit_seed("step", 0, 1) == derive_128_bit_seed("step", 0, 1)
+    True
+    >>> derive_128_bit_seed("step", 0) == derive_128_bit_seed("data.order", 0)
+    False
     """
     if purpose in _FIXED_SEED_BY_PURPOSE and not keys:
         return _FIXED_SEED_BY_PURPOSE[purpose]
@@ -39,21 +41,21 @@ def derive_seed(purpose: str, *keys: Any) -> int:
 
 
 def numpy_generator(purpose: str, *keys: int) -> np.random.Generator:
-    """Create a NumPy random generator for a purpose; see `derive_seed`.
+    """Create a NumPy random generator for a purpose; see `derive_128_bit_seed`.
 
     >>> numpy_generator("audit.decoys", 0).random() == numpy_generator("data.mismatch", 0).random()
     False
     """
-    return np.random.default_rng(derive_seed(purpose, *keys))
+    return np.random.default_rng(derive_128_bit_seed(purpose, *keys))
 
 
 def derive_torch_seed(purpose: str, *keys: int) -> int:
-    """Derive a 64-bit seed for torch from a purpose and keys; see `derive_seed`."""
-    return derive_seed(purpose, *keys) % 2**64
+    """Derive a 64-bit seed for torch from a purpose and keys; see `derive_128_bit_seed`."""
+    return derive_128_bit_seed(purpose, *keys) % 2**64
 
 
 def torch_generator(purpose: str, *keys: int) -> torch.Generator:
-    """Create a torch random generator on the CPU for a purpose; see `derive_seed`."""
+    """Create a torch random generator on the CPU for a purpose; see `derive_128_bit_seed`."""
     return torch.Generator().manual_seed(derive_torch_seed(purpose, *keys))
 
 

@@ -7,10 +7,10 @@ import torch
 
 from contraport._utils.text_bytes import (
     MAX_TEXT_BYTES,
-    as_string_list,
     check_nonempty_texts,
     concatenate_batches,
     encode_utf8,
+    string_list_or_none,
     tensor_to_texts,
     texts_to_tensor,
 )
@@ -30,12 +30,12 @@ def test_texts_round_trip():
     ids=["list", "array", "series", "objects"],
 )
 def test_converts_containers_of_strings(values):
-    assert as_string_list("views", values) == ["a", "b", ""]
+    assert string_list_or_none("views", values) == ["a", "b", ""]
 
 
 @pytest.mark.parametrize("values", [[1, 2], np.ones(3), torch.ones(3), np.ones((2, 2)), "a b", [], None])
 def test_returns_none_for_other_values(values):
-    assert as_string_list("views", values) is None
+    assert string_list_or_none("views", values) is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_rejects_characters_that_cannot_be_encoded(texts, code, row):
 
 def test_rejects_mixed_values_and_empty_texts():
     with raises_usage_error("views.mixed", 3, "row 1"):
-        as_string_list("views", ["a", 3])
+        string_list_or_none("views", ["a", 3])
     with raises_usage_error("views.empty_text", "1 of 2", "row 1"):
         check_nonempty_texts("views", ["a", " "])
 

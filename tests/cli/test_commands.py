@@ -10,14 +10,14 @@ import pytest
 import contraport
 from contraport._utils.lazy_imports import import_object
 from contraport.cli import main
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS, get_command
 from contraport.errors import UsageError
 from tests.errors import raises_usage_error
 
 
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
-    verb = find_command(name)
+    verb = get_command(name)
     function = import_object(verb.function_path)
     parameters = inspect.signature(function).parameters
     assert list(parameters) == list(verb.options_by_name)
@@ -43,7 +43,7 @@ def test_commands_are_found_in_the_config_modules() -> None:
 
 @pytest.mark.parametrize("name", BUILTIN_COMMANDS)
 def test_what_it_names_is_there(name: str) -> None:
-    verb = find_command(name)
+    verb = get_command(name)
     assert callable(import_object(verb.printer_path or verb.function_path))
     assert callable(import_object(verb.failure_check_path or verb.function_path))
     assert verb.summary.endswith(".")
@@ -63,6 +63,6 @@ def test_a_value_of_another_type_is_told_from_python_too() -> None:
 @pytest.mark.parametrize("name", ["train", "audit"])
 def test_data_lead_a_call_and_have_their_name_in_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="data: unknown name 'digitz'"):
-        import_object(find_command(name).function_path)("digitz")
+        import_object(get_command(name).function_path)("digitz")
     assert main([name, "digitz"]) == 2
     assert "unexpected argument 'digitz'" in capsys.readouterr().err

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import contraport
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command
-from contraport.cli.docs import docs, extract_section, list_page_paths_by_name, wrap_markdown
+from contraport.cli.commands import BUILTIN_COMMANDS, get_command
+from contraport.cli.docs import docs, extract_section, page_paths_by_name, wrap_markdown
 from contraport.errors import UsageError
 
 from .conftest import Outcome
@@ -21,7 +21,7 @@ PAGE = r'(?:hint_on_error\(|add_hint\(\w+, )"contraport docs ([^"{]+)"\)|More: c
 
 POINTED_AT = {
     *(found for file in Path(contraport.__file__).parent.rglob("*.py") for found in re.findall(PAGE, file.read_text())),
-    *((find_command(verb).docs_page, "") for verb in BUILTIN_COMMANDS if find_command(verb).docs_page),
+    *((get_command(verb).docs_page, "") for verb in BUILTIN_COMMANDS if get_command(verb).docs_page),
 }
 
 
@@ -40,9 +40,9 @@ def test_errors_point_at_several_list_pages() -> None:
 
 def test_every_page_is_listed(command: Command) -> None:
     told = command("docs").out
-    assert all(f"  {name} " in told for name in list_page_paths_by_name())
-    assert all(path.is_file() for path in list_page_paths_by_name().values())
-    assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(list_page_paths_by_name())
+    assert all(f"  {name} " in told for name in page_paths_by_name())
+    assert all(path.is_file() for path in page_paths_by_name().values())
+    assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(page_paths_by_name())
 
 
 def test_accepts_links_as_pages(command: Command) -> None:
@@ -57,7 +57,7 @@ def test_name_of_a_merged_page_leads_to_its_section(command: Command) -> None:
 
 
 def test_a_page_is_printed_without_comments(command: Command) -> None:
-    assert "<!--" in list_page_paths_by_name()["photos"].read_text("utf-8")
+    assert "<!--" in page_paths_by_name()["photos"].read_text("utf-8")
     assert "<!--" not in command("docs", "photos").out
 
 
@@ -107,7 +107,7 @@ def test_error_of_a_loss_references_calls() -> None:
 CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", list_page_paths_by_name())
+@pytest.mark.parametrize("name", page_paths_by_name())
 def test_wrapped_page_fits_and_loses_nothing(name: str) -> None:
     text = docs(page=name)
     shown = wrap_markdown(text, 72)

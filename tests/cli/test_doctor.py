@@ -33,9 +33,7 @@ def test_failure_is_printed_and_sets_exit_status(command, monkeypatch: pytest.Mo
     def broken() -> None:
         raise RuntimeError("the\n  disk")
 
-    monkeypatch.setattr(
-        module, "_iterate_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)]
-    )
+    monkeypatch.setattr(module, "_iter_self_tests", lambda extras: [("something", broken), ("all else", lambda: None)])
     found: Outcome = command("doctor")
     assert found.status == 1
     assert "failed: something" in found.out

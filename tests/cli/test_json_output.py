@@ -13,7 +13,7 @@ import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.cli import demo as demonstration
 from contraport.cli import doctor
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS, get_command
 from tests import TIMEOUT
 
 from .conftest import Outcome
@@ -73,7 +73,7 @@ def test_only_printers_of_commands_print() -> None:
         and any(isinstance(node, ast.Name) and node.id in ("print", "print_table") for node in ast.walk(function))
     }
     assert printing - {"contraport.cli.console:print_table"} == {
-        show for name in BUILTIN_COMMANDS if not (show := find_command(name).printer_path).startswith("builtins:")
+        show for name in BUILTIN_COMMANDS if not (show := get_command(name).printer_path).startswith("builtins:")
     } - {""}
 
 
@@ -81,7 +81,7 @@ def test_exit_status_of_a_failed_check(command, monkeypatch: pytest.MonkeyPatch)
     def broken() -> None:
         raise RuntimeError("the disk")
 
-    monkeypatch.setattr(doctor, "_iterate_self_tests", lambda extras: [("something", broken)])
+    monkeypatch.setattr(doctor, "_iter_self_tests", lambda extras: [("something", broken)])
     found = command("doctor", "--json")
     assert json.loads(found.out)["checks"][0]["failure"] == "RuntimeError: the disk"
     assert found.status == 1

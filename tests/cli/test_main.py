@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from contraport import __version__
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS, get_command
 from contraport.options import COMMAND_GROUPS
 from contraport.training.config import TRAIN_OPTIONS
 from tests import TIMEOUT
@@ -48,7 +48,7 @@ def test_help_has_usage_and_examples(command: Command, verb: str) -> None:
     outcome = command(verb, "--help")
     assert outcome.status == 0
     assert outcome.out.startswith(f"usage: contraport {verb} ")
-    assert all(example in outcome.out for example in find_command(verb).examples)
+    assert all(example in outcome.out for example in get_command(verb).examples)
     assert "known subclasses" not in outcome.out
 
 
@@ -56,7 +56,7 @@ def test_help_has_usage_and_examples(command: Command, verb: str) -> None:
 def test_help_all_has_all_options(command: Command, verb: str) -> None:
     outcome = command(verb, "--help_all")
     assert outcome.status == 0
-    assert all(name in outcome.out for name in find_command(verb).options_by_name)
+    assert all(name in outcome.out for name in get_command(verb).options_by_name)
 
 
 def test_help_has_description_and_default(command: Command) -> None:
@@ -70,10 +70,10 @@ def test_help_has_description_and_default(command: Command) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if find_command(verb).short_help_options])
+@pytest.mark.parametrize("verb", [verb for verb in BUILTIN_COMMANDS if get_command(verb).short_help_options])
 def test_short_help_has_common_options_only(command: Command, verb: str) -> None:
     text = command(verb, "--help").out
-    common, options = find_command(verb).short_help_options, find_command(verb).options_by_name
+    common, options = get_command(verb).short_help_options, get_command(verb).options_by_name
     assert {name for name in options if f"\n  --{name}" in text} == set(common)
     assert f"{len(options) - len(common)} more options: contraport {verb} --help_all" in text
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from contraport.cli.commands import find_command
+from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from tests.docs.pages import PAGES
 
@@ -23,7 +23,7 @@ def test_the_line_that_changes_is_one_of_ours(name):
     assert "contraport" not in theirs
     if ours.startswith("contraport "):
         _, verb, *given = shlex.split(ours)
-        assert parse_command_line(find_command(verb), given, prog="contraport")
+        assert parse_command_line(get_command(verb), given, prog="contraport")
         return
     calls = [node for node in ast.walk(ast.parse(ours)) if isinstance(node, ast.Call)]
     names = [ast.unparse(call.func) for call in calls if re.fullmatch(r"contraport[.\w]+", ast.unparse(call.func))]

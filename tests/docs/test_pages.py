@@ -14,7 +14,7 @@ from PIL import Image
 
 import contraport
 from contraport.cli import main
-from contraport.cli.commands import find_command
+from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.metrics import METRICS
 from tests.docs.pages import PAGES, blocks
@@ -114,7 +114,7 @@ def test_the_commands_of_a_page_are_commands(name):
         for verb, *given in commands(block.code):
             if verb in ("--version", "--help"):
                 continue
-            found = find_command(verb)
+            found = get_command(verb)
             arguments = parse_command_line(found, given, prog=f"contraport {verb}")
             if arguments is not None:
                 found.options_class(**(found.resolve_options(arguments) if found.resolve_options else arguments))

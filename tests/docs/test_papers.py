@@ -8,7 +8,7 @@ import yaml
 
 import contraport
 from contraport.cli import main
-from contraport.cli.commands import find_command
+from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.comparison.grid import load_suite
 from contraport.data import load
@@ -25,7 +25,7 @@ def test_an_entry_can_be_redone(entry):
     assert "run" in entry or "python" in entry
     for line in entry.get("run", []):
         _, name, *words = shlex.split(line)
-        command = find_command(name)
+        command = get_command(name)
         arguments = parse_command_line(command, words, prog=f"contraport {name}")
         assert command.options_class(**(command.resolve_options(arguments) if command.resolve_options else arguments))
     if "python" in entry:

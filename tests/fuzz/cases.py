@@ -16,7 +16,7 @@ import yaml
 
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.cli import main as contraport
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command
+from contraport.cli.commands import BUILTIN_COMMANDS, get_command
 from contraport.features import read_features, write_features
 
 from .mutations import mutate
@@ -190,12 +190,12 @@ def _choose_options(command: str, random: Random) -> dict[str, str]:
 
 
 def _option_names(command: str) -> list[str]:
-    return [name for name in find_command(command).options_by_name if name not in ("progress", "trust_remote_code")]
+    return [name for name in get_command(command).options_by_name if name not in ("progress", "trust_remote_code")]
 
 
 def _command_words(command: str, chosen: dict[str, str], random: Random) -> list[str]:
     argv = [command]
-    declared = find_command(command).options_by_name
+    declared = get_command(command).options_by_name
     argv += [chosen.pop(name) for name in [*chosen] if name in declared and declared[name].is_python_positional]
     if "progress" in declared:
         chosen["progress"] = "false"

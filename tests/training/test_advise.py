@@ -9,7 +9,7 @@ import pytest
 
 import contraport
 from contraport.catalog.recommendations import USE_CASES
-from contraport.cli.commands import find_command
+from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.data import Dataset, from_arrays
 from contraport.training.advise import Advice
@@ -46,7 +46,7 @@ def test_command_fits_the_data_and_is_accepted(case: str) -> None:
     assert expected in advice.command
     words = shlex.split(advice.command)
     assert words[:2] == ["contraport", "train"]
-    assert parse_command_line(find_command("train"), words[2:], prog="contraport train") is not None
+    assert parse_command_line(get_command("train"), words[2:], prog="contraport train") is not None
     assert {reason.use_case for reason in advice.reasons} <= {case.name for case in USE_CASES}
 
 
@@ -66,7 +66,7 @@ def test_recommends_fixed_weights_for_few_photos(
     assert "--freeze" in advice.command
     assert ("contraport[weights]" in str(advice)) != installed
     assert (
-        parse_command_line(find_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
+        parse_command_line(get_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
     )
 
 
@@ -75,7 +75,7 @@ def test_recommends_gradients_for_few_gray_images(items: int, channels: int, exp
     advice = contraport.advise(dataset({"a": np.zeros((items, channels, 8, 8), np.uint8)}))
     assert ("--encoder gradients --augment mixup" in advice.command) == expected
     assert (
-        parse_command_line(find_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
+        parse_command_line(get_command("train"), shlex.split(advice.command)[2:], prog="contraport train") is not None
     )
 
 

@@ -133,10 +133,10 @@ def to_file_name(text: str) -> str:
     return re.sub(r"(?:[^\w.]|\.{2,})+", "-", text).strip("-.")
 
 
-def shorten_paths(paths: Iterable[str]) -> dict[str, str]:
+def shortest_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
     """Map each path to its shortest suffix of whole parts that no other of the paths ends in.
 
-    >>> shorten_paths(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
+    >>> shortest_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
     {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': '2.png'}
     """
     parts = {path: path.split("/") for path in paths}

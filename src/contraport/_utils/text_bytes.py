@@ -46,7 +46,7 @@ def item_shape(items: Tensor) -> tuple[int, ...]:
     return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 
-def as_string_list(argument: str, values: Any) -> list[str] | None:
+def string_list_or_none(argument: str, values: Any) -> list[str] | None:
     """Convert a list or an array of strings to a list; return None for other values.
 
     Missing values, None or NaN, become empty texts.

@@ -13,7 +13,7 @@ from typing import NoReturn
 from contraport._utils.formatting import format_flags, use_flag_style
 from contraport._utils.lazy_imports import import_object
 from contraport._version import __version__
-from contraport.cli.commands import list_summaries_by_group, run_command
+from contraport.cli.commands import run_command, summaries_by_group
 from contraport.errors import SelfTestError, UsageError, out_of_memory_message
 
 __all__ = ["entry_point", "main"]
@@ -112,7 +112,7 @@ def _dispatch(arguments: list[str]) -> None:
 
 def _format_commands() -> str:
     """Format the list of commands, grouped under headings, one line per command."""
-    groups = list_summaries_by_group()
+    groups = summaries_by_group()
     width = max(len(name) for names in groups.values() for name in names)
     lines: list[str] = []
     for heading, names in groups.items():

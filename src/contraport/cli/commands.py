@@ -32,7 +32,7 @@ ENTRY_POINT_GROUP = "contraport.commands"
 """Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
 
 
-def _find_builtin_commands_by_name() -> dict[str, Command[...]]:
+def _builtin_commands_by_name() -> dict[str, Command[...]]:
     """Find the commands of this package: the constants such as `INVERSE_OT_COMMAND_SPEC` in the `config` modules."""
     commands: dict[str, Command[...]] = {}
     for path in Path(contraport.__file__).parent.glob("*/config*"):
@@ -44,11 +44,11 @@ def _find_builtin_commands_by_name() -> dict[str, Command[...]]:
     return dict(sorted(commands.items()))
 
 
-BUILTIN_COMMANDS = _find_builtin_commands_by_name()
+BUILTIN_COMMANDS = _builtin_commands_by_name()
 """Commands of this package, by name."""
 
 
-def list_summaries_by_group() -> dict[str, dict[str, str]]:
+def summaries_by_group() -> dict[str, dict[str, str]]:
     """Return the summaries of all commands, by group and name.
 
     Commands of other packages, which are not imported for this, have the name of their package as summary.
@@ -57,11 +57,11 @@ def list_summaries_by_group() -> dict[str, dict[str, str]]:
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
         for heading in COMMAND_GROUPS
     }
-    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _find_plugins_by_name().items()}
+    foreign = {name: f"(of the package {_package_name(point)})" for name, point in _plugins_by_name().items()}
     return groups | ({"of other packages": foreign} if foreign else {})
 
 
-def find_command(name: str) -> Command[...]:
+def get_command(name: str) -> Command[...]:
     """Find a command by name; import it if another package provides it.
 
     Raises:
@@ -69,7 +69,7 @@ def find_command(name: str) -> Command[...]:
     """
     if name in BUILTIN_COMMANDS:
         return BUILTIN_COMMANDS[name]
-    foreign = _find_plugins_by_name()
+    foreign = _plugins_by_name()
     if name not in foreign:
         raise unknown_name_error("command", name, [*BUILTIN_COMMANDS, *foreign])
     point = foreign[name]
@@ -92,9 +92,9 @@ def run_command(name: str, argv: list[str]) -> None:
     Raises:
         UsageError: an unknown argument, a wrong type or value, or a missing package.
     """
-    command = find_command(name)
+    command = get_command(name)
     with hint_on_error(f"contraport {name} --help"):
-        options = _parse_arguments(command, name, argv)
+        options = _parse_arguments_or_print_help(command, name, argv)
     if options is None:
         return
     options = dict(options)
@@ -189,7 +189,7 @@ class _TerminalHandler(logging.Handler):
             print(line, file=sys.stderr)
 
 
-def _parse_arguments(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
+def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
     """Parse and check the arguments of a command; print the help and return None if it was requested."""
     declared = list(command.options_by_name.values())
     options: Mapping[str, Any] | None
@@ -221,7 +221,7 @@ def _is_positional_only(options: Sequence[Option], words: Sequence[str]) -> bool
     return not any(option.required for option in options[len(words) :])
 
 
-def _find_plugins_by_name() -> dict[str, EntryPoint]:
+def _plugins_by_name() -> dict[str, EntryPoint]:
     """Return the entry points of commands of other packages, by name of the command."""
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in BUILTIN_COMMANDS}
 

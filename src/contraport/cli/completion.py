@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from contraport.catalog import DATASETS, ENCODERS, OBJECTIVES, RECIPES
 from contraport.catalog.objectives import CUSTOM_OBJECTIVE
-from contraport.cli.commands import BUILTIN_COMMANDS, find_command, list_summaries_by_group
+from contraport.cli.commands import BUILTIN_COMMANDS, get_command, summaries_by_group
 from contraport.cli.config import LIST_NAMES
 from contraport.errors import UsageError, check_name
 
@@ -81,24 +81,17 @@ def list_completions(words: Sequence[str]) -> list[str]:
 def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
     """List the commands, flags or values that can follow the words `before`; `prefix` may begin with a dash."""
     if not before:
-        return (
-            ROOT_FLAGS if prefix.startswith("-") else [x for names in list_summaries_by_group().values() for x in names]
-        )
+        commands = [name for names in summaries_by_group().values() for name in names]
+        return ROOT_FLAGS if prefix.startswith("-") else commands
     if before == ["--print_completion"]:
         return COMPLETION_SCRIPTS
     if before[0] not in BUILTIN_COMMANDS:  # a command of another package would have to be imported
         return ()
-    command = find_command(before[0])
+    command = get_command(before[0])
     if prefix.startswith("-"):
-        printing = (*(("json",) if command.printer_path else ()), *command.printer_flags)
-        further = ("help", "help_all", "config", "print_config", *printing)
-        return (
-            f"--{name}"
-            for name in (
-                *(n for n, option in command.options_by_name.items() if not option.is_cli_positional),
-                *further,
-            )
-        )
+        flags = [name for name, option in command.options_by_name.items() if not option.is_cli_positional]
+        flags += ["help", "help_all", "config", "print_config", *command.printer_flags]
+        return [f"--{name}" for name in flags + (["json"] if command.printer_path else [])]
     option = command.options_by_name.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
         option = next((option for option in command.options_by_name.values() if option.is_cli_positional), None)

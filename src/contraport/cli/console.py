@@ -40,11 +40,11 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     print(title)
     width = make_console().width
     plain, wrapped = _build_table(rows, wrap=False), _build_table(rows, wrap=True)
-    table = wrapped if _measure_width(wrapped).minimum <= width < _measure_width(plain).minimum else plain
-    if table is plain and width < _measure_width(plain).maximum:
+    table = wrapped if _measure_table(wrapped).minimum <= width < _measure_table(plain).minimum else plain
+    if table is plain and width < _measure_table(plain).maximum:
         for column in plain.columns:  # otherwise rich shrinks the widest column below its minimum
             column.width = column.min_width
-    make_console(width=max(width, _measure_width(table).minimum)).print(table)
+    make_console(width=max(width, _measure_table(table).minimum)).print(table)
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
@@ -60,8 +60,8 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap: bool) -> Table:
     return table
 
 
-def _measure_width(table: Table) -> Measurement:
-    """Measure a table in characters: minimum width, with wrapped headings, and maximum, without wrapping."""
+def _measure_table(table: Table) -> Measurement:
+    """Measure the width of a table in characters: minimum, with wrapped headings, and maximum, without wrapping."""
     console = make_console()
     return Measurement.get(console, console.options.update(max_width=_UNLIMITED_WIDTH), table)
 
@@ -85,7 +85,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
         chosen = () if options.get("all") or options.get("metrics") else choose_verdict_metrics([run])
         shown[name] = {metric.key for metric in chosen} or measured  # all if there is no verdict
         num_hidden = len(measured - shown[name])
-        result = {**result, "rows": {row: _select(values, shown[name]) for row, values in result["rows"].items()}}
+        result = {**result, "rows": {row: _select_keys(values, shown[name]) for row, values in result["rows"].items()}}
         whose = f"{name} on " if len(results) > 1 else ""
         if rows := baseline_table_rows(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
@@ -101,7 +101,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
             print(note)
     first, *others = results
     for name in others:
-        differences = _select(results[name]["differences"].get(first, {}), shown[name])
+        differences = _select_keys(results[name]["differences"].get(first, {}), shown[name])
         if rows := difference_table_rows(differences):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compose_run_comparisons(runs):
@@ -110,7 +110,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]], options: Mapping[
         print(results[first]["verdict"])
 
 
-def _select(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
+def _select_keys(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
     """Return the entries of a mapping with one of the keys."""
     return {key: value for key, value in values.items() if key in keys}
 

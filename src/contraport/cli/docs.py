@@ -34,7 +34,7 @@ def docs(options: dict[str, Any]) -> str:
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
     """
-    docs_options, paths = DocsOptions(**options), list_page_paths_by_name()
+    docs_options, paths = DocsOptions(**options), page_paths_by_name()
     if docs_options.page is None:
         return _format_page_list(paths)
     path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
@@ -90,14 +90,14 @@ def _wrap_markdown_block(block: str, width: int) -> str:
     return block.replace(inside, "\n".join(items))
 
 
-def find_docs_folder() -> Path:
+def get_docs_folder() -> Path:
     """Return the folder of the documentation pages, in the package or in the project of an editable install."""
     package = Path(contraport.__file__).parent
     inside = package / "docs"
     return inside if inside.is_dir() else package.parents[1] / "docs"
 
 
-def list_page_paths_by_name() -> Mapping[str, Path]:
+def page_paths_by_name() -> Mapping[str, Path]:
     """Return the paths of all documentation pages by name, in the order of `index.md`, without the API reference."""
     return {name: path for _, names in _read_table_of_contents() for name, path in names.items()}
 
@@ -115,24 +115,21 @@ def extract_section(text: str, name: str) -> str:
     <BLANKLINE>
     ### On a GPU
     """
-    plain = _CODE_BLOCK_PATTERN.sub(
-        lambda block: re.sub(r"[^\n]", " ", block[0]), text
-    )  # comments in code are not headings
-    headings = {_heading_anchor(match[2]): match for match in reversed([*_HEADING_PATTERN.finditer(plain)])}
+    # Comments in code are not headings.
+    plain = _CODE_BLOCK_PATTERN.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)
+    headings = {  # by anchor, as on GitHub; of equal headings the first
+        re.sub(r"[^\w\- ]", "", match[2].lower()).replace(" ", "-"): match
+        for match in reversed([*_HEADING_PATTERN.finditer(plain)])
+    }
     check_name("section", name, headings)
     start, depth = headings[name].start(), len(headings[name][1])
     ends = [match.start() for match in headings.values() if match.start() > start and len(match[1]) <= depth]
     return text[start : min(ends, default=len(text))].rstrip()
 
 
-def _heading_anchor(heading: str) -> str:
-    """Return the link anchor of a heading, as on GitHub and on the documentation site."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def _read_table_of_contents() -> list[tuple[str, dict[str, Path]]]:
     """Read the table of contents: the title of each part of the documentation, and the paths of its pages by name."""
-    index = find_docs_folder() / "index.md"
+    index = get_docs_folder() / "index.md"
     if not index.is_file():
         raise UsageError(f"docs: {index} is missing; reinstall the package.", kind="not_found")
     parts = []
@@ -140,7 +137,7 @@ def _read_table_of_contents() -> list[tuple[str, dict[str, Path]]]:
         lines = [line.partition("<")[2].rstrip(">") or line for line in block.splitlines() if line]
         caption = next(line.removeprefix(":caption: ") for line in lines if line.startswith(":caption:"))
         entries = [line for line in lines if not line.startswith((":", "reference/"))]
-        parts.append((caption, {_page_name(line): find_docs_folder() / f"{line}.md" for line in entries}))
+        parts.append((caption, {_page_name(line): get_docs_folder() / f"{line}.md" for line in entries}))
     return parts
 
 
@@ -155,10 +152,7 @@ def _format_page_list(paths: Mapping[str, Path]) -> str:
     lines = ["usage: contraport docs PAGE [SECTION]"]
     for caption, names in _read_table_of_contents():
         lines += ["", f"{caption.lower()}:"]
-        lines += [f"  {name:{width}}  {_read_title(path)}" for name, path in names.items()]
+        for name, path in names.items():
+            title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+            lines.append(f"  {name:{width}}  {title}")
     return "\n".join(lines)
-
-
-def _read_title(path: Path) -> str:
-    """Return the title of a Markdown file: its first line, without the mark of a heading."""
-    return path.read_text("utf-8").partition("\n")[0].removeprefix("# ")

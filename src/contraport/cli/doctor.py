@@ -82,8 +82,8 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     run_tests = DoctorOptions(**options).test
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
-    extras = _list_package_versions_by_extra()
-    checks = tuple(_run_self_test(name, test) for name, test in _iterate_self_tests(extras)) if run_tests else ()
+    extras = _package_versions_by_extra()
+    checks = tuple(_run_self_test(name, test) for name, test in _iter_self_tests(extras)) if run_tests else ()
     return Diagnosis(versions, _collect_machine_properties(), extras, checks)
 
 
@@ -102,18 +102,14 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def check_diagnosis(diagnosis: Diagnosis) -> None:
-    """Raise `SelfTestError` if a self-test failed.
-
-    Raises:
-        SelfTestError: a self-test failed.
-    """
+    """Raise `SelfTestError` if a self-test failed."""
     if not diagnosis.passed:
         failed = [one.name for one in diagnosis.checks if one.failure]
         raise SelfTestError(f"{len(failed)} of {len(diagnosis.checks)} checks failed: {', '.join(failed)}.")
 
 
 def _collect_machine_properties() -> dict[str, str]:
-    """Describe the operating system, processor, devices, backends and process groups, by name of the property."""
+    """Return texts on the operating system, processor, devices, backends and process groups, by property."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")
@@ -129,25 +125,21 @@ def _collect_machine_properties() -> dict[str, str]:
     }
 
 
-def _list_package_versions_by_extra() -> dict[str, dict[str, str | None]]:
+def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
     """Return the installed versions of the packages of each extra, by extra and package; None for missing ones."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
         if match and match[1] != "contraport":
-            extras.setdefault(match[2], {})[match[1]] = _installed_version(match[1])
+            try:
+                installed = version(match[1])
+            except PackageNotFoundError:
+                installed = None
+            extras.setdefault(match[2], {})[match[1]] = installed
     return extras
 
 
-def _installed_version(package: str) -> str | None:
-    """Return the version of an installed package, or None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _iterate_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
+def _iter_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield name and function of each self-test that the hardware and the installed extras allow."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:

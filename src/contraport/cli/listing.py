@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,57 +18,36 @@ from contraport.cli.config import LIST_COMMAND_SPEC, ListOptions
 from contraport.metrics import METRICS, Metric
 from contraport.options import warn_renamed
 
-_TableRows = Sequence[Mapping[str, str]]
-"""Rows of a printed table: mappings from column headings to cell texts, the name first."""
 
-
-def _tabulate_recipes() -> _TableRows:
-    """Build a row for each recipe: name, summary and options."""
-    return [
-        {"name": name, "summary": recipe.summary, "options": format_flags(recipe.settings)}
-        for name, recipe in RECIPES.items()
-    ]
-
-
-def _tabulate_objectives() -> _TableRows:
-    """Build a row for each objective: name, method, when to use it, and reference."""
-    return [
-        {
-            "name": method.name,
-            "method": method.summary,
-            "when to use it": "; ".join(list_use_cases(method.name)),
-            "reference": method.citation,
-        }
-        for method in OBJECTIVES.values()
-    ]
-
-
-def _tabulate_encoders() -> _TableRows:
-    """Build a row for each encoder: name and summary."""
-    return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
-
-
-def _tabulate_data() -> _TableRows:
-    """Build a row for each named data set: name, summary and location."""
-    return [
-        {"name": dataset.name, "summary": dataset.description, "location": dataset.source_description}
-        for dataset in list_datasets()
-    ]
-
-
-def _tabulate_metrics() -> _TableRows:
-    """Build a row for each metric: key, summary, and how to read it."""
-    return [{"name": one.key, "summary": one.summary, "reading": _describe_metric(one)} for one in METRICS.values()]
-
-
-def _describe_metric(metric: Metric) -> str:
-    """Describe a metric: group, unit, better direction, and whether it must be requested."""
-    direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
-    return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
-
-
-def _tabulate_suites() -> _TableRows:
-    """Build a row for each suite of comparisons: name, title, source and data."""
+def _build_rows(what: str) -> list[dict[str, str]]:
+    """Build the rows of a list: cell texts by column heading, the name first."""
+    match what:
+        case "recipes":
+            return [
+                {"name": name, "summary": recipe.summary, "options": format_flags(recipe.settings)}
+                for name, recipe in RECIPES.items()
+            ]
+        case "objectives":
+            return [
+                {
+                    "name": method.name,
+                    "method": method.summary,
+                    "when to use it": "; ".join(list_use_cases(method.name)),
+                    "reference": method.citation,
+                }
+                for method in OBJECTIVES.values()
+            ]
+        case "encoders":
+            return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
+        case "data":
+            return [
+                {"name": dataset.name, "summary": dataset.description, "location": dataset.source_description}
+                for dataset in list_datasets()
+            ]
+        case "metrics":
+            return [
+                {"name": one.key, "summary": one.summary, "reading": _describe_metric(one)} for one in METRICS.values()
+            ]
     # Here, not above: the other lists need no torch.
     from contraport.comparison.grid import find_suite_paths_by_name, load_suite
 
@@ -83,21 +62,27 @@ def _tabulate_suites() -> _TableRows:
     ]
 
 
-_ROW_BUILDER_AND_COMMAND_BY_LIST_NAME = {
-    "recipes": (_tabulate_recipes, "contraport train --recipe NAME --data DATA"),
-    "objectives": (_tabulate_objectives, "contraport train --objective NAME --data DATA"),
-    "encoders": (_tabulate_encoders, "contraport train --encoder NAME --data DATA"),
-    "data": (_tabulate_data, "contraport train --data NAME"),
-    "metrics": (_tabulate_metrics, "contraport evaluate RUN --metrics NAME (recall@5 for recall@{})"),
-    "suites": (_tabulate_suites, "contraport compare --suite NAME --quick"),
+def _describe_metric(metric: Metric) -> str:
+    """Describe a metric: group, unit, better direction, and whether it must be requested."""
+    direction = "" if metric.better_direction == "neither" else f", {metric.better_direction} is better"
+    return f"{metric.group}: {metric.unit}{direction}{'' if metric.is_default else '; on request'}"
+
+
+_NEXT_COMMANDS = {
+    "recipes": "contraport train --recipe NAME --data DATA",
+    "objectives": "contraport train --objective NAME --data DATA",
+    "encoders": "contraport train --encoder NAME --data DATA",
+    "data": "contraport train --data NAME",
+    "metrics": "contraport evaluate RUN --metrics NAME (recall@5 for recall@{})",
+    "suites": "contraport compare --suite NAME --quick",
 }
-"""Function that builds the rows of a list, and a command that uses a name of it, by name of the list."""
+"""Command that uses a name of a list, by name of the list."""
 
 
 class _NameTable(list[Mapping[str, str]]):
     """Rows of a printed table, with the command that uses their names."""
 
-    def __init__(self, rows: _TableRows, next_command: str) -> None:
+    def __init__(self, rows: Iterable[Mapping[str, str]], next_command: str) -> None:
         super().__init__(rows)
         self.next_command = next_command
 
@@ -113,8 +98,7 @@ def list_names(options: dict[str, Any]) -> _NameTable:
     if what == "measures":
         warn_renamed("list measures", "list metrics")
         what = "metrics"
-    tabulate, next_command = _ROW_BUILDER_AND_COMMAND_BY_LIST_NAME[what]
-    return _NameTable(tabulate(), next_command)
+    return _NameTable(_build_rows(what), _NEXT_COMMANDS[what])
 
 
 def print_names(rows: _NameTable) -> None:

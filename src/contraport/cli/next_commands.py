@@ -1,4 +1,4 @@
-"""Commands to run after a command: what a newcomer does next, with the paths of this call."""
+"""Command lines that the terminal proposes after a command, with the paths of its call."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ _MAX_CLUSTERS = 10  # number of clusters that a proposed command asks for, if th
 
 
 def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
-    """Train without the suspected pairs, or write the data without them."""
+    """List commands to run after `audit`: train without the suspected pairs, or write the data without them."""
     return result.next_commands
 
 
 def after_train(options: Options, run: Run) -> Sequence[str]:
-    """Evaluate the run, or embed its items if none is held out."""
+    """List a command to run after `train`: evaluate the run, or embed its items if none is held out."""
     if options.get("dry_run"):
         return []
     path, record = shlex.quote(str(run.path)), as_run_folder(run).split_digests()
     if record is not None and len(record.test_digests) == 0:
-        return [f"contraport embed {path} {format_flags({'split': 'train', 'out': _unused(f'{run.path.name}.npz')})}"]
+        out = _unused_path(f"{run.path.name}.npz")
+        return [f"contraport embed {path} {format_flags({'split': 'train', 'out': out})}"]
     return [f"contraport evaluate {path}"]
 
 
 def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str]:
-    """Write the report of the evaluated runs."""
-    return [f"contraport report {shlex.join(results)} {format_flags({'out': _unused('report.html')})}"]
+    """List a command to run after `evaluate`: write the report of the runs."""
+    return [f"contraport report {shlex.join(results)} {format_flags({'out': _unused_path('report.html')})}"]
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """Look at the features: items that are nearly equal, and those nearest to the first."""
+    """List commands to run after `embed`: find items that are nearly equal, and those nearest to the first."""
     features = shlex.quote(str(options["out"]))
     return [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:
-    """Write the files of the map, or cluster its points."""
+    """List a command to run after `map`: write its files, or cluster its points."""
     if result.folder is None:
         rest = {name: value for name, value in options.items() if name != "source"}
-        out = _unused(f"maps/{Path(str(options['source'])).stem}")
+        out = _unused_path(f"maps/{Path(str(options['source'])).stem}")
         return [f"contraport map {shlex.quote(str(options['source']))} {format_flags({**rest, 'out': out})}"]
     clusters = min(_MAX_CLUSTERS, len(result.points))
     return [f"contraport cluster {shlex.quote(str(result.folder / 'map.npz'))} --k {clusters}"]
 
 
-def _unused(path: str) -> str:
-    """Return a path that does not exist yet, as a text."""
+def _unused_path(path: str) -> str:
+    """Return a path, with a number appended if it exists."""
     return str(find_unused_path(Path(path)))

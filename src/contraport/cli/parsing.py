@@ -365,10 +365,10 @@ def _restrict_type(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin in (Union, UnionType):
-        return Union[tuple(_restrict_type(part) for part in parts if _is_command_line_type(part))]  # noqa: UP007
+        writable = [
+            part
+            for part in parts
+            if part in (*_SCALAR_TYPES, NoneType) or get_origin(part) in (dict, list, Sequence, Literal)
+        ]
+        return Union[tuple(map(_restrict_type, writable))]  # noqa: UP007
     return list[_restrict_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
-
-
-def _is_command_line_type(hint: Any) -> bool:
-    """Return whether values of a type can be written on a command line: scalars, None, literals, lists, mappings."""
-    return hint in (*_SCALAR_TYPES, NoneType) or get_origin(hint) in (dict, list, Sequence, Literal)

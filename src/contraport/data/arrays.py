@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from contraport._utils.text_bytes import as_string_list, check_nonempty_texts
+from contraport._utils.text_bytes import check_nonempty_texts, string_list_or_none
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
 from contraport.data.stores import ArrayStore, PackedTextStore, Store, combine_views
@@ -99,7 +99,7 @@ def from_arrays(
 
 def _texts_to_object_array(argument: str, values: Any) -> Any:
     """Convert strings to an array of objects ``(n,)``; return numbers unchanged, and reject other objects."""
-    texts = as_string_list(argument, values)
+    texts = string_list_or_none(argument, values)
     if texts is not None:
         return np.array(texts, dtype=np.object_)
     return _as_number_array(argument, values) if isinstance(values, np.ndarray) else values

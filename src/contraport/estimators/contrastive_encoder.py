@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contraport._utils.text_bytes import as_string_list
+from contraport._utils.text_bytes import string_list_or_none
 from contraport.auditing.pairs.online_audit import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.auditing.result import Audit, build_audit_from_arrays
@@ -335,7 +335,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         by_name, read = _views_by_name(X), partial(validate_data, self, reset=reset, **rules)
         arrays: Any
         if by_name is None:
-            if isinstance(X, list) and as_string_list("X", X) is None:
+            if isinstance(X, list) and string_list_or_none("X", X) is None:
                 check_equal_shapes("X", X)
             arrays = _as_texts_or_array("X", X, read, min_items)
         else:
@@ -466,7 +466,7 @@ def _views_by_name(X: object) -> dict[str, ArrayLike] | None:
 
 def _is_single_view(values: Any) -> bool:
     """Return whether a value can be one of several views: an array of at least two axes, or texts."""
-    return getattr(values, "ndim", 0) >= 2 or as_string_list("X", values) is not None
+    return getattr(values, "ndim", 0) >= 2 or string_list_or_none("X", values) is not None
 
 
 def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
@@ -474,7 +474,7 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
 
     The error for non-numeric data names the text columns.
     """
-    texts = as_string_list(argument, values)
+    texts = string_list_or_none(argument, values)
     if texts is not None:
         check(len(texts) >= min_items, f"{argument}: must have at least {min_items} texts, got {len(texts)}.")
         return texts

@@ -18,17 +18,17 @@ from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
+    evenly_spaced_indices,
     find_top_scores_and_rows,
     iterate_normalized_blocks,
     normalize_rows,
-    select_evenly_spaced_indices,
     warn_of_pooled_sets,
 )
 from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
     CardSection,
     ItemCard,
-    check_page,
+    check_page_path,
     check_table_path,
     write_cards_page,
     write_items,
@@ -116,7 +116,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
     warn_of_pooled_sets(features.run)
     check_table_path(options.out, overwrite=options.overwrite)
-    check_page(options.page, overwrite=options.overwrite)
+    check_page_path(options.page, overwrite=options.overwrite)
     labels, centers = _fit_labels_and_centers(features.features, options.k, device)
     sizes = np.bincount(labels, minlength=options.k)
     order = np.argsort(-sizes, kind="stable")
@@ -144,7 +144,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
     """Fit k-means of normalized features; return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
-    sample = normalize_rows(features[select_evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
+    sample = normalize_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
     initial = torch.from_numpy(assign_kmeans_clusters(sample, num_clusters).astype(np.int64))
     centers = torch.zeros(num_clusters, features.shape[1], device=device).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=num_clusters).clamp(min=1)[:, None].to(device)

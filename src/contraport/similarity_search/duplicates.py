@@ -29,7 +29,7 @@ from contraport.similarity_search.page import (
     MAX_SECTION_CARDS,
     CardSection,
     ItemCard,
-    check_page,
+    check_page_path,
     check_table_path,
     write_cards_page,
     write_items,
@@ -141,7 +141,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     features, threshold = as_features(options.features), options.threshold
     warn_of_pooled_sets(features.run)
     check_table_path(options.out, overwrite=options.overwrite)
-    check_page(options.page, overwrite=options.overwrite)
+    check_page_path(options.page, overwrite=options.overwrite)
     if options.index is None:
         log_index_recommendation(features.features)
         labels, nearest = _label_groups_and_nearest_by_all_pairs(

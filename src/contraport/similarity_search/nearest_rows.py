@@ -100,10 +100,10 @@ def warn_of_pooled_sets(run: str | Path | None) -> None:
         )
 
 
-def select_evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
+def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
     """Return the indices of evenly spaced items, at most `max_count`.
 
-    >>> select_evenly_spaced_indices(10, 4)
+    >>> evenly_spaced_indices(10, 4)
     array([0, 3, 6, 9])
     """
     return np.linspace(0, num_items - 1, min(max_count, num_items)).round().astype(np.int64)
@@ -226,7 +226,7 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-    training_rows = select_evenly_spaced_indices(items, max(MIN_INDEX_TRAINING_ROWS, 64 * cells))
+    training_rows = evenly_spaced_indices(items, max(MIN_INDEX_TRAINING_ROWS, 64 * cells))
     faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
     for _, rows in iterate_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
@@ -236,5 +236,5 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
 
 def _digest_sampled_rows(features: np.ndarray) -> str:
     """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
-    sample = features[select_evenly_spaced_indices(len(features), 1_000)]
+    sample = features[evenly_spaced_indices(len(features), 1_000)]
     return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageOps
 
 from contraport._utils.files import write_csv, write_text
-from contraport._utils.formatting import shorten_paths
+from contraport._utils.formatting import shortest_suffixes_by_path
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.thumbnails import shrink_images
 from contraport.errors import UsageError, check, check_new_file, check_regular_file, report_write_errors
@@ -57,7 +57,7 @@ class CardSection(NamedTuple):
     num_hidden: int = 0
 
 
-def check_page(path: str | Path | None, *, overwrite: bool) -> None:
+def check_page_path(path: str | Path | None, *, overwrite: bool) -> None:
     """Raise `UsageError` if the page cannot be written to `path`; None requests no page and always passes."""
     if path is not None:
         path = Path(path)
@@ -93,7 +93,7 @@ def write_cards_page(
         lead=lead if pictures or not items or _are_items_texts(features) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
-        short_names=shorten_paths(card.name for section in sections for card in section.cards),
+        short_names=shortest_suffixes_by_path(card.name for section in sections for card in section.cards),
         side=PICTURE_SIDE_PIXELS,
     )
     with report_write_errors("page", Path(path)):
