@@ -10,6 +10,7 @@ import torch
 
 import contraport
 from contraport.data import from_arrays
+from contraport.metrics import select_metrics
 from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.early_stopping import EarlyStopping
 from tests.errors import raises_usage_error
@@ -85,6 +86,30 @@ def test_without_the_option_a_flat_loss_is_logged_once_and_nothing_stops(caplog:
     assert not caplog.records
 
 
+@pytest.mark.parametrize("restart_after", [None, 7, 20])
+def test_a_flat_online_metric_is_logged_once_for_each_best_value(
+    caplog: pytest.LogCaptureFixture, restart_after: int | None
+) -> None:
+    caplog.set_level(logging.INFO)
+    metrics, meter, loop = select_metrics(["recall@1", "median_rank", "uniformity"]), StubMeter(), StubLoop(60)
+    callback = EarlyStopping("loss:patience=60", meter, metrics)  # type: ignore[arg-type]
+    values = [0.2, *[0.2001] * 29, *[0.4] * 30]
+    for epoch, value in enumerate(values, start=1):
+        callback.after_backward(loop, None, torch.tensor(1.0))  # type: ignore[arg-type]
+        ranks = {"median_rank": 100.0, "uniformity": 1.0}
+        meter.last_row = {"recall@1": value} | ranks if epoch % 2 else {}  # computed in every second epoch
+        loop.completed_epochs = epoch
+        callback.after_epoch(loop)  # type: ignore[arg-type]
+        if epoch == restart_after:
+            state, callback = callback.state(), EarlyStopping("loss:patience=60", meter, metrics)  # type: ignore[arg-type]
+            callback.restore(state)
+    logged = [record.args for record in caplog.records]
+    assert logged == [
+        ("recall@1", 1, "20.0%", "12 epochs", "recall@1"),
+        ("recall@1", 31, "40.0%", "12 epochs", "recall@1"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
@@ -130,6 +155,16 @@ def test_a_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Pat
         as_run_folder(train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9")).num_trained_epochs()
         == 9
     )
+
+
+def test_a_flat_online_metric_of_a_training_is_logged(tmp_path: Path) -> None:
+    run = train(tmp_path, epochs=13, online_metrics=["recall@1"])  # the learning rate is so small that nothing improves
+    log = (run.path / "train.log").read_text()
+    assert [line.rpartition("recall@1: ")[2].split(" (")[0] for line in log.splitlines() if "recall@1: " in line] == [
+        "has not improved since epoch 1"
+    ]
+    again = train(tmp_path, epochs=14, resume=True)
+    assert (again.path / "train.log").read_text().count("recall@1: has") == 1
 
 
 def test_weights_at_the_stop_equal_those_of_a_training_without_early_stopping(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def run_training_loop(
     unsharded = copy.deepcopy(module.model).cpu() if settings.strategy == "fsdp" else None
     loss_callable = wrap_data_parallel(module, device, settings.strategy)
     stop, succeeded = StopRequest(), False
-    check_every = choose_finite_check_interval(device, settings)
+    check_every, scheduled = choose_finite_check_interval(device, settings), list_scheduled_metrics(settings)
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
     with _translate_interrupts(run), torch.random.fork_rng(devices=gpus):
@@ -85,8 +85,9 @@ def run_training_loop(
                 # First: raises before another callback counts the step.
                 callbacks: list[Callback] = [FailedStepRecorder(run, seed=settings.seed, every=check_every)]
                 if online_eval is not None:  # before the meter, which writes its values
-                    callbacks.append(OnlineMetrics(list_scheduled_metrics(settings), online_eval, meter))
-                callbacks += [meter, EarlyStopping(settings.early_stopping, meter)]
+                    callbacks.append(OnlineMetrics(scheduled, online_eval, meter))
+                metrics = [one.metric for one in scheduled]
+                callbacks += [meter, EarlyStopping(settings.early_stopping, meter, metrics)]
                 if components.audit_callback is not None:  # before the checkpoints, which hold its scores
                     components.audit_callback.run_folder = run
                     callbacks.append(components.audit_callback)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -23,8 +24,8 @@ log = logging.getLogger("contraport.training")
 MIN_DEFAULT_PATIENCE_EPOCHS, DEFAULT_PATIENCE_FRACTION = 10, 0.2
 """Default patience: at least so many epochs, and so large a share of all epochs."""
 
-FLAT_LOSS_RELATIVE_CHANGE = 1e-3
-"""Relative change of the loss below which it counts as flat, if no `early_stopping` is set."""
+FLAT_RELATIVE_CHANGE = 1e-3
+"""Relative change below which a loss or metric that is logged only, and does not stop the training, counts as flat."""
 
 
 class StoppingRule(NamedTuple):
@@ -95,17 +96,24 @@ def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
 class EarlyStopping(Callback):
     """Callback that ends a training after `patience` epochs without improvement; without `spec` it logs a flat loss.
 
+    Other online metrics of which higher is better are logged too when they are flat.
+
     It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
     hold its state: a resumed training stops at the same epoch.
 
     Args:
         spec: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
+        metrics: the online metrics.
     """
 
-    def __init__(self, spec: str | None, meter: Meter) -> None:
+    def __init__(self, spec: str | None, meter: Meter, metrics: Sequence[Metric] = ()) -> None:
         self._stops = spec is not None
         self._rule = parse_stopping_rule(spec or "loss")
         self._meter = meter
+        # Those of which lower is better, such as uniformity and alignment, improve at the cost of one another.
+        shares = [metric for metric in metrics if metric.better_direction == "higher"]
+        self._logged_metrics = [metric for metric in shares if metric.key != self._rule.name]
+        self._best_by_metric: dict[str, tuple[float, int, bool]] = {}  # value, epoch, and whether a flat one was logged
         self._best: float | None = None
         self._best_epoch = 0
         self._loss_sum: Tensor | float = 0.0
@@ -118,10 +126,12 @@ class EarlyStopping(Callback):
             "best_epoch": self._best_epoch,
             "loss_sum": float(self._loss_sum),
             "loss_count": self._loss_count,
+            "best_by_metric": dict(self._best_by_metric),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._loss_sum, self._loss_count = state["loss_sum"], state["loss_count"]
+        self._best_by_metric = dict(state.get("best_by_metric", {}))  # checkpoints of earlier versions lack it
         if state["name"] == self._rule.name:  # another metric may be watched from here on
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
@@ -140,6 +150,7 @@ class EarlyStopping(Callback):
         self._loss_count += 1
 
     def after_epoch(self, loop: Loop) -> None:
+        self._log_flat_metrics(loop)
         # All processes decide by the value of the first, which alone computes the online metrics.
         value = broadcast_object(self._pop_watched_value())
         if value is not None and self._is_better(value):
@@ -160,6 +171,24 @@ class EarlyStopping(Callback):
                 self._best_epoch, pluralize(patience, "epoch"),
             )  # fmt: skip
 
+    def _log_flat_metrics(self, loop: Loop) -> None:
+        """Log each online metric that has not improved for the default patience, once for each best value."""
+        for metric in self._logged_metrics:
+            patience = StoppingRule(metric).resolve_patience(loop.epochs)
+            value = self._meter.last_row.get(metric.key, math.nan)
+            if math.isnan(value):  # not computed in this epoch
+                continue
+            best, epoch, is_logged = self._best_by_metric.get(metric.key, (value, 0, False))
+            if epoch == 0 or value - best > FLAT_RELATIVE_CHANGE * abs(best):
+                self._best_by_metric[metric.key] = value, loop.completed_epochs, False
+            elif not is_logged and loop.completed_epochs - epoch >= patience and loop.completed_epochs < loop.epochs:
+                self._best_by_metric[metric.key] = best, epoch, True
+                log.info(
+                    "%s: has not improved since epoch %d (%s), for %s; --early_stopping %s ends such a training early",
+                    metric.key, epoch, metric.format(best), pluralize(loop.completed_epochs - epoch, "epoch"),
+                    metric.key,
+                )  # fmt: skip
+
     def _pop_watched_value(self) -> float | None:
         """Return the epoch's mean loss or watched metric, None if that was not computed; reset the loss sum."""
         mean_loss = float(self._loss_sum) / self._loss_count
@@ -172,5 +201,5 @@ class EarlyStopping(Callback):
         """Return whether a value is better than the best one by more than the smallest change."""
         if self._best is None:
             return not math.isnan(value)
-        margin = self._rule.min_delta if self._stops else FLAT_LOSS_RELATIVE_CHANGE * abs(self._best)
+        margin = self._rule.min_delta if self._stops else FLAT_RELATIVE_CHANGE * abs(self._best)
         return self._rule.sign * (value - self._best) > margin
