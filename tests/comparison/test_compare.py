@@ -34,7 +34,7 @@ from contraport.comparison.comparison_tables import (
 )
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
-from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, iterate_jobs_and_results, run_cell_job
+from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, iter_jobs_and_results, run_cell_job
 from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
@@ -253,7 +253,7 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def killed(*_: Any) -> None:
         raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
 
-    monkeypatch.setattr(running, "_iterate_jobs_and_results_parallel", killed)
+    monkeypatch.setattr(running, "_iter_jobs_and_results_in_parallel", killed)
     with raises_usage_error("processes.killed", 2, tmp_path):
         compare(**SMALL, processes=2, out=tmp_path)
 
@@ -315,7 +315,7 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
     monkeypatch.setattr(running, "run_cell_job", lambda job: {"took": float(jobs.index(job))})
-    done = [job for job, _ in iterate_jobs_and_results(jobs, processes=1, budget=clock)]
+    done = [job for job, _ in iter_jobs_and_results(jobs, processes=1, budget=clock)]
     assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
     assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "what was there took nothing now"
 

@@ -24,7 +24,7 @@ from contraport.engine import (
     explain_backend,
     precision,
 )
-from contraport.engine.backends.cuda import HAS_TRITON, find_launch_config
+from contraport.engine.backends.cuda import HAS_TRITON, choose_launch_config
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_triton = pytest.mark.skipif(not HAS_TRITON or INTERPRETED, reason="needs Triton, and not its interpreter")
@@ -129,7 +129,7 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
         assert knobs.nvidia.ptxas.path
     except RuntimeError as error:
         pytest.skip(f"no assembler: {error}")
-    blocks = find_launch_config(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
+    blocks = choose_launch_config(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
     constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": way} | blocks

@@ -15,7 +15,7 @@ from contraport.engine import (
     Relaxation,
     backend,
     run_half_steps,
-    solve_fixed_point,
+    run_sinkhorn_to_convergence,
 )
 
 
@@ -39,7 +39,7 @@ def unrolled(geometry, log_marginals, iterations=1000):
 def at_convergence(name):
     def find(geometry, log_marginals):
         with backend(name):
-            return solve_fixed_point(geometry, log_marginals, 1e-14, 5000)[:2]
+            return run_sinkhorn_to_convergence(geometry, log_marginals, 1e-14, 5000)[:2]
 
     return find
 
@@ -97,7 +97,7 @@ def test_relaxed_gradient_matches_unrolling(monkeypatch, name, bound, dampings, 
 
     def at_the_end(geometry, log_marginals, slack):
         with backend(name):
-            return solve_fixed_point(geometry, log_marginals, 1e-14, 5000, slack)[:2]
+            return run_sinkhorn_to_convergence(geometry, log_marginals, 1e-14, 5000, slack)[:2]
 
     for ours, oracle in zip(outcome(at_the_end), outcome(unrolled_relaxed), strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
@@ -123,7 +123,7 @@ def test_target_with_the_same_marginals_needs_no_cg_step(monkeypatch, name):
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with backend(name):
-        f, g, _ = solve_fixed_point(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
+        f, g, _ = run_sinkhorn_to_convergence(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
     log_plan = logits + f[:, None] + g
     (slope,) = torch.autograd.grad(-(target * log_plan).sum(), logits)
     torch.testing.assert_close(slope, log_plan.detach().exp() - target, rtol=0, atol=1e-12)
@@ -145,7 +145,7 @@ def test_warns_of_too_few_iterations():
     x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with pytest.warns(UserWarning, match="1e-12"):
-        solve_fixed_point(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
+        run_sinkhorn_to_convergence(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
 
 
 def test_warns_once_in_a_loop():
@@ -155,5 +155,5 @@ def test_warns_once_in_a_loop():
         warnings.simplefilter("default")
         for _ in range(3):
             x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
-            solve_fixed_point(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
+            run_sinkhorn_to_convergence(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
     assert sum(issubclass(warning.category, UserWarning) for warning in told) == 1

@@ -16,7 +16,7 @@ from contraport.engine import (
     backend,
     row_transport_costs,
     run_half_steps,
-    solve_fixed_point,
+    run_sinkhorn_to_convergence,
 )
 
 N = 300  # past the size at which small batches are one matrix and plain autograd
@@ -133,7 +133,7 @@ def test_the_plan_at_convergence(name, cost, slackened):
             if slackened:
                 bounds = 0.5 + x[2:4, 2].sigmoid()
                 slack = Relaxation(x[:2, 2].sigmoid(), bounds, (log_a + x[:, 2].sin(), log_b + x[:, 0].cos()))
-            f, g, _ = solve_fixed_point(Geometry(kernel(x, y)), (log_a, log_b), 1e-13, 5000, slack)
+            f, g, _ = run_sinkhorn_to_convergence(Geometry(kernel(x, y)), (log_a, log_b), 1e-13, 5000, slack)
         return ((f[:, None] + g).sin() * weights).sum()
 
     assert_near(*hessian_vector(value, x, v), 1e-4)

@@ -22,7 +22,7 @@ from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
+from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
 from contraport.evaluation.notes import build_alignment_uniformity_notes, find_verdict_text
 from contraport.evaluation.page_samples import collect_page_arrays, collect_point_arrays
 from contraport.metrics import collect_metrics_from_rows
@@ -545,7 +545,7 @@ def test_downscaled_raw_inputs_are_noted(tmp_path: Path) -> None:
 
 def test_last_checkpoint_is_the_trained_model(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = iterate_epoch_models(run, run.model(), find_checkpoints_by_epoch(run, before_epoch=None))
+    ((epoch, model),) = iter_epoch_models(run, run.model(), find_checkpoints_by_epoch(run, before_epoch=None))
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

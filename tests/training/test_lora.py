@@ -14,7 +14,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
-from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iterate_epoch_models
+from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_epoch_models
 from contraport.runs import Run, as_run_folder
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components import build_components, load_initial_weights, with_defaults_from_weights
@@ -90,7 +90,7 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, 
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
-    ((_, then),) = iterate_epoch_models(
+    ((_, then),) = iter_epoch_models(
         as_run_folder(whole), whole.model(), find_checkpoints_by_epoch(as_run_folder(whole), before_epoch=2)
     )
     assert moved(states(then)[0], states(begun.model())[0])

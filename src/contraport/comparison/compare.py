@@ -31,7 +31,7 @@ from contraport.comparison.jobs import (
     TimeBudget,
     build_cell_job,
     check_data_unchanged,
-    iterate_jobs_and_results,
+    iter_jobs_and_results,
 )
 from contraport.comparison.page import render_comparison_page, save_figure
 from contraport.comparison.result_statistics import (
@@ -156,7 +156,7 @@ def _run_cells_and_collect_results(
     jobs = [build_cell_job(grid, cell) for cell in cells]
     missing = {job.run_folder.name: cell for job, cell in zip(jobs, cells, strict=True) if job.saved_result is None}
     results: dict[str, JobResult] = {}
-    for job, result in iterate_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
+    for job, result in iter_jobs_and_results(jobs, processes=grid.compare_options.processes, budget=budget):
         results[job.run_folder.name] = result
         _check_any_metric_computed(grid, results)
         if job.run_folder.name in missing:

@@ -220,7 +220,7 @@ class TimeBudget:
         return self._end is None or time.monotonic() + expected <= self._end
 
 
-def iterate_jobs_and_results(
+def iter_jobs_and_results(
     jobs: Sequence[CellJob], *, processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult]]:
     """Run jobs and yield each with its result as soon as it is finished.
@@ -236,7 +236,7 @@ def iterate_jobs_and_results(
     for _ in range(2):  # a second round for jobs that another process was running
         workers, skipped = min(processes, len(waiting)), []
         sequential = ((job, run_cell_job(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting))
-        for job, result in sequential if workers < 2 else _iterate_jobs_and_results_parallel(waiting, workers, budget):
+        for job, result in sequential if workers < 2 else _iter_jobs_and_results_in_parallel(waiting, workers, budget):
             if result is None:
                 skipped.append(job)
             else:
@@ -245,7 +245,7 @@ def iterate_jobs_and_results(
         waiting = skipped
 
 
-def _iterate_jobs_and_results_parallel(
+def _iter_jobs_and_results_in_parallel(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
     """Run jobs in worker processes and yield each with its result; None if another comparison is running it."""

@@ -14,13 +14,13 @@ from contraport.engine.backends import (
     PRECISIONS,
     backend,
     choose_backend,
+    communication_dtype,
     current_exchange,
     exchange,
     explain_backend,
-    gather_dtype,
     precision,
 )
-from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, log_of_size
+from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, traceable_log
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.geometry import Geometry, LabelExclusion, SimilarityExclusion
 from contraport.engine.half_steps import OTHER_AXIS, Axis, HalfStepSpec, Relaxation
@@ -47,7 +47,7 @@ from contraport.engine.links import (
     SquareOfKernelLink,
 )
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
-from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, solve_fixed_point
+from contraport.engine.operations import log_sums, row_transport_costs, run_half_steps, run_sinkhorn_to_convergence
 from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 
@@ -57,16 +57,18 @@ __all__ = [
     "LateInteraction", "LinearOperator", "Link", "LogHinge", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
     "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "Shards",
     "SimilarityExclusion", "SquareOfKernelLink", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached", "check_not_in_torch_func", "choose_backend", "constant_vector", "create_scalar_parameter",
-    "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend", "gather_dtype",
-    "is_in_torch_func", "log_of_size", "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter",
-    "row_transport_costs", "run_half_steps", "run_host_loop", "solve_fixed_point",
+    "cached", "check_not_in_torch_func", "choose_backend", "communication_dtype", "constant_vector",
+    "create_scalar_parameter", "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend",
+    "is_in_torch_func", "log_sums", "map_row_blocks", "normalize", "precision", "read_scalar_parameter",
+    "row_transport_costs", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
     __name__, explain="explain_backend", scale="run_half_steps", transport_cost="row_transport_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
     PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="SquareOfKernelLink",
-    LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion",
-    exchange_dtype="gather_dtype", parameter_value="read_scalar_parameter", scalar_parameter="create_scalar_parameter",
+    LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
+    gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
+    exchange_dtype="communication_dtype", parameter_value="read_scalar_parameter",
+    scalar_parameter="create_scalar_parameter",
 )  # fmt: skip

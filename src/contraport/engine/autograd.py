@@ -53,7 +53,7 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Te
     return gradients
 
 
-def differentiable_gradient(
+def differentiable_gradients(
     function: Callable[..., Sequence[Tensor]],
     inputs: Sequence[Tensor | None],
     grad_outputs: Sequence[Tensor | None],
@@ -170,7 +170,7 @@ class _NormalizeRows(torch.autograd.Function):
             def scaled(z: Tensor) -> tuple[Tensor, ...]:
                 return _normalize_rows_with_divisor_factors(z, z.detach(), ctx.length)[:1]
 
-            return differentiable_gradient(scaled, [z], [grad_output], [True])[0], None
+            return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
         # A row keeps its length, so the part of its gradient along itself is projected out.
         along = (rows * grad_output).sum(1, keepdim=True)
         across = torch.addcmul(grad_output, rows, along, value=-(ctx.length**-2))

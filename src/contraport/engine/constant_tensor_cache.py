@@ -96,8 +96,8 @@ def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
     return _cached_full(size, value, like.dtype, like.device)
 
 
-def log_of_size(size: int, like: Tensor) -> Tensor | float:
-    """Return log(size) as a number; in a compiled graph, as a tensor, so that the size may stay symbolic."""
+def traceable_log(size: int, like: Tensor) -> Tensor | float:
+    """Return log(size) as a number; under `torch.compile` as a tensor, so that the size may stay symbolic."""
     if not torch.compiler.is_compiling():
         return math.log(size)
     return torch.full((), size, dtype=torch.float64, device=like.device).log().to(like.dtype)

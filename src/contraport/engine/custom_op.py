@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.autograd import autocast_disabled, differentiable_gradient
+from contraport.engine.autograd import autocast_disabled, differentiable_gradients
 from contraport.engine.geometry import Geometry
 from contraport.engine.pair_passes import PairPasses
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
@@ -128,7 +128,7 @@ class OperationWithDenseForm(Operation):
             operation: OperationWithDenseForm = unflatten(structure, views)
             return operation.compute_outputs_densely()
 
-        return differentiable_gradient(outputs, tensors, args.grad_outputs, args.needs_grad)
+        return differentiable_gradients(outputs, tensors, args.grad_outputs, args.needs_grad)
 
 
 def apply_operation(operation: Operation) -> list[Tensor]:
@@ -138,7 +138,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     operation = replace(operation, geometry=operation.geometry.with_pass_inputs_only())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
-        outputs: list[Tensor] = _forward_op(_register_structure(structure), tensors)
+        outputs: list[Tensor] = _forward_op(_get_structure_index(structure), tensors)
         return outputs
     return list(_EagerOperation.apply(operation, structure, *tensors))
 
@@ -221,7 +221,7 @@ def run_host_loop(loop: HostLoop) -> list[Tensor]:
             return loop.run()
     tensors: list[Tensor] = []
     structure = flatten(loop, tensors)
-    outputs: list[Tensor] = _run_host_loop_op(_register_structure(structure), [tensor.detach() for tensor in tensors])
+    outputs: list[Tensor] = _run_host_loop_op(_get_structure_index(structure), [tensor.detach() for tensor in tensors])
     return outputs
 
 
@@ -234,7 +234,7 @@ _structure_indices: dict[TreeStructure, int] = {}
 _structures_lock = threading.Lock()  # graphs may be compiled by several threads
 
 
-def _register_structure(structure: TreeStructure) -> int:
+def _get_structure_index(structure: TreeStructure) -> int:
     """Return the index of a structure in the table of structures, by which compiled graphs refer to it."""
     with _structures_lock:
         if structure not in _structure_indices:
@@ -244,7 +244,7 @@ def _register_structure(structure: TreeStructure) -> int:
 
 
 # Set by hand: `torch.compiler.assume_constant_result` would load the compiler, and Triton, when this file is imported.
-_register_structure._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_get_structure_index._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("contraport::apply", mutates_args=())

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport.engine.autograd import differentiable_gradient
+from contraport.engine.autograd import differentiable_gradients
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, Relaxation, row_log_sum_exp
@@ -114,7 +114,7 @@ class FixedPointOperation(Operation):
             log_sums = row_log_sum_exp(s + g, 0), row_log_sum_exp((s + f[:, None]).T, 0)
             return [at.relaxation.relaxed_potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
 
-        return differentiable_gradient(equations, tensors, [u, v], args.needs_grad)
+        return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
         """Return the fixed point that the outputs of the forward computation hold."""
@@ -181,8 +181,8 @@ def _implicit_gradients(
     ]
     # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
     before = u if relaxation == Relaxation() else f_bar - weighted_kernel_sum(from_columns(t * v))
-    relaxation.backpropagate(0, "rows", log_marginals, row_sums, before, outer)
-    v = relaxation.backpropagate(1, "columns", log_marginals, column_sums, v, outer)
+    relaxation.backward(0, "rows", log_marginals, row_sums, before, outer)
+    v = relaxation.backward(1, "columns", log_marginals, column_sums, v, outer)
     needs_inputs = needs_grad[len(outer) :]
     gradients: list[Tensor | None] = [None for _ in needs_inputs]
     if any(needs_inputs):

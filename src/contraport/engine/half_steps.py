@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from contraport.engine.autograd import autocast_disabled, differentiable_gradient, is_in_torch_func
+from contraport.engine.autograd import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.pair_passes import PairPasses, WeightTerm
@@ -82,7 +82,7 @@ class Relaxation(NamedTuple):
             return slope
         return slope.masked_fill(self._clamped_mask(k, self._unrelaxed_step(axis, log_marginal, log_sum)), 0)
 
-    def backpropagate(
+    def backward(
         self,
         k: int,
         axis: Axis,
@@ -91,7 +91,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Backpropagate a gradient from the potential of step k to its value without relaxation, log a - log sum.
+        """Return the gradient in the unrelaxed value of step k, log a - log sum, given that in its potential.
 
         The gradients in log a, log b, the dampings, the bounds and the references are added to `gradients` in place; an
         entry is None where no gradient is needed.
@@ -225,7 +225,7 @@ class _HalfStepsByScaling(torch.autograd.Function):
         steps, (s, log_a, log_b, kernel, *vectors) = ctx.steps, ctx.saved_tensors
         with autocast_disabled(s):
             if torch.is_grad_enabled():
-                return None, *differentiable_gradient(
+                return None, *differentiable_gradients(
                     lambda s, *log_marginals: _run_half_steps_in_log_domain(steps, s, log_marginals),
                     [s, log_a, log_b],
                     grad_outputs,
@@ -361,9 +361,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                 step, cotangent = steps[k], cotangents[num_initial + k]
                 if cotangent is None:
                     continue
-                cotangent = self.relaxation.backpropagate(
-                    k, step.axis, self.log_marginals, log_sums[k], cotangent, outer
-                )
+                cotangent = self.relaxation.backward(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
                 exponents = -log_sums[k], self._input_potential(potentials, step)

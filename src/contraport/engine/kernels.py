@@ -129,14 +129,13 @@ class Kernel(nn.Module, ABC):
         """Return the temperature to use in a call: a number, or a tensor if it needs a gradient."""
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
-            temperature = _require_positive_if_on_cpu(override)
+            _check_positive_if_on_cpu(override)
         elif override is not None:
             check_positive("temperature", override)
-        elif override is None and self._external is not None:
-            temperature = current_processes().with_averaged_gradient(
-                _require_positive_if_on_cpu(self._external[0]).reshape(())
-            )
-        elif override is None and self.log_temperature is not None:
+        elif self._external is not None:
+            _check_positive_if_on_cpu(self._external[0])
+            temperature = current_processes().with_averaged_gradient(self._external[0].reshape(()))
+        elif self.log_temperature is not None:
             learned = self._clamp_and_get_log_temperature(self.log_temperature).exp()
             temperature = current_processes().with_averaged_gradient(learned)
         return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
@@ -187,7 +186,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._scaled_negative_cost, *sides, temperature=tau, processes=processes)
+            scaled = partial(self._build_linkless_log_kernel, *sides, temperature=tau, processes=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -208,16 +207,16 @@ class Kernel(nn.Module, ABC):
             )
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
         tau = self._resolve_temperature(similarities.dtype, temperature)
-        return self.log_kernel(partial(self._scaled_negative_cost_of_similarities, similarities, temperature=tau), tau)
+        return self.log_kernel(partial(self._build_log_kernel_of_similarities, similarities, temperature=tau), tau)
 
-    def _scaled_negative_cost_of_similarities(
-        self, similarities: Tensor, cost_scale: float | Tensor, temperature: float | Tensor
+    def _build_log_kernel_of_similarities(
+        self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Return T = -cost / cost_scale, given a matrix of similarities, (N, M)."""
+        """Return T = -cost / cost_unit, given a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
         factor, offset = _SIMILARITY_FACTORS_AND_OFFSETS[self.cost]
-        matrix = (factor * similarities - offset) / cost_scale
-        return MatrixLogKernel(matrix, temperature=temperature, cost_scale=cost_scale)
+        matrix = (factor * similarities - offset) / cost_unit
+        return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
     def log_kernel(self, scaled_negative_cost: ScaledNegativeCost, temperature: float | Tensor) -> LogKernel:
@@ -228,10 +227,10 @@ class Kernel(nn.Module, ABC):
             temperature: of the call.
         """
 
-    def _scaled_negative_cost(
-        self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
+    def _build_linkless_log_kernel(
+        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Return T = -cost / cost_scale between embeddings, as a log-kernel without a link function."""
+        """Return T = -cost / cost_unit between embeddings, as a log-kernel without a link function."""
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
@@ -241,8 +240,8 @@ class Kernel(nn.Module, ABC):
             processes.all_reduce_(center)  # any point that all processes share would do
             center /= processes.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
-        rows = _SCALING_FUNCTIONS[self.cost](x, cost_scale)
-        columns = rows if x is y else _SCALING_FUNCTIONS[self.cost](y, cost_scale)
+        rows = _SCALING_FUNCTIONS[self.cost](x, cost_unit)
+        columns = rows if x is y else _SCALING_FUNCTIONS[self.cost](y, cost_unit)
         row_bias = rows.biases()
         column_bias = row_bias if x is y else columns.biases()
         return InnerProductLogKernel(
@@ -251,7 +250,7 @@ class Kernel(nn.Module, ABC):
             row_bias,
             column_bias,
             temperature,
-            cost_scale,
+            cost_unit,
             constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
             max_product=rows.common_squared_norm,
             cost_is_distance=self.cost in _DISTANCE_COSTS,
@@ -312,8 +311,8 @@ def _check_learned_temperature(temperature: float) -> None:
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
 
 
-def _require_positive_if_on_cpu(temperature: Tensor) -> Tensor:
-    """Return the caller's temperature tensor; raise `UsageError` if it is on the CPU and not positive.
+def _check_positive_if_on_cpu(temperature: Tensor) -> None:
+    """Raise `UsageError` unless the caller's temperature tensor has one element, positive if it is on the CPU.
 
     On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
     """
@@ -322,7 +321,6 @@ def _require_positive_if_on_cpu(temperature: Tensor) -> Tensor:
         raise UsageError(f"temperature: must be a number or a tensor of one element, got {got}.", kind="shape")
     if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not is_in_torch_func():
         check_positive("temperature", temperature.item())
-    return temperature
 
 
 class Gibbs(Kernel):
@@ -499,30 +497,30 @@ class _ScaledEmbeddings(NamedTuple):
 
 # Each function divides its side by the root of the scale: n d divisions instead of n m, and the temperature gets its
 # gradient by plain autograd.
-def _scale_for_negative_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings for the cost -cos(x, y)."""
-    if isinstance(cost_scale, Tensor):
-        return _ScaledEmbeddings(normalize(z) * cost_scale**-0.5, 0.0)
-    return _ScaledEmbeddings(normalize(z, cost_scale**-0.5), 0.0, 1 / cost_scale)
+    if isinstance(cost_unit, Tensor):
+        return _ScaledEmbeddings(normalize(z) * cost_unit**-0.5, 0.0)
+    return _ScaledEmbeddings(normalize(z, cost_unit**-0.5), 0.0, 1 / cost_unit)
 
 
-def _scale_for_cosine(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+def _scale_for_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings for the cost 1 - cos(x, y)."""
-    units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_scale)
-    return _ScaledEmbeddings(units, -0.5 / cost_scale, common_squared_norm)  # half of -1 / cost_scale per side
+    units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_unit)
+    return _ScaledEmbeddings(units, -0.5 / cost_unit, common_squared_norm)  # half of -1 / cost_unit per side
 
 
-def _scale_for_sqeuclidean(z: Tensor, cost_scale: float | Tensor) -> _ScaledEmbeddings:
+def _scale_for_sqeuclidean(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings for the cost ||x - y||^2."""
-    z = z * (2 / cost_scale) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
+    z = z * (2 / cost_unit) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
 
 _SCALING_FUNCTIONS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
     "cosine": _scale_for_cosine,
     "negative-cosine": _scale_for_negative_cosine,
-    "chordal": lambda z, cost_scale: _scale_for_cosine(z, cost_scale / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
-    "dot": lambda z, cost_scale: _ScaledEmbeddings(z / cost_scale**0.5, 0.0),
+    "chordal": lambda z, cost_unit: _scale_for_cosine(z, cost_unit / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
+    "dot": lambda z, cost_unit: _ScaledEmbeddings(z / cost_unit**0.5, 0.0),
     "sqeuclidean": _scale_for_sqeuclidean,
 }
 """Functions that scale the embeddings of one side for a cost, by the name of the cost."""

@@ -32,7 +32,7 @@ from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd import (
     _normalize_rows_with_divisor_factors,
     autocast_disabled,
-    differentiable_gradient,
+    differentiable_gradients,
     is_in_torch_func,
     normalize,
 )
@@ -144,11 +144,11 @@ class LateInteraction(Kernel):
         own = compute_set_similarities(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
-    def _scaled_negative_cost(
-        self, x: Tensor, y: Tensor, cost_scale: float | Tensor, temperature: float | Tensor, processes: Processes
+    def _build_linkless_log_kernel(
+        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
-        return self._scaled_negative_cost_of_similarities(self.similarities(*sets), cost_scale, temperature)
+        return self._build_log_kernel_of_similarities(self.similarities(*sets), cost_unit, temperature)
 
     def __repr__(self) -> str:
         token = "" if self.matching == "max" else f", token_temperature={self.token_temperature!r}"
@@ -304,7 +304,7 @@ def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Te
             def scores(x: Tensor, y: Tensor) -> list[Tensor]:
                 return [_dense_set_similarities(x, y, ctx.matching)]
 
-            return *differentiable_gradient(scores, [x, y], [grad_output], ctx.needs_input_grad[:2]), *rest
+            return *differentiable_gradients(scores, [x, y], [grad_output], ctx.needs_input_grad[:2]), *rest
     gradients = _set_similarities_gradient_op(x, y, positions, grad_output, *ctx.matching)
     return *gradients, *rest
 

@@ -27,7 +27,7 @@ from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.links import Link
 from contraport.engine.pytree import flatten, unflatten
 from contraport.errors import UsageError, describe_value
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function of x, (n, d), and y, (m, d), that returns the cost of all pairs, (n, m)."""
@@ -55,20 +55,25 @@ class LinearOperator(Protocol):
         """Return the matrix as an (N, M) tensor."""
 
 
-@keep_deprecated_attributes(reduce_to_pass_inputs="with_pass_inputs_only", tile="tile_with_link_argument")
+@keep_deprecated_attributes(
+    reduce_to_pass_inputs="with_pass_inputs_only",
+    tile="tile_with_link_argument",
+    cost_scale="cost_unit",
+    accumulate_gradient="add_tile_gradients",
+)
 class LogKernel(ABC):
     """Base class of log-kernels: log K between N rows and M columns, computed on demand by tiles or entries.
 
     Attributes:
         link: Link function h in log K = h(T); None is the identity.
         temperature: Temperature of the kernel, a number or a tensor without dimensions.
-        cost_scale: Unit u of the cost, T = -cost / u.
+        cost_unit: Unit u of the cost, T = -cost / u.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
     """
 
     link: Link | None
     temperature: float | Tensor
-    cost_scale: float | Tensor
+    cost_unit: float | Tensor
     cost_is_distance: bool = False
 
     @property
@@ -182,8 +187,8 @@ class LogKernel(ABC):
         return self.tile_with_link_argument(rows, columns, out)[0].exp_()
 
     @abstractmethod
-    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradient of sum(weight * T) over a tile to `gradients`, one tensor per input; None is skipped."""
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        """Add the gradients of sum(weight * T) over a tile to `gradients` in place, one per input; None is skipped."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""
@@ -210,7 +215,7 @@ class InnerProductLogKernel(LogKernel):
     row_bias: Tensor
     column_bias: Tensor
     temperature: float | Tensor
-    cost_scale: float | Tensor
+    cost_unit: float | Tensor
     link: Link | None = None
     constant_bias: float | None = None
     cost_is_distance: bool = False
@@ -248,7 +253,7 @@ class InnerProductLogKernel(LogKernel):
             y = x if self.y is self.x else self.y * scale**0.5
             r = self.row_bias * scale
             c = r if self.column_bias is self.row_bias else self.column_bias * scale
-            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, cost_scale=self.cost_scale / scale)
+            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, cost_unit=self.cost_unit / scale)
             changed = replace(changed, constant_bias=None, max_product=math.inf)
         if row_bias is not None:
             changed = replace(changed, row_bias=changed.row_bias + row_bias, constant_bias=None, cost_is_distance=False)
@@ -345,7 +350,7 @@ class InnerProductLogKernel(LogKernel):
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
         return self.link.value(t), t
 
-    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
         own, other = self._rounded_embeddings
         rounded = self._round_operand(weight)
@@ -379,7 +384,7 @@ class CallableLogKernel(LogKernel):
     column_input_indices = (1,)
 
     @property
-    def cost_scale(self) -> float | Tensor:  # type: ignore[override]
+    def cost_unit(self) -> float | Tensor:  # type: ignore[override]
         return self.temperature / self.scale
 
     @property
@@ -429,7 +434,7 @@ class CallableLogKernel(LogKernel):
             bias = row_bias if bias is None else bias + row_bias
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
-    def _scaled_negative_cost(self, x: Tensor, y: Tensor) -> Tensor:
+    def _scaled_negative_costs(self, x: Tensor, y: Tensor) -> Tensor:
         """Return -scale * cost(x, y) / temperature of all pairs, (n, m); raise `UsageError` for another shape."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
@@ -440,21 +445,21 @@ class CallableLogKernel(LogKernel):
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         def one(x: Tensor, y: Tensor) -> Tensor:
-            return self._scaled_negative_cost(x[None], y[None])[0, 0]
+            return self._scaled_negative_costs(x[None], y[None])[0, 0]
 
         # A cost maps two sets to all their pairs; vmap over sets of one evaluates it at k pairs instead of k^2.
         t = torch.func.vmap(one)(self.x[rows], self.y[columns])
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[rows])
 
     def dense(self) -> Tensor:
-        t = self._scaled_negative_cost(self.x, self.y)
+        t = self._scaled_negative_costs(self.x, self.y)
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self._restrict_to_tile_without_link(rows, columns).dense().detach()
         return self._apply_link(t), t
 
-    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
         tile = self._restrict_to_tile_without_link(rows, columns)
         structure = flatten(tile, tensors)
@@ -501,6 +506,7 @@ class _TransposedCost(nn.Module):
         return self.cost(y, x).T
 
 
+@accept_deprecated_keywords(cost_unit="cost_scale")
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
     """Log-kernel given as an (N, M) matrix T, such as logits or the logarithm of a plan."""
@@ -508,7 +514,7 @@ class MatrixLogKernel(LogKernel):
     matrix: Tensor
     link: Link | None = None
     temperature: float | Tensor = 1.0
-    cost_scale: float | Tensor = 1.0
+    cost_unit: float | Tensor = 1.0
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -531,7 +537,7 @@ class MatrixLogKernel(LogKernel):
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         matrix = self.matrix * scale
         matrix = matrix if row_bias is None else matrix + row_bias[:, None]
-        return replace(self, link=link, matrix=matrix, cost_scale=self.cost_scale / scale)
+        return replace(self, link=link, matrix=matrix, cost_unit=self.cost_unit / scale)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._apply_link(self.matrix[rows, columns])
@@ -543,6 +549,6 @@ class MatrixLogKernel(LogKernel):
         t = self.matrix.detach()[rows, columns].clone()
         return self._apply_link(t), t
 
-    def accumulate_gradient(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         if gradients[0] is not None:
             gradients[0][rows, columns] += weight

@@ -133,10 +133,10 @@ def row_transport_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     """
     with autocast_disabled(f):
         operation = RowTransportCostsOperation(resolve_backend_config(geometry), geometry, f.detach(), g.detach())
-        return -geometry.log_kernel.cost_scale * operation.compute_outputs()[0]  # C = -cost_scale T
+        return -geometry.log_kernel.cost_unit * operation.compute_outputs()[0]  # C = -cost_unit T
 
 
-def solve_fixed_point(
+def run_sinkhorn_to_convergence(
     geometry: Geometry,
     log_marginals: tuple[Tensor, Tensor],
     tolerance: float,

@@ -167,7 +167,7 @@ class DensePairPasses(PairPasses):
         if log_kernel.link is not None and not without_link:
             weight = weight * log_kernel.link.derivative(log_kernel.tile_with_link_argument(FULL_SLICE, FULL_SLICE)[1])
         gradients = [torch.zeros_like(v) if n else None for v, n in zip(log_kernel.inputs, needs_grad, strict=True)]
-        log_kernel.accumulate_gradient(FULL_SLICE, FULL_SLICE, weight, gradients)
+        log_kernel.add_tile_gradients(FULL_SLICE, FULL_SLICE, weight, gradients)
         return gradients
 
     def plan_weighted_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:

@@ -128,8 +128,8 @@ class RingLogKernel(LogKernel):
         return self.own.temperature
 
     @property
-    def cost_scale(self) -> float | Tensor:  # type: ignore[override]
-        return self.own.cost_scale
+    def cost_unit(self) -> float | Tensor:  # type: ignore[override]
+        return self.own.cost_unit
 
     @property
     def cost_is_distance(self) -> bool:  # type: ignore[override]
@@ -209,7 +209,7 @@ class RingLogKernel(LogKernel):
     def tile_with_link_argument(self, rows: slice, columns: slice, out: Tensor | None = None) -> NoReturn:
         self._raise_unsupported()
 
-    def accumulate_gradient(
+    def add_tile_gradients(
         self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]
     ) -> NoReturn:
         self._raise_unsupported()
@@ -232,7 +232,7 @@ class RingLogKernel(LogKernel):
         hops = size // 2 if half_ring else size - 1
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
-    def iterate_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
+    def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
         """Yield a `RingVisit` of own rows for each block of columns; with `half_ring`, those that symmetry requires."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
@@ -387,7 +387,7 @@ class RingPairPasses(PairPasses):
 
     def _iter_visits_with_passes(self, exchange: RingExchange) -> Iterator[tuple[RingVisit, PairPasses]]:
         """Yield each visit with the passes over its pairs, which include its part of the masks."""
-        for visit in self.ring.iterate_visits(exchange, half_ring=self.is_symmetric):
+        for visit in self.ring.iter_visits(exchange, half_ring=self.is_symmetric):
             rows = self.rows.owner_range_to_rows(visit.rows)
             # One tensor for both where they are the same, by which a mask is recognized as symmetric.
             columns = rows if visit.owner == self.processes.rank and self.is_symmetric else None
@@ -444,7 +444,7 @@ class _WeightedLogKernelRowSums(torch.autograd.Function):
         ring: RingLogKernel = unflatten(structure, tensors)
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
-        for visit in ring.iterate_visits(exchange):
+        for visit in ring.iter_visits(exchange):
             sums += visit.log_kernel.weighted_row_sums(_restrict_weights_to_visit(weight, ring, visit))
         return sums
 
@@ -458,7 +458,7 @@ class _WeightedLogKernelRowSums(torch.autograd.Function):
         gradients = {id(v): torch.zeros_like(v) for v, needed in zip(tensors, needs_grad, strict=True) if needed}
         with_gradient = any(id(ring.inputs[k]) in gradients for k in columns)
         exchange = ring.start_exchange(with_gradient=with_gradient, half_ring=False)
-        for visit in ring.iterate_visits(exchange):
+        for visit in ring.iter_visits(exchange):
             inputs: list[Tensor] = []
             structure = flatten(visit.log_kernel, inputs)
             with torch.enable_grad():

@@ -18,7 +18,7 @@ from contraport._utils.locks import lock_folder
 from contraport.data import Dataset
 from contraport.errors import UsageError, check, report_write_errors
 from contraport.evaluation.config import EVALUATE_COMMAND_SPEC, EvaluateOptions
-from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iterate_epoch_models
+from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_epoch_models
 from contraport.evaluation.notes import (
     build_alignment_uniformity_notes,
     build_caveat_notes,
@@ -164,7 +164,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         results["trained"] = _compute_metric_results(trained, possible, run, report_step)
         for context in truncated:
             results[context.name] = _compute_metric_results(context, possible, run, report_step)
-        for epoch, model in iterate_epoch_models(run, loaded.model, checkpoints):
+        for epoch, model in iter_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
             results[context.name] = _compute_metric_results(context, possible, run, report_step)
             if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):

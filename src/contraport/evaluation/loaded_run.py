@@ -42,7 +42,7 @@ def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> di
     return {epoch: files[epoch] for epoch in sorted(files) if before_epoch is None or epoch < before_epoch}
 
 
-def iterate_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
+def iter_epoch_models(run: RunFolder, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
     """Load the intermediate checkpoints of a run and yield the epoch and the model of each.
 
     Each is a copy of the trained model with its own weights.

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import gather_dtype
+from contraport.engine import communication_dtype
 from contraport.errors import UsageError, check, check_all_values, check_boolean, describe_value, unknown_name_error
 
 Attributes = Mapping[str, Tensor]
@@ -65,7 +65,7 @@ class CallInputs(NamedTuple):
             if with_views:
                 # All views in one message, and vectors in the precision in which they will be multiplied.
                 stacked = torch.stack(pad_vector_sets(self.views, length), 1)
-                dtype = gather_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
+                dtype = communication_dtype(stacked) if stacked.ndim == 3 else stacked.dtype
                 views = processes.gather(stacked.to(dtype), counts).to(stacked.dtype).unbind(1)
             attributes = {name: processes.gather(value, counts) for name, value in self.attributes.items()}
             present = None if self.present is None else processes.gather(self.present, counts)

@@ -19,10 +19,10 @@ from contraport.engine import (
     MatrixLogKernel,
     SquareOfKernelLink,
     autocast_disabled,
-    log_of_size,
     log_sums,
     map_row_blocks,
     row_transport_costs,
+    traceable_log,
 )
 from contraport.errors import UsageError, check, describe_value, is_integer
 from contraport.objectives.layouts import Block
@@ -128,7 +128,7 @@ class Plan:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)
-        return zeros - log_of_size(len(zeros), zeros)
+        return zeros - traceable_log(len(zeros), zeros)
 
     def log_row_mass(self) -> Tensor:
         """Return the log mass of each row, log sum_j P_ij, (N,); one pass over the pairs unless cached."""
@@ -188,7 +188,7 @@ class Plan:
 
     @property
     def log_kernel_without_link(self) -> LogKernel:
-        """Log-kernel without its link: minus the cost in units of `cost_scale`, T = -C / cost_scale."""
+        """Log-kernel without its link: minus the cost in units of `cost_unit`, T = -C / cost_unit."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
@@ -213,7 +213,7 @@ class Plan:
         shift = 0.0 if kernel.cost_is_distance else _compute_positive_shift(kernel)
         weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, shift))
         shifted = torch.exp(self.f + log_sums(weighted, "rows", self.g))
-        return kernel.cost_scale * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
+        return kernel.cost_unit * (shifted if kernel.cost_is_distance else shifted - shift * self.log_row_mass().exp())
 
     def take_rows(self, rows: slice) -> Plan:
         """Return the plan restricted to some of its rows."""
@@ -374,7 +374,7 @@ class DensePlan(Plan):
     def row_cost(self, *, detach_plan: bool) -> Tensor:
         plan, kernel = self.masses.detach() if detach_plan else self.masses, self.log_kernel_without_link
         with autocast_disabled(plan):
-            costs: Tensor = -kernel.cost_scale * kernel.dense()
+            costs: Tensor = -kernel.cost_unit * kernel.dense()
             return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
 
 
@@ -451,7 +451,7 @@ def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKerne
     threshold is large: below order 1 that grows as a power of the number of columns.
     """
     sums = map_row_blocks(lambda rows: (dense_rows(rows) * kernel.take_rows(rows).dense()).sum(1), kernel.shape)
-    return -kernel.cost_scale * sums
+    return -kernel.cost_unit * sums
 
 
 @torch.no_grad()

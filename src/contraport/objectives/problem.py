@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine import Kernel, current_exchange, gather_dtype
+from contraport.engine import Kernel, communication_dtype, current_exchange
 from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
     NON_ITEM_OPTION_NAMES,
@@ -295,7 +295,7 @@ def _describe_option_types_and_shapes(problem: MatchingProblem) -> dict[str, str
     forms = {name: describe_type_and_shape(value) for name, value in inputs.attributes.items()}
     ring = ", around a ring" if current_exchange() == "ring" else ""
     # Machines differ in the precisions that they multiply, and a gather of two types would block or mix up bytes.
-    dtype = gather_dtype(view)
+    dtype = communication_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_shape(view)}{different}{shared}{ring}{sent}"
     forms |= {"target": problem.target.kind, "present": describe_type_and_shape(inputs.present)}

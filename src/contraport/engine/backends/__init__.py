@@ -238,7 +238,7 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     return text
 
 
-def gather_dtype(like: Tensor) -> torch.dtype:
+def communication_dtype(like: Tensor) -> torch.dtype:
     """Return the dtype for gathering embeddings and gradients: bfloat16 if it is used for products, else their own."""
     precision = PRECISIONS[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16

@@ -11,7 +11,7 @@ Repeatability. No kernel adds to the output of another program (no atomics), and
 by a rule, not from timings (no autotuning): a repeated computation gives the same bits on the same device.
 
 Cost, in matrix products of 2 N M d operations: one for each log-sum-exp or weighted sum over one axis. The gradient
-costs four if a program can hold whole embeddings, see `find_launch_config`: W is computed again for either side and
+costs four if a program can hold whole embeddings, see `choose_launch_config`: W is computed again for either side and
 never leaves the program. Otherwise it costs three: W goes through a bounded workspace, and cuBLAS multiplies. Where
 rows and columns are the same embeddings, only the gradient of W + W^T in the rows is computed, for half of that or two
 thirds.
@@ -80,7 +80,7 @@ class CudaPairPasses(PairPasses):
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelExclusion)]
         row_labels, column_labels = (_stack_mask_labels(masks, side, v) for side, v in enumerate(zeros))
         exception_mask_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
-        link_arguments = _get_link_kernel_arguments(log_kernel.link)
+        link_arguments = _find_link_kernel_arguments(log_kernel.link)
         assert link_arguments is not None
         link_name, factor, power = link_arguments
         x, y = x.to(self.operand_precision), y.to(self.operand_precision)
@@ -182,7 +182,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
         return "its kernels support inner products only"
     if not all(isinstance(mask, LabelExclusion) for mask in geometry.masks):
         return "its kernels support label masks only"
-    if _get_link_kernel_arguments(log_kernel.link) is None:
+    if _find_link_kernel_arguments(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
     if log_kernel.x.dtype != torch.float32:
         return f"its kernels sum in single precision, and the embeddings are {str(log_kernel.x.dtype).split('.')[-1]}"
@@ -311,7 +311,7 @@ def _row_log_sums_or_weighted_sums(
     """Return log sum_j exp(S_ij + B_j) of each row, (N,), or sum_j exp(S_ij + A_i + B_j) v_j if A and v are given."""
     n, blocks, logarithm = (
         len(inputs.x),
-        _find_device_launch_config("row_sums_kernel", inputs.x),
+        _choose_device_launch_config("row_sums_kernel", inputs.x),
         column_weights is None,
     )
     splits = _count_column_splits(inputs, blocks)
@@ -341,7 +341,7 @@ def _input_gradients(
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _allocate_gradient_and_bias_sums(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
     forms = _build_weight_variants(weights)
-    if _find_device_launch_config("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
+    if _choose_device_launch_config("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
     needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
     dx, row_mass = (
@@ -361,7 +361,7 @@ def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of W in one kernel, which never writes W to memory."""
-    blocks = _find_device_launch_config("weighted_products_kernel", inputs.x)
+    blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
@@ -380,7 +380,7 @@ def _input_gradients_by_workspace(
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
-    blocks = _find_device_launch_config("pair_weights_kernel", x)
+    blocks = _choose_device_launch_config("pair_weights_kernel", x)
     # Whole row blocks, so that no program of a full launch has rows outside the workspace.
     height = max(MAX_WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
@@ -464,7 +464,7 @@ and other bits, from run to run.
 """
 
 
-def find_launch_config(
+def choose_launch_config(
     kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int
 ) -> dict[str, int]:
     """Return the block sizes, warps and stages of a Triton kernel, by the size and precision of the embeddings.
@@ -486,12 +486,12 @@ def find_launch_config(
     raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 
 
-def _find_device_launch_config(kernel: str, x: Tensor) -> dict[str, int]:
-    """Return `find_launch_config` for embeddings on their device; small blocks in the interpreter."""
+def _choose_device_launch_config(kernel: str, x: Tensor) -> dict[str, int]:
+    """Return `choose_launch_config` for embeddings on their device; small blocks in the interpreter."""
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
-    return find_launch_config(kernel, x.shape[1], x.itemsize, _triton_input_precision(x), shared_memory)
+    return choose_launch_config(kernel, x.shape[1], x.itemsize, _triton_input_precision(x), shared_memory)
 
 
 def _triton_input_precision(x: Tensor) -> str:
@@ -537,7 +537,7 @@ def _stack_mask_labels(masks: Sequence[LabelExclusion], side: int, like: Tensor)
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
 
-def _get_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
+def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
     """Return a link function in the form of the Triton kernels, (name, factor, power), or None if unsupported."""
     match link:
         case None:
@@ -547,7 +547,7 @@ def _get_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | 
         case PoweredCostLink(power):
             return "power-decay", 1.0, power
         case SquareOfKernelLink(inner):
-            arguments = _get_link_kernel_arguments(inner)
+            arguments = _find_link_kernel_arguments(inner)
             return None if arguments is None else (arguments[0], 2 * arguments[1], arguments[2])
     return None
 

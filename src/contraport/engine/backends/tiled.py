@@ -154,7 +154,7 @@ class StreamedPairPasses(PairPasses):
             if link is not None and tile.link_input is not None:
                 weight.mul_(link.derivative(tile.link_input))
             # A square on the diagonal is its own mirror image: its rows receive the whole gradient.
-            self.log_kernel.accumulate_gradient(
+            self.log_kernel.add_tile_gradients(
                 tile.rows, tile.columns, weight, gradients if tile.stands_for_transpose else row_slots
             )
         return self._scale_gradients_for_averaging(gradients)
@@ -204,10 +204,10 @@ class StreamedPairPasses(PairPasses):
     def _iter_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
         """Yield the row and column ranges of all tiles; in a symmetric problem, of tiles on and above the diagonal."""
         n, m = self.geometry.shape
-        for rows in _iterate_range_slices(0, n, TILE_SHAPE[0]):
+        for rows in _iter_range_slices(0, n, TILE_SHAPE[0]):
             if self.is_symmetric:
                 yield rows, rows
-            for columns in _iterate_range_slices(rows.stop if self.is_symmetric else 0, m, TILE_SHAPE[1]):
+            for columns in _iter_range_slices(rows.stop if self.is_symmetric else 0, m, TILE_SHAPE[1]):
                 yield rows, columns
 
     def _multiply_by_exp_kernel_without_biases(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
@@ -467,7 +467,7 @@ def _sum_outer_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tens
     return total
 
 
-def _iterate_range_slices(start: int, stop: int, length: int) -> Iterator[slice]:
+def _iter_range_slices(start: int, stop: int, length: int) -> Iterator[slice]:
     """Yield consecutive slices of at most `length` from start to stop."""
     for first in range(start, stop, length):
         yield slice(first, min(first + length, stop))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, log_of_size, log_sums
+from contraport.engine import Geometry, log_sums, traceable_log
 from contraport.errors import check, import_optional
 from contraport.objectives.auction import solve_assignment
 from contraport.objectives.layouts import Component, PairPattern
@@ -89,7 +89,7 @@ class Constraint(Component, ABC):
 def uniform_log_marginals(geometry: Geometry) -> LogMarginals:
     """Return uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
-    return like.new_zeros(n) - log_of_size(n, like), like.new_zeros(m) - log_of_size(m, like)
+    return like.new_zeros(n) - traceable_log(n, like), like.new_zeros(m) - traceable_log(m, like)
 
 
 def list_geometries_and_marginals(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
@@ -190,7 +190,7 @@ class Exact(Constraint):
             solved, f, g = _solve_linear_program(cost, a, b)
             masses = torch.from_numpy(solved).to(s)
         row_potentials, column_potentials = (
-            geometry.log_kernel.cost_scale * torch.from_numpy(potential).to(s) for potential in (f, g)
+            geometry.log_kernel.cost_unit * torch.from_numpy(potential).to(s) for potential in (f, g)
         )
         plan = DensePlan.from_masses(masses, geometry, (log_a, log_b), (row_potentials, column_potentials))
         return [plan, plan.T] if request.bidirectional else [plan]

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, LabelExclusion, log_of_size, log_sums
+from contraport.engine import Geometry, LabelExclusion, log_sums, traceable_log
 from contraport.errors import check
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, PlanRequest
 from contraport.objectives.item_averages import ItemAverages
@@ -77,7 +77,7 @@ class DataBalanced(ItemAverages, Constraint):
         columns = self._count_items_seen_so_far(column_positions, 1).to(like)
         row_values = self._estimate_log_row_means_of_data(geometry, pattern, g, columns)
         f = -self.update_log_averages(row_positions, row_values)
-        plan = Plan(geometry, f - log_of_size(len(f), f), g - columns.log(), has_unit_mass=True)
+        plan = Plan(geometry, f - traceable_log(len(f), f), g - columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _buffer_positions(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:

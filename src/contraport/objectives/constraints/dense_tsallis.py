@@ -94,7 +94,7 @@ def solve_dense_tsallis(
     masses = _q_exponential(f[:, None] + g + theta, order)
     if mass_constraint == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
-    scale = logits.log_kernel.cost_scale
+    scale = logits.log_kernel.cost_unit
     return DenseTsallisPlan.from_masses(masses, logits, (log_a, log_b), (scale * f, scale * g))
 
 

@@ -19,9 +19,9 @@ from contraport.engine import (
     HalfStepSpec,
     Relaxation,
     cached,
-    log_of_size,
     run_half_steps,
-    solve_fixed_point,
+    run_sinkhorn_to_convergence,
+    traceable_log,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
 from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, LogMarginals, PlanRequest
@@ -167,7 +167,7 @@ class SinkhornConstraint(Constraint):
         rows_first = problem if axes[0] == "rows" else problem.T
         relaxations = [self.marginal_relaxation(axis, kernel.temperature) for axis in axes[:2]]
         relaxation = _stack_relaxations(relaxations, kernel.inputs[0], rows_first.reference, 1)
-        first, second, iterations = solve_fixed_point(
+        first, second, iterations = run_sinkhorn_to_convergence(
             rows_first.geometry, rows_first.log_masses, tolerance, len(axes) // 2, relaxation
         )
         plan = _build_plan(problem, axes[:2], [first, second], relaxations[1])
@@ -244,7 +244,7 @@ def _build_plan(
 def _cached_uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> LogMarginals:
     """Return cached uniform log marginals, log 1/N, (N,), and log 1/M, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)
-    return like.new_zeros(rows) - log_of_size(rows, like), like.new_zeros(columns) - log_of_size(columns, like)
+    return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
 
 
 @cached

@@ -60,8 +60,8 @@ class TargetCost(KernelDivergence):
     def __call__(self, result: BlockResult) -> Tensor:
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
-            return -kernel.cost_scale * result.target.row_products_with_log_kernel(kernel)
-        return target_weighted_similarity_row_sums(result, lambda t: (-kernel.cost_scale * t) ** self.power)
+            return -kernel.cost_unit * result.target.row_products_with_log_kernel(kernel)
+        return target_weighted_similarity_row_sums(result, lambda t: (-kernel.cost_unit * t) ** self.power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +130,7 @@ class LogKernelAttraction(KernelDivergence):
         if self.sigma is not None:
             with torch.no_grad():
                 has_pairs = pairs > 0
-                similarity = (total * (log_kernel.cost_scale / self.sigma)).masked_fill(~has_pairs, -torch.inf)
+                similarity = (total * (log_kernel.cost_unit / self.sigma)).masked_fill(~has_pairs, -torch.inf)
                 weight = torch.where(has_pairs, 2 - has_pairs.sum() * similarity.softmax(0), 0)
             total = total * weight.detach()  # forward-mode differentiation ignores no_grad
         return -target.row_mass() * total[items]
@@ -289,7 +289,7 @@ class MeanSquaredCost(KernelDivergence):
         log_squares = log_sums(plan.kernel_geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
         return _scale_repulsion_by_target_mass(
-            result, plan.log_kernel_without_link.cost_scale**2 * torch.exp(log_squares)
+            result, plan.log_kernel_without_link.cost_unit**2 * torch.exp(log_squares)
         )
 
 
@@ -327,7 +327,7 @@ class VarianceHinge(KernelDivergence):
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
         return target_weighted_similarity_row_sums(
-            result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_scale * t + self.epsilon))
+            result, lambda t: F.relu(1 - torch.sqrt(kernel.cost_unit * t + self.epsilon))
         )
 
 

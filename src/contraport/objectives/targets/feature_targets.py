@@ -18,9 +18,9 @@ from contraport.engine import (
     autocast_disabled,
     constant_vector,
     is_in_torch_func,
-    log_of_size,
     log_sums,
     map_row_blocks,
+    traceable_log,
 )
 from contraport.errors import UsageError, check, check_integer, check_type, describe_value
 from contraport.objectives.inputs import Attributes, check_dense, check_values
@@ -201,7 +201,7 @@ class KernelTargetPlan(TargetPlan):
             log_row_sums = log_sums(geometry, "rows", zeros)
         # Rows without compared pairs have log sum -inf: their potential must not become +inf.
         nonempty = log_row_sums > -torch.inf
-        f = torch.where(nonempty, -log_row_sums - log_of_size(n, like), -torch.inf)
+        f = torch.where(nonempty, -log_row_sums - traceable_log(n, like), -torch.inf)
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
     def _map_row_blocks(self, function: Callable[[Tensor], Tensor]) -> Tensor:

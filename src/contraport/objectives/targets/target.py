@@ -22,8 +22,8 @@ from contraport.engine import (
     LogKernel,
     constant_vector,
     disable_autocast_in_backward,
-    log_of_size,
     map_row_blocks,
+    traceable_log,
 )
 from contraport.errors import UsageError
 from contraport.objectives.inputs import Attributes, CallInputs
@@ -345,7 +345,7 @@ def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseT
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
-        return SparseTargetPlan(rows, columns, values, pattern.shape, True, values * -log_of_size(n, values))
+        return SparseTargetPlan(rows, columns, values, pattern.shape, True, values * -traceable_log(n, values))
     counts = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
     return SparseTargetPlan(rows, columns, values / counts[rows], pattern.shape)
 
