@@ -85,7 +85,7 @@ def train_encoder(data: str, seed: int, name: str, epochs: int) -> tuple[float, 
                 device="cpu", threads=1, out=f"{folder}/run", progress=False, log_every=1,
             )  # fmt: skip
         losses = [row["loss"] for row in run.metrics_rows() if row.get("epoch") == epochs and "loss" in row]
-        train, test = (embed_dataset(run.model(), split).features for split in splits)
+        train, test = (embed_dataset(run.model(), split) for split in splits)
         assert splits[0].labels is not None
         assert splits[1].labels is not None
         return float(np.mean(losses)), float(knn(train, splits[0].labels, test, splits[1].labels))

@@ -69,12 +69,10 @@ def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits:
 
 
 def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits: Dataset) -> None:
-    features, labels = embed_dataset(model, digits, batch_size=100)
+    features = embed_dataset(model, digits, batch_size=100)
     items = digits.__getitems__(list(range(len(digits)))).views[0]
     with torch.no_grad():
         assert torch.allclose(features, model.eval()(items), atol=1e-5)
-    assert labels is not None
-    assert torch.equal(labels, digits.labels)
     assert not features.is_inference()
     assert not features.requires_grad
 
@@ -83,15 +81,15 @@ def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
     """Fail unless features depend neither on the batch size, the items beside one, its place nor the threads."""
     torch.manual_seed(0)
     model, items, threads = Model(encoder, [shape]), torch.rand(150, *shape).numpy(), torch.get_num_threads()
-    expected = embed_dataset(model, from_arrays(items), batch_size=512).features
+    expected = embed_dataset(model, from_arrays(items), batch_size=512)
     for batch_size, number in ((1, 150), (100, 150), (512, 149), (512, 64), (7, 3), (512, 1)):
-        features = embed_dataset(model, from_arrays(items[:number]), batch_size=batch_size).features
+        features = embed_dataset(model, from_arrays(items[:number]), batch_size=batch_size)
         assert torch.equal(features, expected[:number]), (encoder, shape, batch_size, number)
-    features = embed_dataset(model, from_arrays(np.roll(items, 37, axis=0))).features
+    features = embed_dataset(model, from_arrays(np.roll(items, 37, axis=0)))
     assert torch.equal(features, expected.roll(37, dims=0)), (encoder, shape)
     for number in (1, 5):
         torch.set_num_threads(number)
-        assert torch.equal(embed_dataset(model, from_arrays(items)).features, expected), (encoder, shape, number)
+        assert torch.equal(embed_dataset(model, from_arrays(items)), expected), (encoder, shape, number)
     torch.set_num_threads(threads)
 
 
@@ -218,13 +216,6 @@ def test_flags_come_back_after_an_error(model: Model) -> None:
     assert all(module.training for module in model.modules())
 
 
-def test_data_without_labels_have_none() -> None:
-    dataset = from_arrays(np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32))
-    features, labels = embed_dataset(Model("mlp", [(5,)]), dataset)
-    assert len(features) == 9
-    assert labels is None
-
-
 def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
@@ -262,7 +253,7 @@ def test_all_given_views_are_embedded() -> None:
     generator = np.random.default_rng(0)
     dataset = from_arrays(tuple(generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)))
     model = Model(shapes=dataset.shapes)
-    features = embed_dataset(model, dataset, batch_size=4).features
+    features = embed_dataset(model, dataset, batch_size=4)
     with torch.no_grad():
         expected = model.eval()(*dataset.__getitems__(list(range(9))).views)
     assert torch.allclose(features, expected, atol=1e-5)
@@ -273,7 +264,7 @@ def test_the_views_of_a_colour_split_are_embedded() -> None:
     dataset = from_arrays(images)
     views = Views(dataset, views="colour")
     model = Model(shapes=views.unaugmented_shapes)
-    features = embed_dataset(model, dataset, views=views).features
+    features = embed_dataset(model, dataset, views=views)
     with torch.no_grad():
         expected = model.eval()(*views.make_unaugmented(dataset.__getitems__(list(range(6))).views))
     assert torch.allclose(features, expected, atol=1e-5)

@@ -36,15 +36,6 @@ PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 """Function from the stored views of a batch of items to the inputs of the model."""
 
 
-class Embeddings(NamedTuple):
-    """Frozen embeddings of `n` items, in the order of the dataset, on the CPU."""
-
-    features: Tensor
-    """`(n, F)`: the representation, the encoder's output."""
-    labels: Tensor | None
-    """`(n,)` int64, or None."""
-
-
 class RawInputEncoder(nn.Module):
     """Baseline encoder whose features are the raw inputs `(b, F)`: pixels in [0, 1], or bags of word pieces.
 
@@ -233,8 +224,10 @@ def embed_dataset(
     device: str | torch.device = "cpu",
     num_workers: int | None = None,
     progress: bool = False,
-) -> Embeddings:
-    """Embed the unaugmented views of all items of a dataset; the model is moved to `device`, and not otherwise changed.
+) -> Tensor:
+    """Return the representation of all items of a dataset, ``(n, F)`` on the CPU, from their unaugmented views.
+
+    The model is moved to `device`, and not otherwise changed.
 
     Args:
         model: the model.
@@ -249,14 +242,13 @@ def embed_dataset(
         UsageError: `batch_size` is not positive, the views do not have the model's shapes, or a feature is not finite.
 
     >>> from contraport.data import load
-    >>> features, labels = embed_dataset(Model(shapes=[(1, 8, 8)]), load("digits", "test"))
-    >>> features.shape, labels.shape
-    (torch.Size([449, 256]), torch.Size([449]))
+    >>> embed_dataset(Model(shapes=[(1, 8, 8)]), load("digits", "test")).shape
+    torch.Size([449, 256])
     """
     views = views or Views(dataset, augment="none")
     check_views_fit_model(model, dataset, views)
     loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
-    return Embeddings(extract_features(model, dataset, views, loader_config), dataset.labels)
+    return extract_features(model, dataset, views, loader_config)
 
 
 def iter_embedded_batches(

@@ -18,7 +18,7 @@ CLASSES = 6
 
 def accuracy(model, splits):
     train, test = (embed_dataset(model, split, progress=False) for split in splits)
-    return knn(train.features, train.labels, test.features, test.labels)
+    return knn(train, splits[0].labels, test, splits[1].labels)
 
 
 def pairs(seed):

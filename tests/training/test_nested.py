@@ -68,8 +68,8 @@ def test_is_evaluated_at_each_number_of_coordinates(run, capsys):
     assert set(chosen["rows"]) == {"trained", "dims 3"}
     assert "dims 3" in chosen._repr_html_()
     truncated = Run(run.path)
-    own = contraport.embedding.embed_dataset(truncated.model().truncate(3), data[1]).features
-    whole = contraport.embedding.embed_dataset(truncated.model(), data[1]).features
+    own = contraport.embedding.embed_dataset(truncated.model().truncate(3), data[1])
+    whole = contraport.embedding.embed_dataset(truncated.model(), data[1])
     assert torch.equal(own, whole[:, :3])
 
 

@@ -62,8 +62,8 @@ def paired() -> tuple[Dataset, Dataset]:
 
 
 def accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
-    train_split, test_split = (embed_dataset(model, split, progress=False) for split in splits)
-    return knn(train_split.features, train_split.labels, test_split.features, test_split.labels)
+    train, test = (embed_dataset(model, split, progress=False) for split in splits)
+    return knn(train, splits[0].labels, test, splits[1].labels)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -373,7 +373,7 @@ def _embed_query(
     item = _load_query_as_dataset(options, model, features)
     with rename_argument("query", "data"):
         views = build_unaugmented_views(run.settings(), item)
-        embedded, _ = embed_dataset(model, item, views=views, device=device, num_workers=0)
+        embedded = embed_dataset(model, item, views=views, device=device, num_workers=0)
     return embedded[0].to(device)
 
 
