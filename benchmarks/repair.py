@@ -47,7 +47,7 @@ from torch import Tensor
 from benchmarks.audit import BATCH, TRAINING_OPTIONS, PairedViews, draw_partners, load_pairs, mean_and_interval
 from benchmarks.engine import machine
 from benchmarks.near_swaps import embed_texts
-from contraport.auditing.pairs.online_audit import AuditCallback
+from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairIndices, encode_pairs
 from contraport.auditing.pairs.partner_plan import lowest_scoring_item_indices, propose_partners
@@ -132,7 +132,7 @@ class TargetRepair(RepairCallback):
         if self.last_state is None:
             return
         suspects, matrices = self.suspects, []
-        for nearest in self.extract_paired_features().nearest_neighbors:
+        for nearest in self.extract_paired_features().neighbor_indices_by_view:
             matrices.append(torch.eye(len(self._dataset)))
             matrices[-1][suspects] = 0
             matrices[-1][suspects[:, None], nearest[suspects, :NUM_NEIGHBORS]] = 1

@@ -281,7 +281,7 @@ def test_flagging_by_fdr_keeps_the_share_of_right_pairs() -> None:
     """Of the two and of the three lowest scores a half and two thirds are right, as all mismatches score below."""
     scores, none = np.array([3.0, 0.0, 2.0, 1.0]), np.full(4, -1)
     found = Audit("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.25, (0.1, 0.4), none, scores)
-    assert found.fdr == pytest.approx([3 / 4, 1 / 2, 2 / 3, 1 / 2])
+    assert found.pair_fdrs == pytest.approx([3 / 4, 1 / 2, 2 / 3, 1 / 2])
     assert found.flagged(fdr=0.5).tolist() == [1, 3]
     assert found.flagged(fdr=0.49).tolist() == []
     assert found.flagged(fdr=0.7).tolist() == [1, 3, 2]

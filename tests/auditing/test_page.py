@@ -73,7 +73,7 @@ def test_rows_and_scores_follow_the_order_of_pairs() -> None:
     first = build_worst_pair_rows(mirrored, dataset.subset(torch.arange(9, ITEMS + 9)))[1]
     assert (first["id"], first["row"]) == (ITEMS - 2, ITEMS + 7)
     assert (first["score"], first["partner_score"]) == (pytest.approx(1 / ITEMS), (ITEMS - 2) / 2)
-    assert first["fdr"] == pytest.approx(mirrored.fdr[ITEMS - 2], abs=1e-4)
+    assert first["fdr"] == pytest.approx(mirrored.pair_fdrs[ITEMS - 2], abs=1e-4)
 
 
 @pytest.mark.parametrize(

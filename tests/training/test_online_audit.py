@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from contraport.auditing.pairs.online_audit import AuditCallback
+from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.result import build_audit_from_arrays
 from contraport.data import Dataset, from_arrays, load
@@ -110,7 +110,7 @@ def test_scores_raw_vectors_too(audited: dict[str, Any], monkeypatch: pytest.Mon
         lambda audit_callback: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()),
     )
     for widest in (1_024, 1):
-        monkeypatch.setattr("contraport.auditing.pairs.online_audit.MAX_SCORED_VECTOR_WIDTH", widest)
+        monkeypatch.setattr("contraport.auditing.pairs.audit_callback.MAX_SCORED_VECTOR_WIDTH", widest)
         found = train(**{**audited, "epochs": 1, "overwrite": True}).pair_scores()
         areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]

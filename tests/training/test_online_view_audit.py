@@ -12,8 +12,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from contraport.auditing.pairs.online_view_audit import ViewAuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
+from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, from_arrays
 from contraport.runs import Run
 from contraport.training import train

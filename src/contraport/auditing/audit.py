@@ -23,8 +23,8 @@ from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTIONS, Aud
 from contraport.auditing.crossfit import CrossFitScores, RoundResult, iterate_crossfit_rounds, iterate_frozen_rounds
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
+from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.auditing.pairs.canonical_maps import find_projection_message
-from contraport.auditing.pairs.online_audit import max_audited_batch_size
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import (
     find_second_view_content_ids,
@@ -95,7 +95,7 @@ def audit(values: dict[str, Any]) -> Audit | ViewAudit:
             with report_write_errors("out", folder), console_logging(progress=options.progress):
                 for form in options.requested_exports:
                     if isinstance(result, ViewAudit):
-                        path = result.write_without_flagged(dataset, folder)
+                        path = result.write_npz_without_flagged_views(dataset, folder)
                     else:
                         path = write_clean_data(
                             result, form, folder, data=options.data, dataset=full, second=views[1],
@@ -151,10 +151,9 @@ def _score_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     """Audit a dataset of two views; the training or the cross-fit scores go to `folder`, the result is not written."""
     if options.method == "online":
         run = RunFolder(folder / "training")
-        own = {"data": dataset, "out": run.path, "audit": True, "device": options.device, "progress": options.progress}
-        own |= {"resume": options.resume and run.config_path.exists()} | _collect_crossfit_option_values(
-            options, dataset
-        )
+        own = _collect_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
+        own |= {name: getattr(options, name) for name in ("device", "progress")}
+        own["resume"] = options.resume and run.config_path.exists()
         result = build_audit_from_arrays(dataset.name, train_from_options(own, parent_command="audit").pair_scores())
     else:
         result = _audit_in_rounds(options, dataset, folder)
@@ -215,7 +214,7 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         rounds = iterate_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
         device = select_training_device(options.device).type
-        settings = Settings(data=dataset, device=device, **_collect_crossfit_option_values(options, dataset))
+        settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
         path = None if options.out is None else folder / CROSS_FIT_SCORES_FILE
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
@@ -239,8 +238,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     )
 
 
-def _collect_crossfit_option_values(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the settings of the trainings of a cross-fit by option name, without augmentation."""
+def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return the options of the trainings of an audit by name, without augmentation."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTIONS, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2

@@ -34,8 +34,7 @@ from contraport.seeding import derive_torch_seed, numpy_generator
 from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components import build_objective, build_training_module
 from contraport.training.config import Settings
-from contraport.training.loop import Loop
-from contraport.training.optimization import build_lr_schedule, create_optimizer
+from contraport.training.optimization import build_loop
 
 
 class RoundResult(NamedTuple):
@@ -101,8 +100,14 @@ class CrossFitScores:
         rounds, repeats, pairs = shape
         self._path = path
         self.scores_by_round = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
-        if path is not None and path.exists():
-            self._load(path)
+        if path is None or not path.exists():
+            return
+        try:
+            saved = read_npz_arrays(path)["scores"].astype(np.float32)
+            self.scores_by_round = saved.reshape(self.scores_by_round.shape)
+        except Exception as error:  # parsers raise errors of any class on damaged files
+            message = f"resume: {path} is corrupt: {one_line_reason(error)}; delete it to score all pairs again."
+            raise UsageError(message, kind="corrupt") from error
 
     def are_all_pairs_scored(self, repeat: tuple[int, int], pairs: Tensor) -> bool:
         """Return whether all pairs of a fold, ``(m,)``, have scores; `repeat` is (number of round, of repeat)."""
@@ -114,16 +119,6 @@ class CrossFitScores:
         if self._path is not None:
             with report_write_errors("out", self._path):
                 write_npz(self._path, {"scores": self.scores_by_round})
-
-    def _load(self, path: Path) -> None:
-        """Read the scores from the file of a stopped audit."""
-        try:
-            self.scores_by_round = (
-                read_npz_arrays(path)["scores"].astype(np.float32).reshape(self.scores_by_round.shape)
-            )
-        except Exception as error:  # parsers raise errors of any class on damaged files
-            message = f"resume: {path} is corrupt: {one_line_reason(error)}; delete it to score all pairs again."
-            raise UsageError(message, kind="corrupt") from error
 
 
 def iterate_crossfit_rounds(
@@ -175,20 +170,10 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     )
     cast(BatchOrder, batches.batch_sampler).restrict_positions(trained_on.numpy())
     pipeline = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=len(batches))
-    pipeline.to(settings.device)
-    optimizer = create_optimizer(
-        pipeline, optimizer=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay
-    )
-    steps, warmup = settings.epochs * len(batches), int(settings.effective_warmup_epochs * len(batches))
-    schedule = build_lr_schedule(optimizer, lr_scheduler=settings.lr_scheduler, steps=steps, warmup=warmup)
-    guard = [FiniteGuard()]
-    loop = Loop(pipeline, batches, optimizer, schedule, epochs=settings.epochs, device=settings.device, callbacks=guard)
+    device = torch.device(settings.device)
+    pipeline.to(device)
+    loop = build_loop(settings, pipeline, batches, device, [FiniteGuard()], steps_per_epoch=len(batches))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         loop.run()
-    return encode_pairs(
-        pipeline.model,
-        dataset,
-        pipeline.views,
-        LoaderConfig(num_workers=settings.num_workers),
-        neighbor_pool=trained_on,
-    )
+    loader_config = LoaderConfig(num_workers=settings.num_workers)
+    return encode_pairs(pipeline.model, dataset, pipeline.views, loader_config, neighbor_pool=trained_on)

@@ -61,7 +61,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     )
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
     better = convert_previews_to_json(make_thumbnails(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
-    flagged, fdr, confidences = set(audit.flagged().tolist()), audit.fdr, audit.partner_confidences
+    flagged, fdr, confidences = set(audit.flagged().tolist()), audit.pair_fdrs, audit.partner_confidences
     return [
         {
             "id": int(pair),

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_csv, write_json
 from contraport._utils.formatting import format_options, format_percent, pluralize
 from contraport._utils.html_repr import format_html_rows
+from contraport.auditing.pairs.audit_callback import (
+    MAX_DROPPED_SHARE,
+    MEMORIZATION_AUC_THRESHOLD,
+    format_memorization_warning,
+)
 from contraport.auditing.pairs.noise_rate import (
     MIN_SEPARATION_AUC,
     estimate_pair_fdrs,
     estimate_separation_auc,
     is_rate_reliable,
-)
-from contraport.auditing.pairs.online_audit import (
-    MAX_DROPPED_SHARE,
-    MEMORIZATION_AUC_THRESHOLD,
-    format_memorization_warning,
 )
 from contraport.errors import check
 from contraport.options import keep_deprecated_attributes, matches_type
@@ -33,6 +33,7 @@ _NUM_WORST_PAIRS_SHOWN = 10
 
 @keep_deprecated_attributes(
     data="data_name",
+    fdr="pair_fdrs",
     mismatch_scores="known_mismatch_scores",
     rows="source_rows",
     statistic="statistic_name",
@@ -114,7 +115,7 @@ class Audit:
         return is_rate_reliable(self.scores, self.known_mismatch_scores, self.noise_interval[0])
 
     @property
-    def fdr(self) -> NDArray[np.float64]:
+    def pair_fdrs(self) -> NDArray[np.float64]:
         """Estimated false discovery rate at each pair, ``(n,)``: share of right pairs among pairs that score no higher.
 
         The estimate has no guarantee.
@@ -144,7 +145,7 @@ class Audit:
         good = count is None or (matches_type(count, int) and 0 <= count <= items)
         check(good, f"count: must be an integer from 0 to {items}, got {count!r}.")
         if fdr is not None:
-            count = int((self.fdr <= fdr).sum())
+            count = int((self.pair_fdrs <= fdr).sum())
         elif count is None:
             count = round(items * (self.noise_rate if rate is None else rate))
         return np.argsort(self.scores, kind="stable")[:count]
@@ -155,7 +156,7 @@ class Audit:
         table: dict[str, NDArray[np.generic]] = {
             "id": items,
             "score": self.scores,
-            "fdr": self.fdr,
+            "fdr": self.pair_fdrs,
             "flagged": np.isin(items, self.flagged()),
             "partner": self.partners,
             "partner_score": self.partner_scores,

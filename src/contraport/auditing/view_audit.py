@@ -35,7 +35,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
     check(good, f"drop: requires vectors or series as three or more views, got {join_names(kinds)}.", "not_numeric")
 
 
-@keep_deprecated_attributes(table="to_columns")
+@keep_deprecated_attributes(table="to_columns", write_without_flagged="write_npz_without_flagged_views")
 @dataclass(frozen=True, eq=False)
 class ViewAudit:
     """Result of an audit of `n` items in `k` views: a score for each view of each item.
@@ -118,7 +118,7 @@ class ViewAudit:
         write_csv_columns(Path(folder) / "views.csv", self.to_columns())
         write_json(Path(folder) / "audit.json", self.json_summary())
 
-    def write_without_flagged(self, dataset: Dataset, folder: Path) -> Path:
+    def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path) -> Path:
         """Write the data to `dropped.npz` with flagged views set to NaN, which a training skips; return the path.
 
         Raises:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import string_list_or_none
-from contraport.auditing.pairs.online_audit import AuditCallback, max_audited_batch_size
+from contraport.auditing.pairs.audit_callback import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.catalog import apply_recipe

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console
-from contraport.auditing.pairs.online_audit import max_audited_batch_size
+from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images, has_encoded_images
 from contraport.data.perturbations import with_partner_views

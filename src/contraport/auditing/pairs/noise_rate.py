@@ -66,7 +66,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _compute_noise_rates(_compute_share_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
+    rates = _compute_noise_rates(_compute_shares_below(pairs, _compute_score_thresholds(mismatches)), mismatches)
     draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(THRESHOLD_QUANTILES))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
@@ -75,7 +75,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         counts = np.bincount(position[random.integers(0, number, number)], minlength=number)
         drawn = np.repeat(mismatches, counts)
         # Numbers of resampled pairs between thresholds are multinomial, so pairs need not be resampled one by one.
-        between = np.diff(_compute_share_below(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
+        between = np.diff(_compute_shares_below(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
         draws[draw] = _compute_noise_rates(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
@@ -89,14 +89,14 @@ def _compute_score_thresholds(mismatches: Scores) -> Scores:
     return thresholds
 
 
-def _compute_share_below(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.float64]:
+def _compute_shares_below(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.float64]:
     """Return the share of sorted scores that are at or below each threshold."""
     return np.searchsorted(sorted_scores, thresholds, side="right") / len(sorted_scores)
 
 
 def _compute_noise_rates(below: NDArray[np.float64], mismatches: Scores) -> NDArray[np.float64]:
     """Return the noise rate at each score threshold: share of pairs below it, divided by the share of mismatches."""
-    rates: NDArray[np.float64] = below / _compute_share_below(mismatches, _compute_score_thresholds(mismatches))
+    rates: NDArray[np.float64] = below / _compute_shares_below(mismatches, _compute_score_thresholds(mismatches))
     return rates.clip(max=1.0)
 
 
@@ -111,8 +111,8 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> 
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    wrong = rate * _compute_share_below(np.sort(mismatch_scores), ordered)
-    good = np.clip(1 - wrong / _compute_share_below(ordered, ordered), 0, 1)
+    wrong = rate * _compute_shares_below(np.sort(mismatch_scores), ordered)
+    good = np.clip(1 - wrong / _compute_shares_below(ordered, ordered), 0, 1)
     rates = np.empty(len(scores))
     rates[order] = np.minimum.accumulate(good[::-1])[::-1]
     return rates

@@ -103,7 +103,7 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = []
     for first, second in zip(*(members.split(MAX_PAIRS_PER_BLOCK) for members in pairs), strict=True):
-        near_first, near_second = paired.find_neighbors_of_both_members(PairIndices(first, second))
+        near_first, near_second = paired.neighbor_indices_of_members(PairIndices(first, second))
         in_second = paired.compute_neg_log_rank_shares(1, second, near_first)
         in_first = paired.compute_neg_log_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
@@ -146,7 +146,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("similarity of each member to the partners of the other's neighbors", shared_space=False)
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Mean similarity of each view to the partners of the other view's neighbors, averaged over both directions."""
-    (near_first, near_second), (x, y) = paired.find_neighbors_of_both_members(pairs), paired.features
+    (near_first, near_second), (x, y) = paired.neighbor_indices_of_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
     ) / 2

@@ -83,7 +83,7 @@ class PairedFeatures:
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
-    >>> paired.nearest_neighbors[0].shape
+    >>> paired.neighbor_indices_by_view[0].shape
     torch.Size([60, 17])
     """
 
@@ -131,12 +131,12 @@ class PairedFeatures:
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
         >>> half = whole.with_neighbor_pool(torch.arange(30))
-        >>> int(half.nearest_neighbors[0].max()) < 30, half.features is whole.features
+        >>> int(half.neighbor_indices_by_view[0].max()) < 30, half.features is whole.features
         (True, True)
         """
         other = copy.copy(self)
         maps = ("cross_fitted_canonical_maps", "references_in_canonical_spaces")
-        for name in ("nearest_neighbors", *maps, "observed_scores_by_statistic"):
+        for name in ("neighbor_indices_by_view", *maps, "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -170,54 +170,56 @@ class PairedFeatures:
         return torch.from_numpy(np.sort(drawn)).to(self.features[0].device)
 
     @cached_property
-    def _similarities(self) -> tuple[Tensor, Tensor] | None:
+    def _similarity_matrices(self) -> tuple[Tensor, Tensor] | None:
         """Similarities of all items within each view, ``(n, n)`` each; None if there are too many items to keep."""
         if self._parent is not None:
-            return self._parent._similarities
+            return self._parent._similarity_matrices
         if len(self) > MAX_KEPT_PRODUCTS_ITEMS:
             return None
         return gram_matrix(self.features[0]), gram_matrix(self.features[1])
 
-    def _find_neighbors_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
+    def _neighbor_indices_in_view(self, view: int, items: Tensor, number: int) -> Tensor:
         """Return the nearest items of each item in a view, among `items`, ``(m,)``, as int64 ``(n, number)``."""
-        if self._similarities is None:
-            return self.find_nearest(self.features[view], self.features[view], items, number)
-        blocks = split_into_row_blocks(self._similarities[view], len(items))
+        if self._similarity_matrices is None:
+            return self.nearest_item_indices(self.features[view], self.features[view], items, number)
+        blocks = split_into_row_blocks(self._similarity_matrices[view], len(items))
         if len(items) < len(self):
             blocks = tuple(block.index_select(1, items) for block in blocks)
         return items[torch.cat([top_indices(block, number) for block in blocks])]
 
     @cached_property
-    def unrestricted_neighbors(self) -> tuple[Tensor, Tensor]:
+    def unrestricted_neighbor_indices_by_view(self) -> tuple[Tensor, Tensor]:
         """Nearest items of each item in each view, regardless of the pool, ``(n, k)``; k is twice the number needed."""
         items, number = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
-        return self._find_neighbors_in_view(0, items, number), self._find_neighbors_in_view(1, items, number)
+        return self._neighbor_indices_in_view(0, items, number), self._neighbor_indices_in_view(1, items, number)
 
     @cached_property
-    def nearest_neighbors(self) -> tuple[Tensor, Tensor]:
+    def neighbor_indices_by_view(self) -> tuple[Tensor, Tensor]:
         """Nearest pool items of each item in each view, ``(n, neighbors + 2)``; they may include the item itself."""
-        # Two more than needed: `find_neighbors_of_both_members` removes the two members of a pair.
+        # Two more than needed: `neighbor_indices_of_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            return self.unrestricted_neighbors[0][:, :number], self.unrestricted_neighbors[1][:, :number]
+            return self.unrestricted_neighbor_indices_by_view[0][
+                :, :number
+            ], self.unrestricted_neighbor_indices_by_view[1][:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
-            first, second = (self._find_neighbors_in_view(view, self.neighbor_pool, number) for view in (0, 1))
+            first, second = (self._neighbor_indices_in_view(view, self.neighbor_pool, number) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         found = []
-        for values, nearest in zip(self.features, self._parent.unrestricted_neighbors, strict=True):
+        for values, nearest in zip(self.features, self._parent.unrestricted_neighbor_indices_by_view, strict=True):
             outside = ~in_pool[nearest]
             order = outside.to(torch.uint8).argsort(dim=1, stable=True)[:, :number]
             chosen = nearest.gather(1, order)
             short = (outside.shape[1] - outside.sum(dim=1) < number).nonzero().flatten()
             if len(short) > 0:
-                chosen[short] = self.find_nearest(values[short], values, self.neighbor_pool, number)
+                chosen[short] = self.nearest_item_indices(values[short], values, self.neighbor_pool, number)
             found.append(chosen)
         return found[0], found[1]
 
     @staticmethod
-    def find_nearest(queries: Tensor, values: Tensor, items: Tensor, number: int) -> Tensor:
+    def nearest_item_indices(queries: Tensor, values: Tensor, items: Tensor, number: int) -> Tensor:
         """Return the `number` of `items`, ``(m,)``, nearest to each query, int64 ``(q, number)``, in order of distance.
 
         The search is exact for up to 20,000 queries and items, or as many products. A larger search is by cells, and
@@ -228,13 +230,13 @@ class PairedFeatures:
             return CellSearch(values, items, generator).nearest_row_indices(queries, number)
         return items[top_products_and_indices(queries, values[items], number)[1]]
 
-    def find_neighbors_of_both_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
+    def neighbor_indices_of_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the neighbors of both members of each pair, ``(p, neighbors)`` each, without the two members.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
-        near = self.nearest_neighbors[0][pairs.first], self.nearest_neighbors[1][pairs.second]
+        near = self.neighbor_indices_by_view[0][pairs.first], self.neighbor_indices_by_view[1][pairs.second]
         return self._drop_pair_members(near[0], members), self._drop_pair_members(near[1], members)
 
     def _drop_pair_members(self, nearest: Tensor, members: Tensor) -> Tensor:
@@ -250,8 +252,8 @@ class PairedFeatures:
         is 1 in every space. Ties count as one group.
         """
         values, (ranks, thresholds) = self.features[view], self._ranks_and_thresholds[view]
-        if self._similarities is not None:
-            similarity = self._similarities[view][items[:, None], candidates]
+        if self._similarity_matrices is not None:
+            similarity = self._similarity_matrices[view][items[:, None], candidates]
         else:
             blocks = zip(
                 *(split_into_row_blocks(rows, candidates.shape[1] * values.shape[1]) for rows in (items, candidates)),
@@ -280,11 +282,11 @@ class PairedFeatures:
         reference_of = torch.full((len(self),), -1, device=values.device)
         reference_of[references] = torch.arange(len(references), device=values.device)
         thresholds = []
-        sources = values if self._similarities is None else self._similarities[view]
+        sources = values if self._similarity_matrices is None else self._similarity_matrices[view]
         for rows, places in zip(
             *(split_into_row_blocks(x, len(references)) for x in (sources, reference_of)), strict=True
         ):
-            similarity = rows @ compared.T if self._similarities is None else rows.index_select(1, references)
+            similarity = rows @ compared.T if self._similarity_matrices is None else rows.index_select(1, references)
             own = (places >= 0).nonzero().flatten()
             similarity[own, places[own]] = -torch.inf
             if values.device.type == "cpu":

@@ -145,7 +145,7 @@ def propose_partners(
         mass, slack = solve_mass_and_slack(candidates, slope, offset)
         own = np.zeros(len(exchangeable))
         own[candidates.rows[candidates.own_partner_mask]] = mass[candidates.own_partner_mask]
-        entries = _find_row_argmax(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
+        entries = _row_argmax_entries(candidates.rows, np.where(candidates.own_partner_mask, -1.0, mass))
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
         entries, members = _assign_items_to_proposals(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
@@ -189,11 +189,11 @@ def _shortlist_candidates(paired: PairedFeatures, view: int, items: Tensor, othe
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        average_gathered_rows(values, paired.find_neighbors_of_both_members(PairIndices(block, block))[view])
+        average_gathered_rows(values, paired.neighbor_indices_of_members(PairIndices(block, block))[view])
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
-    return paired.find_nearest(queries, values[others], places, min(CANDIDATES_PER_ITEM, len(others)))
+    return paired.nearest_item_indices(queries, values[others], places, min(CANDIDATES_PER_ITEM, len(others)))
 
 
 def fit_plan_slope_and_offset(samples: Sequence[ScoredCandidates]) -> tuple[float, float]:
@@ -265,7 +265,7 @@ def solve_mass_and_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _find_row_argmax(rows: IntArray, values: FloatArray) -> IntArray:
+def _row_argmax_entries(rows: IntArray, values: FloatArray) -> IntArray:
     """Return the index of the largest entry of each row, int64 ``(r,)``."""
     order = np.lexsort((-values, rows))
     return order[np.unique(rows[order], return_index=True)[1]]

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from contraport.auditing.pairs.online_audit import AuditCallback, OnlineAuditCallback
-from contraport.auditing.pairs.online_view_audit import ViewAuditCallback
+from contraport.auditing.pairs.audit_callback import AuditCallback, OnlineAuditCallback
 from contraport.auditing.pairs.synthetic_mismatches import DecoyDataset, add_decoys
+from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.perturbations import with_partner_views

@@ -1,6 +1,6 @@
 """Online audit of three or more views: scores each view of each item between epochs and leaves out suspected views.
 
-Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.online_audit`), and the scores of all
+Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.audit_callback`), and the scores of all
 pairs give those of the views (`contraport.auditing.pairs.view_scores`). A suspected view counts as missing until the
 next scoring: the training uses the item with its other views. An item with fewer than two trusted views is left out.
 
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, OnlineAuditCallback
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
-from contraport.auditing.pairs.online_audit import MAX_DROPPED_SHARE, OnlineAuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
     MAX_SCORED_VECTOR_WIDTH,
@@ -70,20 +70,16 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         return list(combinations(range(len(self._dataset.shapes)), 2))
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
         return {} if self.last_state is None else self.last_state._asdict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of the audit, and its selection of views, from a checkpoint."""
         self.last_state = ViewAuditState(**state) if state else None
         self._apply_selection()
 
     def save_scores(self, run: RunFolder) -> None:
-        """Write the scores of the last scoring to a run folder."""
         run.save_arrays(run.view_scores_path, self.build_result_arrays())
 
     def describe_state(self) -> str:
-        """Describe the last scoring: the share of wrong views, and the number of items to train on next."""
         state, names = self.last_state, self._dataset.view_names
         assert state is not None
         rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
@@ -104,7 +100,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             "pair_scores": state.mean_scores[:items].numpy(),
             "pair_rates": state.pair_rates.numpy(),
             "remembered": np.asarray(state.memorization_auc),
-            **self._item_origins,
+            **self._source_rows_and_keys,
         }
 
     def _apply_selection(self) -> None:
@@ -116,7 +112,6 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
 
     def _score_and_select(self, epoch: int) -> ViewAuditState:
-        """Score all pairs of views after `epoch` epochs, and return the state with the views to train on next."""
         last, items = self.last_state, len(self._dataset)
         scores, fresh_scores = self._score_view_pairs_and_decoys()
         trained_scores, number = scores[items:], 1

@@ -101,19 +101,14 @@ class PairAuditState(NamedTuple):
 
 
 class _OnlineAuditState(Protocol):
-    """Protocol of the fields that the states of all online audits share."""
+    """Protocol of the fields that `PairAuditState` and `ViewAuditState` share."""
 
     @property
-    def trained_epochs(self) -> int:
-        """Number of epochs trained before the scoring."""
-
+    def trained_epochs(self) -> int: ...
     @property
-    def memorization_auc(self) -> float:
-        """AUC of decoys that were trained on against fresh decoys; 0.5 without memorization."""
-
+    def memorization_auc(self) -> float: ...
     @property
-    def training_positions(self) -> Tensor:
-        """Positions of the items and decoys to train on next."""
+    def training_positions(self) -> Tensor: ...
 
 
 State = TypeVar("State", bound=_OnlineAuditState)
@@ -192,7 +187,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         """Score after `epoch` epochs, and return the state with the new selection."""
 
     @property
-    def _item_origins(self) -> dict[str, np.ndarray]:
+    def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
         """Row of each item in its source, and its key if it has one, by which scores are joined with the source."""
         keys = self._dataset.keys
         return {"rows": self._dataset.rows.numpy()} | ({} if keys is None else {"keys": np.array(keys, dtype=np.str_)})
@@ -217,11 +212,9 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
     """Features of the scoring after the last epoch, until better partners are found by them; None otherwise."""
 
     def save_scores(self, run: RunFolder) -> None:
-        """Write the scores of the last scoring to a run folder."""
         run.save_arrays(run.pairs_path, self.build_result_arrays())
 
     def describe_state(self) -> str:
-        """Describe the last scoring: the share of wrong pairs, and the number of pairs to train on next."""
         state = self.last_state
         assert state is not None
         rate, low, high = (100 * share for share in (state.noise_rate, state.noise_rate_low, state.noise_rate_high))
@@ -243,11 +236,9 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the audit as a dictionary, to be stored in a checkpoint."""
         return {} if self.last_state is None else dict(zip(SAVED_FIELD_NAMES, self.last_state, strict=True))
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of the audit, and its selection of pairs, from a checkpoint."""
         self.last_state = PairAuditState(*(state[name] for name in SAVED_FIELD_NAMES)) if state else None
         self._apply_selection()
 
@@ -261,7 +252,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         arrays = {name: np.asarray(value) for name, value in self.state().items() if name not in ("number", "drawn")}
         arrays["fdr"] = estimate_pair_fdrs(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
-        arrays |= self._item_origins
+        arrays |= self._source_rows_and_keys
         if state.trained_epochs == self._epochs:
             # The features of the last scoring, with its neighbors and maps; None after a restart.
             scored, self._last_features = self._last_features, None
@@ -276,7 +267,6 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         return arrays
 
     def _score_and_select(self, epoch: int) -> PairAuditState:
-        """Score all pairs after `epoch` epochs, and return the state with the pairs to train on next."""
         last = self.last_state
         scores, decoy_scores, fresh_scores = self._score_pairs_and_decoys()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch

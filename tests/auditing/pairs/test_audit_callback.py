@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs import online_audit as module
+from contraport.auditing.pairs import audit_callback as module
+from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.noise_rate import estimate_noise_rate
-from contraport.auditing.pairs.online_audit import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
 from contraport.data import BatchOrder, from_arrays
