@@ -72,7 +72,7 @@ def from_arrays(
     else:
         by_place = {argument: views}
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
-    by_place = {place: _texts_to_object_array(place, view) for place, view in by_place.items()}
+    by_place = {place: _as_object_array_if_texts(place, view) for place, view in by_place.items()}
     if present is not None or len(by_place) > 1:
         by_place, present = _fill_missing_views_with_mask(by_place, present)
     allow_empty = present is not None
@@ -97,16 +97,16 @@ def from_arrays(
     )
 
 
-def _texts_to_object_array(argument: str, values: Any) -> Any:
-    """Convert strings to an array of objects ``(n,)``; return numbers unchanged, and reject other objects."""
+def _as_object_array_if_texts(argument: str, values: Any) -> Any:
+    """Convert strings to an object array ``(n,)``; return numbers unchanged, and reject arrays of other objects."""
     texts = string_list_or_none(argument, values)
     if texts is not None:
         return np.array(texts, dtype=np.object_)
-    return _as_number_array(argument, values) if isinstance(values, np.ndarray) else values
+    return _as_non_object_array(argument, values) if isinstance(values, np.ndarray) else values
 
 
 def _is_text_array(array: Any) -> bool:
-    """Return whether an array is a result of `_texts_to_object_array`: strings as objects, ``(n,)``."""
+    """Return whether an array is a result of `_as_object_array_if_texts`: strings as objects, ``(n,)``."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
 
@@ -124,7 +124,7 @@ def _fill_missing_views_with_mask(
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Fill missing views with zeros; return the views and the mask of present views, None if all are present."""
     arrays = {
-        place: view if _is_text_array(view) else _as_number_array(place, view)
+        place: view if _is_text_array(view) else _as_non_object_array(place, view)
         for place, view in views.items()
         if not isinstance(view, list)
     }
@@ -134,7 +134,7 @@ def _fill_missing_views_with_mask(
     if present is None:
         mask = np.stack([~_missing_row_mask(array) for array in arrays.values()], axis=1)
     else:
-        mask, shape = _as_number_array("present", present), (len(next(iter(arrays.values()))), len(arrays))
+        mask, shape = _as_non_object_array("present", present), (len(next(iter(arrays.values()))), len(arrays))
         good = mask.dtype == np.bool_ and mask.shape == shape
         check(good, f"present: must be Booleans of shape {shape}, got {mask.dtype} of {mask.shape}.", "shape")
     if mask.all():
@@ -190,13 +190,13 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
     """
     if isinstance(values, list):
         check_equal_shapes(argument, values)
-        values = np.stack([_as_number_array(argument, item) for item in values]) if values else np.empty(0)
-    array = _as_number_array(argument, values)
+        values = np.stack([_as_non_object_array(argument, item) for item in values]) if values else np.empty(0)
+    array = _as_non_object_array(argument, values)
     is_float, kind = array.dtype.kind == "f", f"{array.dtype} of shape {array.shape}"
     good = array.ndim >= 2 and array.size > 0
     check(good, f"{argument}: must be a non-empty array with one row per item, got shape {array.shape}.", "shape")
     if array.ndim == 2:
-        return torch.from_numpy(_as_float32(argument, array, copy=copy))
+        return torch.from_numpy(_as_finite_float32(argument, array, copy=copy))
     good = array.ndim <= 4 and (
         is_float or (array.dtype.kind in "iu" and (array.ndim == 4 or array.dtype.itemsize <= 2))
     )
@@ -208,7 +208,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
         array = np.moveaxis(array, 3, 1)
     if array.dtype == np.uint8:
         return torch.from_numpy(_as_contiguous(array, np.uint8, copy=copy))
-    return torch.from_numpy(_as_float32(argument, array, copy=copy))
+    return torch.from_numpy(_as_finite_float32(argument, array, copy=copy))
 
 
 def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
@@ -220,10 +220,10 @@ def as_number_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
     >>> as_number_per_item("numbers", [1, 2.5])
     tensor([1.0000, 2.5000])
     """
-    array = _as_number_array(argument, values)
+    array = _as_non_object_array(argument, values)
     good = array.ndim == 1 and array.dtype.kind in "iufb"
     check(good, f"{argument}: must be one number per item, got {array.dtype} of shape {array.shape}.", "shape")
-    return torch.from_numpy(_as_float32(argument, array))
+    return torch.from_numpy(_as_finite_float32(argument, array))
 
 
 def as_weight_per_item(argument: str, values: ArrayLikeOrTensor) -> Tensor:
@@ -247,7 +247,7 @@ def _as_contiguous(array: np.ndarray, dtype: type, *, copy: bool) -> np.ndarray:
     return np.array(array, dtype, order="C") if copy else np.require(array, dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
-def _as_float32(argument: str, array: np.ndarray, *, copy: bool = True) -> np.ndarray:
+def _as_finite_float32(argument: str, array: np.ndarray, *, copy: bool = True) -> np.ndarray:
     """Convert an array of real numbers to finite float32; raise `UsageError` for NaN, infinity or overflow."""
     check(array.dtype.kind in "iufb", f"{argument}: must be real numbers, got {array.dtype}.", "not_numeric")
     with np.errstate(over="ignore"):  # overflow is reported below
@@ -281,7 +281,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 def _as_categorical_array(argument: str, values: Any) -> np.ndarray:
     """Convert values to an array; strings that another library stores as objects become an array of strings."""
     if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
-        return _as_number_array(argument, values)
+        return _as_non_object_array(argument, values)
     items = array.tolist()
     kind = str if not items or isinstance(items[0], str) else int
     wrong = next((row for row, value in enumerate(items) if not isinstance(value, kind)), None)
@@ -354,8 +354,8 @@ def as_finite_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> T
     return tensor.double()
 
 
-def _as_number_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
-    """Convert values to an array; raise `UsageError` if it holds Python objects."""
+def _as_non_object_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
+    """Convert values to an array; raise `UsageError` if its elements are Python objects."""
     array = as_array(argument, values)
     check(array.dtype != object, f"{argument}: must be an array of numbers, got Python objects.", "not_numeric")
     return array

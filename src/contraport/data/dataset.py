@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.text_bytes import is_text_shape
-from contraport.data.duplicate_groups import assign_content_ids_by_view, has_repeated_content
+from contraport.data.duplicate_groups import assign_content_ids, has_repeated_content
 from contraport.data.stores import Shape, Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
@@ -202,7 +202,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         elif self.digests is None:
             return None
         else:
-            ids = assign_content_ids_by_view(self.digests, self.present)
+            ids = assign_content_ids(self.digests, self.present)
         return ids if has_repeated_content(ids) else None
 
     @property

@@ -82,14 +82,14 @@ def _digest_encoded_item(items: UndecodedItems, position: int) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
-def assign_content_ids_by_view(digests: Tensor, present: Tensor | None = None) -> Tensor:
+def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
     """Assign an integer id to each distinct content of a view; return the ids of the items, int64 ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
         present: which items have which views; a missing view equals no other.
 
-    >>> assign_content_ids_by_view(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
+    >>> assign_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
     ids = torch.stack([_number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
@@ -97,7 +97,7 @@ def assign_content_ids_by_view(digests: Tensor, present: Tensor | None = None) -
 
 
 def has_repeated_content(ids: Tensor) -> bool:
-    """Return whether some content occurs in more than one item, given the result of `assign_content_ids_by_view`."""
+    """Return whether some content occurs in more than one item, given the result of `assign_content_ids`."""
     return any(len(column.unique()) < len(column) for column in ids.unbind(1))
 
 
@@ -161,7 +161,7 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
 
     Args:
         items: the items in random order, int64 ``(m,)``.
-        ids: `assign_content_ids_by_view` of all items, ``(n, views)``; None if no content repeats.
+        ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         shift: offset of the other item in the given order, if no content repeats.
 
@@ -192,7 +192,7 @@ def build_correct_pair_test(ids: NDArray[np.int64]) -> PairTest:
     views only.
 
     Args:
-        ids: `assign_content_ids_by_view` of all items, ``(n, views)``.
+        ids: `assign_content_ids` of all items, ``(n, views)``.
     """
     base, is_paired = ids[:, -1].max(initial=0) + 1, ids.shape[1] == 2
     known = np.unique(ids[:, 0] * base + ids[:, -1])

@@ -89,7 +89,7 @@ def find_undecodable_images_by_position(
         for images, positions in views:
             for first in range(0, len(positions), _IMAGES_PER_CHECK_BLOCK):
                 block = positions[first : first + _IMAGES_PER_CHECK_BLOCK].tolist()
-                errors = pool.map(partial(find_decoding_error, images), block)
+                errors = pool.map(partial(find_decoding_error_message, images), block)
                 failures |= {
                     position: (images.describe_item_location(position), error)
                     for position, error in zip(block, errors, strict=True)
@@ -112,7 +112,7 @@ def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
     step = -(-len(positions) // _MAX_MEASURED_IMAGES)
     sides = []
     for position in positions[::step]:
-        if find_decoding_error(images, position) is None:
+        if find_decoding_error_message(images, position) is None:
             with _open_image(images[position]) as image:
                 sides.append(min(image.size))
     return compute_clipped_median_size(sides)
@@ -127,7 +127,7 @@ def compute_clipped_median_size(sides: Sequence[int]) -> int:
     return min(max(median_low(sides or [MAX_DEFAULT_IMAGE_SIDE]), MIN_DEFAULT_IMAGE_SIDE), MAX_DEFAULT_IMAGE_SIDE)
 
 
-def find_decoding_error(images: UndecodedItems, position: int) -> str | None:
+def find_decoding_error_message(images: UndecodedItems, position: int) -> str | None:
     """Return the reason why an image cannot be decoded, or None; pixels are decoded only if the format requires it."""
     try:
         with _open_image(images[position]) as image:

@@ -67,7 +67,7 @@ class Projector(nn.Sequential):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
         check_integer("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
-        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_dense_layers(inputs, outputs)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_dense_block_layers(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Decoder(nn.Sequential):
 
     def __init__(self, in_features: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            *build_dense_layers(in_features, MLP_HIDDEN_WIDTH),
+            *build_dense_block_layers(in_features, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, math.prod(shape)),
             nn.Unflatten(1, shape),
         )
@@ -103,8 +103,8 @@ class MLP(nn.Module):
         check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
             nn.Flatten(),
-            *build_dense_layers(math.prod(shape), MLP_HIDDEN_WIDTH),
-            *build_dense_layers(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
+            *build_dense_block_layers(math.prod(shape), MLP_HIDDEN_WIDTH),
+            *build_dense_block_layers(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, MLP_FEATURES),
         )
 
@@ -268,8 +268,8 @@ class _ResidualBlock(nn.Module):
         return steps + residual
 
 
-def build_dense_layers(inputs: int, outputs: int) -> list[nn.Module]:
-    """Build a block of linear layer, batch norm and ReLU."""
+def build_dense_block_layers(inputs: int, outputs: int) -> list[nn.Module]:
+    """Build the layers of a block: linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
 
@@ -422,7 +422,7 @@ class SmallText(nn.Module):
         self.hasher = NgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
-            *build_dense_layers(TEXT_FEATURES, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, TEXT_FEATURES)
+            *build_dense_block_layers(TEXT_FEATURES, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, TEXT_FEATURES)
         )
 
     def forward(self, texts: Tensor) -> Tensor:

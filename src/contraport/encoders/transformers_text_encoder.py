@@ -91,7 +91,7 @@ class TransformersTextEncoder(nn.Module):
         tokens, mask = self.tokenize_with_mask(tensor_to_texts(texts))
         lengths = mask.sum(1)
         max_tokens = MAX_TOKENS_PER_PASS.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS)
-        groups = group_row_indices_by_length(lengths, max_tokens)
+        groups = group_rows_of_similar_length(lengths, max_tokens)
         pooled = []
         for rows in groups:
             width = max(1, int(lengths[rows].max()))
@@ -141,7 +141,7 @@ class TransformersTextEncoder(nn.Module):
         (folder / _MAX_TOKENS_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
 
 
-def group_row_indices_by_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
+def group_rows_of_similar_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
     """Split rows into groups of similar length; a group has at most `max_entries` entries, padding included.
 
     A row that is longer than `max_entries` is a group by itself. Rows that fit into one group stay in their order.
@@ -150,7 +150,7 @@ def group_row_indices_by_length(lengths: Tensor, max_entries: int) -> list[Tenso
         lengths: number of entries of each row, ``(n,)``, at least one row.
         max_entries: maximum number of entries of a group.
 
-    >>> [group.tolist() for group in group_row_indices_by_length(torch.tensor([9, 2, 8, 1]), max_entries=20)]
+    >>> [group.tolist() for group in group_rows_of_similar_length(torch.tensor([9, 2, 8, 1]), max_entries=20)]
     [[3, 1], [2, 0]]
     """
     if len(lengths) * int(lengths.max()) <= max_entries:

@@ -103,7 +103,7 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     parts = [loader.load(data, "train", as_one_split=True, ignore_subset_settings=True)]
     if train.num_random_test_items is None:
         parts.append(loader.load(data, "test", ignore_subset_settings=True))
-    recovered = record.recover_splits(parts)
+    recovered = record.find_splits(parts)
     is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
     check(
         not is_own or (recovered is not None and (recovered.num_other_items == 0 or is_subset)),

@@ -125,15 +125,15 @@ def advise(values: dict[str, Any]) -> Advice:
 
 def _find_multi_view_advice(values: dict[str, Any], options: AdviseOptions) -> MultiViewAdvice | None:
     """Return the command for a table whose columns of numbers are several views; None if nothing points to it."""
-    suggested = suggest_table_views(options.data, options.columns)
-    if suggested is None:
+    suggestion = suggest_table_views(options.data, options.columns)
+    if suggestion is None:
         return None
-    names, suggestion = suggested
-    if not suggestion.is_evident and (not options.wrong_pairs or len(names) > MAX_LISTED_COLUMNS):
+    number = len(suggestion.columns)
+    if not suggestion.is_evident and (not options.wrong_pairs or number > MAX_LISTED_COLUMNS):
         return None
     columns = {**(options.columns or {}), "views": suggestion.views}
     how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
-    text = f"The {len(names)} columns of numbers are read as one view. If they are {how}:"
+    text = f"The {number} columns of numbers are read as one view. If they are {how}:"
     return MultiViewAdvice(text, advise(**values | {"columns": columns}).command)
 
 

@@ -108,22 +108,20 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
         _log.info("%s: column %r holds regression targets, not classes", where, labels)
         column_by_role |= {"labels": None, "numbers": labels}
     used = [name for name in column_by_role.values() if name is not None]
-    possible_file_columns: tuple[str, ...] = ()
-    undeclared_text_columns: tuple[str, ...] = ()
     if explicit.get("views") is None:
         unassigned = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
-        views, possible_file_columns, undeclared_text_columns = _infer_view_columns(schema, unassigned, where)
+        roles = _infer_view_roles(schema, unassigned, column_by_role, where)
     else:
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
         example = format_options(columns={"views": parts or ["audio_*", "image"]})
         message = "columns: views: must be a list with the column or columns of each view, such as "
         check(isinstance(value, list | tuple) and len(value) > 0, f"{message}{example}, got {value!r}.")
-        views = [_match_columns(view, names, where) for view in explicit["views"]]
-    used += [name for view in views for name in view]
+        roles = ColumnRoles(tuple(_match_columns(view, names, where) for view in explicit["views"]), column_by_role)
+    used += [name for view in roles.views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
-    return ColumnRoles(tuple(views), column_by_role, possible_file_columns, undeclared_text_columns)
+    return roles
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
@@ -163,10 +161,12 @@ class ViewSuggestion(NamedTuple):
     """Suggestion of how the columns of one view may divide into several.
 
     Attributes:
+        columns: names of all columns.
         views: pattern, name or names of the columns of each view, as in the role ``"views"``.
         is_evident: whether the names of the columns show it; otherwise the views are the two halves of the columns.
     """
 
+    columns: tuple[str, ...]
     views: list[Any]
     is_evident: bool
 
@@ -180,12 +180,12 @@ def suggest_views(names: Sequence[str]) -> ViewSuggestion:
 
     Two groups of columns, or three or four of several columns each, are evident views.
 
-    >>> suggest_views(["lidar_0", "lidar_1", "radar_0", "radar_1"])
-    ViewSuggestion(views=['lidar_*', 'radar_*'], is_evident=True)
-    >>> suggest_views(["left.height", "left.width", "age"]).views
-    ['left.*', 'age']
+    >>> suggest_views(["left.height", "left.width", "age"])
+    ViewSuggestion(columns=('left.height', 'left.width', 'age'), views=['left.*', 'age'], is_evident=True)
+    >>> suggest_views(["lidar_0", "lidar_1", "radar_0", "radar_1"]).views
+    ['lidar_*', 'radar_*']
     >>> suggest_views(["height", "width", "age"])
-    ViewSuggestion(views=['height', ['width', 'age']], is_evident=False)
+    ViewSuggestion(columns=('height', 'width', 'age'), views=['height', ['width', 'age']], is_evident=False)
     """
     for suffix in _SUFFIX_PATTERNS:
         groups: dict[str, list[str]] = {}
@@ -195,10 +195,10 @@ def suggest_views(names: Sequence[str]) -> ViewSuggestion:
         sizes = sorted(map(len, groups.values()))
         has_groups = 2 <= len(groups) <= 4 and (sizes[0] > 1 or (len(groups) == 2 and sizes[1] > 1))
         if has_groups and all(sum(fnmatchcase(name, one) for one in patterns) == 1 for name in names):
-            return ViewSuggestion(patterns, is_evident=True)
+            return ViewSuggestion(tuple(names), patterns, is_evident=True)
     middle = len(names) // 2
     halves = (list(names[:middle]), list(names[middle:]))
-    return ViewSuggestion([half if len(half) > 1 else half[0] for half in halves], is_evident=False)
+    return ViewSuggestion(tuple(names), [half if len(half) > 1 else half[0] for half in halves], is_evident=False)
 
 
 def abridge_names(names: Sequence[str]) -> list[str]:
@@ -237,14 +237,10 @@ def _infer_column(role: str, role_names: Sequence[str], names: list[str], where:
     return found[0] if found else None
 
 
-def _infer_view_columns(
-    schema: pa.Schema, unassigned: list[str], where: str
-) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Infer the views from the columns without another role.
-
-    Returns:
-        `views`, `possible_file_columns` and `undeclared_text_columns` of `ColumnRoles`.
-    """
+def _infer_view_roles(
+    schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], where: str
+) -> ColumnRoles:
+    """Infer the views from the columns without another role; return them with the other roles."""
     check(len(unassigned) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
     matches = {name: match for name in unassigned if (match := _NUMBERED_VIEW_PATTERN.fullmatch(name))}
     if matches:
@@ -255,17 +251,18 @@ def _infer_view_columns(
         numbers = sorted({int(match[1]) for match in matches.values()})
         good = numbers == list(range(len(numbers)))
         check(good, f"data: {where}: must have view0, view1, ... without a gap, got {numbers}.", "view_keys")
-        return [tuple(name for name in unassigned if int(matches[name][1]) == number) for number in numbers], (), ()
+        numbered = (tuple(name for name in unassigned if int(matches[name][1]) == number) for number in numbers)
+        return ColumnRoles(tuple(numbered), column_by_role)
     alone = [name for name in unassigned if _is_separate_view(schema.field(name))]
     features = tuple(name for name in unassigned if name not in alone)
     for name in features:
         if alone and is_text_column_name(name):
             _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
-    undeclared_text_columns = tuple(
-        name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name)
-    )
-    views = [(name,) for name in alone] + ([features] if features else [])
-    return (views, undeclared_text_columns, ()) if features else (views, (), undeclared_text_columns)
+    undeclared = tuple(name for name in alone if holds_strings(schema.field(name)) and not is_text_column_name(name))
+    views = tuple((name,) for name in alone)
+    if features:
+        return ColumnRoles((*views, features), column_by_role, possible_file_columns=undeclared)
+    return ColumnRoles(views, column_by_role, undeclared_text_columns=undeclared)
 
 
 def _is_separate_view(column: pa.Field) -> bool:

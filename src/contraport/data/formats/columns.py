@@ -96,7 +96,7 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
     if len(names) == 1 and holds_lists(table.schema.field(names[0])):
-        return _read_lists(unwrap_column(table, names[0]), names[0], where)
+        return _read_list_column(unwrap_column(table, names[0]), names[0], where)
     return np.stack([_read_number_column(unwrap_column(table, name), name, where) for name in names], axis=1)
 
 
@@ -115,7 +115,7 @@ def _read_number_column(column: pa.ChunkedArray, name: str, where: str) -> np.nd
     return numbers
 
 
-def _read_lists(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
+def _read_list_column(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     """Read a column of lists, nested to any depth, as one array."""
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]

@@ -52,7 +52,7 @@ def load_image_or_text_folder(
     view, which an image without a text or with an empty one lacks. A folder of ``*.txt`` without images is a dataset of
     texts. Texts are UTF-8 and held in memory.
     """
-    parents, files, texts, is_test = _list_folder(Path(folder))
+    parents, files, texts, is_test = _build_folder_listing(Path(folder))
     items = ItemMetadata(folder, len(files)) if ignore_labels else _metadata_from_folder_names(parents, folder)
     items = replace(items, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _get_lower_suffix(files[0]) in TEXT_SUFFIXES:
@@ -153,7 +153,7 @@ class _FolderListing(NamedTuple):
     is_test: Masks | None
 
 
-def _list_folder(folder: Path) -> _FolderListing:
+def _build_folder_listing(folder: Path) -> _FolderListing:
     """List the images and texts in a folder and its subfolders; raise `UsageError` if a split has none."""
     parts = [part for part in _get_train_and_test_folders(folder) if part is not None]
     listed = [list_files(part, IMAGE_SUFFIXES | TEXT_SUFFIXES) for part in parts]

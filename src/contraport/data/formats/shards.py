@@ -282,7 +282,7 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
                     views[sys.intern(field)] = member.offset, member.size
                 elif field in (_CLASS_FIELD, _JSON_FIELD):
                     file.seek(member.offset)
-                    metadata |= _parse_class_metadata(field, file.read(member.size), f"{archive}: {member.path}")
+                    metadata |= _parse_label_and_domain(field, file.read(member.size), f"{archive}: {member.path}")
                 else:
                     ignored_counts[f".{field}"] += 1
             if views:
@@ -301,7 +301,7 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
     return folder + slash + stem, before + dot + (_IMAGE_FIELD if f".{suffix}" in IMAGE_SUFFIXES else suffix)
 
 
-def _parse_class_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
+def _parse_label_and_domain(field: str, content: bytes, where: str) -> dict[str, str]:
     """Return the label and the domain in a `.cls` or `.json` file."""
     try:
         if field == _CLASS_FIELD:

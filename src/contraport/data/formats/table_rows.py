@@ -128,14 +128,14 @@ class TableRows:
 
     def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
         """Repeat rows with lists of texts so that each row has one text; return the new rows and their source rows."""
-        name = find_text_list_view(self.schema, views)
+        name = find_text_list_column(self.schema, views)
         if name is None:
             return self, np.arange(len(self))
         texts, source_rows = explode_text_lists_with_rows(self.select_columns([name]).read(), name)
         return replace(self.take(source_rows), texts=pa.table({name: texts})), source_rows
 
 
-def find_text_list_view(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
+def find_text_list_column(schema: pa.Schema, views: Sequence[Sequence[str]]) -> str | None:
     """Return the column of lists of texts that is a view; None if there is no such column."""
     names = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(schema.field(names[0]))]
     check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")

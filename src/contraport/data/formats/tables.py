@@ -32,7 +32,7 @@ from contraport.data.formats.column_roles import (
     suggest_views,
 )
 from contraport.data.formats.columns import explode_text_lists_with_rows, holds_strings, holds_texts, is_number_text
-from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_view, resolve_roles
+from contraport.data.formats.table_rows import TableRows, dataset_from_rows, find_text_list_column, resolve_roles
 from contraport.errors import UsageError, check, unreadable_error
 
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -98,8 +98,8 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     return table
 
 
-def suggest_table_views(data: Any, columns: Mapping[str, Any] | None) -> tuple[tuple[str, ...], ViewSuggestion] | None:
-    """Return the columns of a table of one view, and a suggestion of how they may divide into several.
+def suggest_table_views(data: Any, columns: Mapping[str, Any] | None) -> ViewSuggestion | None:
+    """Suggest how the columns of a table with one view may divide into several views.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """
@@ -108,7 +108,7 @@ def suggest_table_views(data: Any, columns: Mapping[str, Any] | None) -> tuple[t
     if not isinstance(data, str | Path) or Path(data).suffix not in TABLE_SUFFIXES or not Path(data).is_file():
         return None
     views = resolve_roles(TableRows(read_table(data, columns)), columns, str(data)).views
-    return (views[0], suggest_views(views[0])) if len(views) == 1 < len(views[0]) else None
+    return suggest_views(views[0]) if len(views) == 1 < len(views[0]) else None
 
 
 def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: Mapping[str, Any] | None) -> None:
@@ -124,11 +124,11 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: M
     if views > 1:
         return
     message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
-    if (suggested := suggest_table_views(data, columns)) is None:
+    if (suggestion := suggest_table_views(data, columns)) is None:
         raise UsageError(message, kind="views")
-    names, suggestion = suggested
-    message = f"{message[:-1]}, as its {len(names)} columns of numbers are read as one. State the columns of each view"
-    if len(names) > MAX_LISTED_COLUMNS and not suggestion.is_evident:
+    number = len(suggestion.columns)
+    message = f"{message[:-1]}, as its {number} columns of numbers are read as one. State the columns of each view"
+    if number > MAX_LISTED_COLUMNS and not suggestion.is_evident:
         ends = [[half[0], "...", half[-1]] for half in suggestion.views]
         raise UsageError(f"{message}, as in {format_options(columns={'views': ends})}.", kind="views")
     example = {"columns": {"views": suggestion.views}}
@@ -180,7 +180,7 @@ def explode_texts_with_source_rows(
         columns: roles of its columns; see `resolve_roles`.
         where: name of the table in messages.
     """
-    name = find_text_list_view(table.schema, resolve_roles(TableRows(table), columns, where).views)
+    name = find_text_list_column(table.schema, resolve_roles(TableRows(table), columns, where).views)
     if name is None:
         return table, np.arange(len(table))
     texts, rows = explode_text_lists_with_rows(table, name)

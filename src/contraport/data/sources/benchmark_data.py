@@ -325,12 +325,12 @@ class FunctionNameAndDocstring(NamedTuple):
 
     Attributes:
         module: top-level module or package that defines the function.
-        name_words: words of the names of the file, the function and its arguments.
+        name_phrase: words in the names of the file, the function and its arguments.
         sentence: first sentence of the docstring.
     """
 
     module: str
-    name_words: str
+    name_phrase: str
     sentence: str
 
 
@@ -343,7 +343,7 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
     functions = list_unique_functions()
     modules = [function.module for function in functions]
     texts = {
-        "name": [function.name_words for function in functions],
+        "name": [function.name_phrase for function in functions],
         "docstring": [function.sentence for function in functions],
     }
     positions = draw_stratified_split(np.unique(modules, return_inverse=True)[1], split)
@@ -354,7 +354,7 @@ def load_stdlib_docstrings(split: str, root: Path | None) -> Dataset:
 def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
     """Return the functions with a unique name and docstring sentence, from modules with at least 20 such functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    by_name = {function.name_words: function for function in _iterate_documented_functions(library)}
+    by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
     uses = Counter(function.sentence for function in by_name.values())
     unique = [function for function in by_name.values() if uses[function.sentence] == 1]
     sizes = Counter(function.module for function in unique)
@@ -377,7 +377,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocs
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
             if len(sentence.split()) >= MIN_SENTENCE_WORDS:
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
-                name = _split_name_into_words(" ".join((place.stem, node.name, *arguments)))
+                name = _name_to_phrase(" ".join((place.stem, node.name, *arguments)))
                 yield FunctionNameAndDocstring(place.parts[0].removesuffix(".py"), name, sentence)
 
 
@@ -390,10 +390,10 @@ def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[a
             yield from _iterate_function_definitions(part)
 
 
-def _split_name_into_words(name: str) -> str:
-    """Split Python names into lower-case words.
+def _name_to_phrase(name: str) -> str:
+    """Convert Python names to a phrase of lower-case words.
 
-    >>> _split_name_into_words("HTTPServer.do_GET path2")
+    >>> _name_to_phrase("HTTPServer.do_GET path2")
     'http server do get path 2'
     """
     return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()

@@ -40,8 +40,8 @@ class _RemoteFile(NamedTuple):
     local_path: Path
     url: str
 
-    def content_fingerprint(self) -> dict[str, str]:
-        """Return the path and a checksum or date of the remote file, which changes with its content."""
+    def build_download_record(self) -> dict[str, str]:
+        """Build the record of a download: path of the remote file, and a checksum or date that changes with it."""
         return {"file": self.path, "key": str(self.file_system.ukey(self.path))}
 
     def is_cached(self) -> bool:
@@ -49,7 +49,7 @@ class _RemoteFile(NamedTuple):
         record = _get_download_record_path(self.local_path)
         if not (self.local_path.exists() and record.exists()):
             return False
-        if read_json_or_none(record) == self.content_fingerprint():
+        if read_json_or_none(record) == self.build_download_record():
             return True
         log.warning("%s has changed, and is downloaded again: %s", self.url, self.path)
         return False
@@ -121,7 +121,7 @@ def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> No
 
 def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
     """Download one file into the cache, and record its remote state."""
-    state, local = file.content_fingerprint(), file.local_path
+    state, local = file.build_download_record(), file.local_path
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.file_system.size(file.path)

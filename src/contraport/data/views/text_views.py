@@ -42,7 +42,7 @@ class TextTransform(nn.Module):
 
     def forward(self, texts: Tensor, draws: RandomDraws) -> Tensor:
         """Return one random view of each text."""
-        words = assign_bytes_to_words(texts)
+        words = word_index_per_byte(texts)
         count = words.amax(1, keepdim=True) + 1
         fraction, place = draws.uniform(self.strength.min_span_fraction, 1, 1), draws.uniform(0, 1, 1)
         length = (fraction * count).ceil().long().clamp(min=1)
@@ -54,11 +54,11 @@ class TextTransform(nn.Module):
         return _pack_chosen_bytes(texts, inside & ~deleted & (texts > 0))
 
 
-def assign_bytes_to_words(texts: Tensor) -> Tensor:
-    """Return the index of the word of each byte of a text; white space belongs to the word before it.
+def word_index_per_byte(texts: Tensor) -> Tensor:
+    """Return the index of the word that contains each byte, ``(b, bytes)``; white space belongs to the word before.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
-    >>> assign_bytes_to_words(texts_to_tensor(["to be 日本"])).tolist()
+    >>> word_index_per_byte(texts_to_tensor(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """
     inside = texts > _SPACE_BYTE
