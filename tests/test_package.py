@@ -139,6 +139,8 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("distributed", "first_non_none", "first_non_none_across_ranks"),
         ("objectives", "Coordinates", "CoordinatePairs"),
         ("objectives", "Marginals", "LogMarginals"),
+        ("objectives", "SignedPairwise", "PairwiseSum"),
+        ("objectives", "ExactPlan", "DensePlan"),
         ("theory", "optimal_couplings", "compute_couplings_1d"),
         ("theory", "Couplings", "Couplings1D"),
     ],

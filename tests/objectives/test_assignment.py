@@ -104,7 +104,7 @@ def test_passes_never_raise_the_cost():
 
 
 def test_a_block_of_higher_cost_is_not_accepted(monkeypatch):
-    monkeypatch.setattr(assignment, "_solve_block", lambda _, x, y: torch.arange(len(x)).flip(0))
+    monkeypatch.setattr(assignment, "_best_partners", lambda _, x, y: torch.arange(len(x)).flip(0))
     x, y = points(600)
     costs = refine(x, y, block_size=100, passes=5).pass_costs
     assert all(after <= before for before, after in pairwise(costs))
@@ -262,7 +262,7 @@ def test_the_seed_determines_the_auction():
 def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
     """Values are computed for blocks of rows."""
     monkeypatch.setattr(auction, "_ROWS_PER_BLOCK", 64)
-    shapes, product = [], auction.Auction._list_best_columns
+    shapes, product = [], auction.Auction._update_best_columns
 
     def spy(self, rows):
         values = self.values
@@ -270,7 +270,7 @@ def test_the_auction_has_no_memory_of_all_pairs(monkeypatch):
         product(self, rows)
         self.values = values
 
-    monkeypatch.setattr(auction.Auction, "_list_best_columns", spy)
+    monkeypatch.setattr(auction.Auction, "_update_best_columns", spy)
     x, y = points(500)
     approximate_assignment(x, y, block_size=100)
     assert 0 < max(shapes) <= 64
@@ -282,7 +282,7 @@ def test_exact_assignment_begins_with_an_auction(is_structured, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 300, 8, generator=generator, dtype=torch.float64)
     costs = torch.cdist(x, x + 0.3 * y if is_structured else y).square().numpy()
-    columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, costs)
+    columns, f, g = auction.solve_assignment_and_potentials(optimize.linear_sum_assignment, costs)
     expected = optimize.linear_sum_assignment(costs)[1]
     assert (columns == expected).all()
     slack = costs - f[:, None] - g
@@ -294,7 +294,7 @@ def test_exact_assignment_begins_with_an_auction(is_structured, monkeypatch):
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e5])
 def test_exact_assignment_of_equal_costs(value, monkeypatch):
     monkeypatch.setattr(auction, "_MAX_ROWS_WITHOUT_AUCTION", 1)
-    columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, np.full((80, 80), value))
+    columns, f, g = auction.solve_assignment_and_potentials(optimize.linear_sum_assignment, np.full((80, 80), value))
     assert sorted(columns) == list(range(80))
     assert f[:, None] + g == pytest.approx(np.full((80, 80), value))
 
@@ -302,7 +302,7 @@ def test_exact_assignment_of_equal_costs(value, monkeypatch):
 def test_exact_assignment_avoids_forbidden_pairs(monkeypatch):
     monkeypatch.setattr(auction, "_MAX_ROWS_WITHOUT_AUCTION", 1)
     costs = np.array([[1.0, 2.0, math.inf], [1.0, 5.0, 1.0], [math.inf, math.inf, 3.0]])
-    columns, f, g = auction.solve_assignment(optimize.linear_sum_assignment, costs)
+    columns, f, g = auction.solve_assignment_and_potentials(optimize.linear_sum_assignment, costs)
     assert columns.tolist() == [1, 0, 2]
     assert (f[:, None] + g <= costs + 1e-12).all()
 

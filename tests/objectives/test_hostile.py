@@ -126,7 +126,7 @@ def objective(layout=cp.Cross(), kernel=cp.Gibbs(), constraint=cp.Rows(), diverg
         (lambda: cp.MarginalPenalty(["kl"]), "divergence.unknown"),
         (lambda: cp.objectives.Pairwise("own", torch.exp, torch.exp), "psi.type"),
         (lambda: cp.objectives.Pairwise("own", None), "phi.type"),
-        (lambda: cp.objectives.SignedPairwise(torch.exp, 1.0), "psi.type"),
+        (lambda: cp.objectives.PairwiseSum(torch.exp, 1.0), "psi.type"),
         (lambda: cp.SoftNeighbors(kernel="cosine"), "kernel.type"),
         (lambda: cp.Matrix(torch.ones(3, 3, device="meta")), "target.shape"),
         (lambda: cp.Matrix(torch.ones(3, 3, dtype=torch.complex64)), "target.shape"),

@@ -540,7 +540,7 @@ def pairwise(
     check_positive("c", c)
     has_temperature = False
     if phi is not None and psi is not None:
-        divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
+        divergence: Divergence = cp.objectives.PairwiseSum(phi, psi)
     else:
         chosen = _get_choice("preset", str(preset or "info_nce").replace("-", "_"), cp.objectives.PAIRWISE_PRESETS)
         has_temperature, divergence = chosen.accepts_temperature, chosen.build_divergence(epsilon, c)

@@ -33,5 +33,6 @@ __getattr__ = keep_deprecated_module_names(
     ExactPlan="DensePlan",
     Marginals="LogMarginals",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
+    SignedPairwise="PairwiseSum",
     SparseTarget="SparseTargetPlan",
 )

@@ -154,11 +154,12 @@ def approximate_assignment(
         scale = 2.0 ** (math.frexp(largest)[1] - 1)
         u, v = (points / scale - (points / scale).mean(0) for points in (x, y))
         if block_size < len(x) <= auction_size:
-            partners, loss = _assign_by_auction(u, v, tolerance, numpy_generator("assignment.bids", seed))
+            auction = _run_auctions(u, v, tolerance, numpy_generator("assignment.bids", seed))
+            partners = torch.from_numpy(auction.partners)
             row_cost = _paired_costs(cost, x, y[partners])
-            gap = loss * scale**2 * (2 if cost in _SQUARED_COST_NAMES else 1)
+            gap = _mean_gap(auction, u, v) * scale**2 * (2 if cost in _SQUARED_COST_NAMES else 1)
             return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
-        leaves = list(_iterate_leaf_parts((u, v), block_size, generator, _argsort_into_matched_parts))
+        leaves = list(_iterate_part_indices((u, v), block_size, generator, _argsort_into_matched_parts))
         blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
         row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
         for rows, columns in leaves:
@@ -167,16 +168,14 @@ def approximate_assignment(
             if number:
                 # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
                 # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
-                blocks = [
-                    block
-                    for (block,) in _iterate_leaf_parts(
-                        (u + v[partners],), block_size, generator, _argsort_along_random_direction
-                    )
-                ]
+                parts = _iterate_part_indices(
+                    (u + v[partners],), block_size, generator, _argsort_along_random_direction
+                )
+                blocks = [rows for (rows,) in parts]
             gain = 0.0
             for rows in blocks:
                 columns = partners[rows]
-                columns = columns[_solve_block(solve, u[rows], v[columns])]
+                columns = columns[_best_partners(solve, u[rows], v[columns])]
                 new_cost = _paired_costs(cost, x[rows], y[columns])
                 # Compared in double precision: the products of the block may be rounded to single precision.
                 gained = float((row_cost[rows] - new_cost).sum())
@@ -193,10 +192,10 @@ def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
     return _COST_FUNCTIONS[cost](x.double(), y.double())
 
 
-def _assign_by_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> tuple[Tensor, float]:
-    """Assign centered points by auctions with smaller and smaller steps; return the partners and the mean gap.
+def _run_auctions(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
+    """Assign centered points by auctions with smaller and smaller steps, to an excess within the tolerance.
 
-    The value of a pair is <u_i, v_j>, in which unit the gap is. With prices |v_j|^2 / 2 a row begins at the nearest.
+    The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
     """
     half_norms = [points.square().sum(1) / 2 for points in (u, v)]
     auction = Auction(lambda rows: u[rows] @ v.T, half_norms[1], random)
@@ -206,28 +205,30 @@ def _assign_by_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random
         partners = torch.from_numpy(auction.partners)
         target = tolerance * float((u - v[partners]).square().sum(1).mean()) / 2
         if step <= max(target, auction.smallest_step):
-            break
+            return auction
         step = max(step / STEP_RATIO, 0.9 * target)  # the next cost may be less, and with it the target
-    # By duality no assignment is better than the profits of all rows from their best columns, and all prices.
-    prices, columns, losses = torch.from_numpy(auction.prices).double(), v.double(), []
+
+
+def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
+    """Return an upper bound on the mean value that a row lacks in an assignment, by its prices.
+
+    By duality no assignment is better than the profits of all rows from their best columns, and all prices.
+    """
+    prices, partners = torch.from_numpy(auction.prices).double(), torch.from_numpy(auction.partners)
+    columns, losses = v.double(), []
     for rows in torch.arange(len(u)).split(_ROWS_PER_BLOCK):
         profits = u[rows].double() @ columns.T - prices
         losses.append(profits.amax(1) - profits[torch.arange(len(rows)), partners[rows]])
-    return partners, float(torch.cat(losses).mean())
+    return float(torch.cat(losses).mean())
 
 
-def _iterate_leaf_parts(
+def _iterate_part_indices(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator, sort: Callable[..., list[Tensor]]
 ) -> Iterator[list[Tensor]]:
-    """Cut several sets of n points recursively into matching parts; yield the indices of each part in each set.
+    """Cut several sets of n points, (n, d), recursively into matching parts; yield the indices of each in each set.
 
-    Each cut halves all sets at once, along one random direction.
-
-    Args:
-        sides: the sets, (n, d) each.
-        block_size: largest size of a part; all parts are about as large.
-        generator: of the random directions.
-        sort: returns an order of the points for each set, of which the first `cut` are one part.
+    Each cut halves all sets at once, along one random direction: `sort` orders the points of each set, of which the
+    first `cut` are one part. No part has more than `block_size` points.
     """
     whole = [torch.arange(len(side)) for side in sides]
     stack = [(whole, -(-len(whole[0]) // block_size))]
@@ -272,7 +273,7 @@ def _argsort_into_matched_parts(sides: Sequence[Tensor], cut: int, generator: to
     return orders
 
 
-def _solve_block(solve: Any, x: Tensor, y: Tensor) -> Tensor:
+def _best_partners(solve: Any, x: Tensor, y: Tensor) -> Tensor:
     """Return the best partners of points x, (k, d), among as many points y, as indices, (k,), by a solver of SciPy.
 
     Point i of y is the partner of point i of x so far. The solver begins without potentials; with those of the present

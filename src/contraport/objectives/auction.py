@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.seeding import numpy_generator
 
-_LIST_LENGTH = 64
+_NUM_LISTED_COLUMNS = 64
 """Number of best columns that each row keeps; shorter lists run out more often, and are then made anew."""
 
 _ROWS_PER_BLOCK = 500
@@ -27,7 +27,7 @@ STEP_RATIO = 4.0
 _MIN_STEP_IN_ROUNDING_ERRORS = 64
 """Smallest step, in units of the rounding error of the largest value."""
 
-_PATH_PRECISION = 1e-12
+_RELATIVE_POTENTIAL_PRECISION = 1e-12
 """Precision of exact potentials, as a share of the largest cost. A cycle could seem negative by rounding errors alone,
 and shorten paths forever; these errors are a thousandth of it."""
 
@@ -61,12 +61,12 @@ class Auction:
         self.values, self.random = values, random
         self.prices = prices.numpy().copy()
         n = len(prices)
-        listed, dtype = min(_LIST_LENGTH, n), self.prices.dtype
+        listed, dtype = min(_NUM_LISTED_COLUMNS, n), self.prices.dtype
         self.partners, self._owners = np.full(n, -1), np.full(n, -1)
         self._columns, self._values = np.zeros((n, listed), np.int32), np.zeros((n, listed), dtype)
         self._bounds, self._own_values = np.zeros(n, dtype), np.zeros(n, dtype)
         self._bidders = np.zeros(n, np.int64)  # of each column in a round; only entries of this round are read
-        self._list_best_columns(np.arange(n))
+        self._update_best_columns(np.arange(n))
         largest = max(float(np.abs(self._values).max()), float(np.abs(self.prices).max())) or 1.0
         self.smallest_step = _MIN_STEP_IN_ROUNDING_ERRORS * float(np.finfo(dtype).eps) * largest
 
@@ -92,7 +92,7 @@ class Auction:
         best = profits.max(1)
         stale = best < self._bounds[rows]
         if stale.any():
-            self._list_best_columns(rows[stale])
+            self._update_best_columns(rows[stale])
             rows = rows[~stale]
             if not len(rows):
                 return
@@ -115,8 +115,8 @@ class Auction:
         self._own_values[rows[winners]] = values[winners]
         self.prices[won] = bids[winners]
 
-    def _list_best_columns(self, rows: np.ndarray) -> None:
-        """List the columns of most profit for some rows, and the largest profit outside of the list as a bound."""
+    def _update_best_columns(self, rows: np.ndarray) -> None:
+        """Store the columns of most profit of some rows, and the largest profit of their other columns as a bound."""
         prices, listed = torch.from_numpy(self.prices), self._columns.shape[1]
         for part in np.split(rows, range(_ROWS_PER_BLOCK, len(rows), _ROWS_PER_BLOCK)):
             values = self.values(torch.from_numpy(part))
@@ -128,7 +128,7 @@ class Auction:
             self._bounds[part] = largest[:, -1].numpy() if listed < len(prices) else -np.inf
 
 
-def solve_assignment(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def solve_assignment_and_potentials(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Solve an assignment of n rows to n columns exactly; return the columns of the rows and both dual potentials.
 
     The potentials f, (n,), and g, (n,), have f_i + g_j <= C_ij, with equality for partners, up to rounding.
@@ -156,20 +156,22 @@ def solve_assignment(solve: Any, costs: np.ndarray) -> tuple[np.ndarray, np.ndar
     else:
         columns = solve(costs)[1]
     own_costs = costs[np.arange(n), columns]
-    g = _shorten_paths(costs, columns, own_costs, g)
+    g = _shortest_path_potentials(costs, columns, own_costs, g)
     return columns, own_costs - g[columns], g
 
 
-def _shorten_paths(costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray) -> np.ndarray:
+def _shortest_path_potentials(
+    costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray
+) -> np.ndarray:
     """Return column potentials, (n,), that are feasible with the partners `columns` of a best assignment.
 
     They are lengths of shortest paths between columns, by the algorithm of Bellman and Ford: a step from the partner of
     row i to column j costs C_ij minus the cost of i and its partner. No cycle is negative, as the assignment is the
     best. Any start `g` will do; a good one takes less time.
     """
-    n = len(costs)
-    largest = max(float(np.abs(costs[part]).max(where=np.isfinite(costs[part]), initial=0)) for part in _row_slices(n))
-    changed, followed = np.arange(n), g.copy()
+    changed, followed = np.arange(len(costs)), g.copy()
+    blocks = np.split(costs, range(_ROWS_PER_BLOCK, len(costs), _ROWS_PER_BLOCK))
+    largest = max(float(np.abs(block).max(where=np.isfinite(block), initial=0)) for block in blocks)
     while len(changed):
         followed[columns[changed]] = g[columns[changed]]
         shorter = g.copy()
@@ -177,10 +179,5 @@ def _shorten_paths(costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray
             paths = costs[part] + (g[columns[part]] - own_costs[part])[:, None]
             np.minimum(shorter, paths.min(0), out=shorter)
         g = shorter
-        changed = np.flatnonzero((g < followed - _PATH_PRECISION * largest)[columns])
+        changed = np.flatnonzero((g < followed - _RELATIVE_POTENTIAL_PRECISION * largest)[columns])
     return g
-
-
-def _row_slices(n: int) -> list[slice]:
-    """Return slices of n rows that are computed at a time."""
-    return [slice(start, start + _ROWS_PER_BLOCK) for start in range(0, n, _ROWS_PER_BLOCK)]

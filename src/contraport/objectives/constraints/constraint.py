@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, log_sums, traceable_log
+from contraport.engine import Geometry, cached, log_sums, traceable_log
 from contraport.errors import check, import_optional
-from contraport.objectives.auction import solve_assignment
+from contraport.objectives.auction import solve_assignment_and_potentials
 from contraport.objectives.layouts import Component, PairPattern
 from contraport.objectives.plan import DensePlan, Plan
 
@@ -86,15 +86,22 @@ class Constraint(Component, ABC):
         """
 
 
-def uniform_log_marginals(geometry: Geometry) -> LogMarginals:
-    """Return uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
-    like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
-    return like.new_zeros(n) - traceable_log(n, like), like.new_zeros(m) - traceable_log(m, like)
+@cached
+def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> LogMarginals:
+    """Return cached uniform log marginals: log 1/N for each row, (N,), and log 1/M for each column, (M,)."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
+
+
+def log_marginals_of(geometry: Geometry, request: PlanRequest) -> LogMarginals:
+    """Return the target marginals of a request, uniform ones by default."""
+    like = geometry.log_kernel.inputs[0]
+    return request.marginals or uniform_log_marginals(*geometry.shape, like.dtype, like.device)
 
 
 def list_geometries_and_marginals(geometry: Geometry, request: PlanRequest) -> list[tuple[Geometry, LogMarginals]]:
     """Return geometry and log marginals of each direction: rows to columns and, if requested, columns to rows."""
-    log_a, log_b = request.marginals or uniform_log_marginals(geometry)
+    log_a, log_b = log_marginals_of(geometry, request)
     forward = geometry, (log_a, log_b)
     return [forward, (geometry.T, (log_b, log_a))] if request.bidirectional else [forward]
 
@@ -176,18 +183,18 @@ class Exact(Constraint):
         cost = (-s).cpu().numpy()
         good = not np.isnan(cost).any() and np.isfinite(cost).any()
         check(good, "constraint: Exact requires finite costs, got NaN or infinity; see the embeddings.", "not_finite")
-        log_a, log_b = request.marginals or uniform_log_marginals(geometry)
+        log_a, log_b = log_marginals_of(geometry, request)
         if n == m and request.marginals is None:
             # With equal uniform marginals an optimal plan is a permutation, which is found faster.
             try:
-                columns, f, g = solve_assignment(optimize.linear_sum_assignment, cost)
+                columns, f, g = solve_assignment_and_potentials(optimize.linear_sum_assignment, cost)
             except ValueError as error:
                 check(False, f"constraint: no exact plan avoids the masked pairs ({error}).", "infeasible")
             masses = torch.zeros_like(s)
             masses[torch.arange(n), torch.from_numpy(columns)] = 1 / n
         else:
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
-            solved, f, g = _solve_linear_program(cost, a, b)
+            solved, f, g = _solve_plan_and_potentials(optimize.linprog, cost, a, b)
             masses = torch.from_numpy(solved).to(s)
         row_potentials, column_potentials = (
             geometry.log_kernel.cost_unit * torch.from_numpy(potential).to(s) for potential in (f, g)
@@ -196,14 +203,14 @@ class Exact(Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
 
-def _solve_linear_program(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Solve the linear program of exact transport: the plan of least cost with row masses a and column masses b.
+def _solve_plan_and_potentials(
+    solve: Any, cost: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the plan of least cost with row masses a and column masses b, (N, M), and the potentials of both sides.
 
-    Returns the plan, (N, M), and the dual potentials of rows, (N,), and columns, (M,).
+    It is a linear program, for `scipy.optimize.linprog`.
     """
-    optimize, sparse = (
-        import_optional(f"scipy.{part}", "train", "The constraint Exact") for part in ("optimize", "sparse")
-    )
+    sparse = import_optional("scipy.sparse", "train", "The constraint Exact")
     n, m = cost.shape
     rows, columns = np.isfinite(cost).nonzero()
     pairs = np.arange(len(rows))
@@ -212,7 +219,7 @@ def _solve_linear_program(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> tup
         for side, size in ((rows, n), (columns, m))
     ]
     marginals = np.concatenate([a / a.sum(), b / b.sum()])
-    solution = optimize.linprog(cost[rows, columns], A_eq=sparse.vstack(incidence), b_eq=marginals, method="highs")
+    solution = solve(cost[rows, columns], A_eq=sparse.vstack(incidence), b_eq=marginals, method="highs")
     check(solution.status == 0, f"constraint: no exact plan exists ({solution.message}).", "infeasible")
     plan = np.zeros_like(cost)
     plan[rows, columns] = solution.x

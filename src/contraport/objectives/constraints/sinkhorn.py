@@ -21,10 +21,15 @@ from contraport.engine import (
     cached,
     run_half_steps,
     run_sinkhorn_to_convergence,
-    traceable_log,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
-from contraport.objectives.constraints.constraint import DEFAULT_REQUEST, Constraint, LogMarginals, PlanRequest
+from contraport.objectives.constraints.constraint import (
+    DEFAULT_REQUEST,
+    Constraint,
+    LogMarginals,
+    PlanRequest,
+    uniform_log_marginals,
+)
 from contraport.objectives.plan import Plan, generalized_kl
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -130,7 +135,7 @@ class SinkhornConstraint(Constraint):
         """
         kernel = geometry.log_kernel
         like, temperature, axes = kernel.inputs[0], kernel.temperature, self.half_step_axes()
-        log_masses = request.marginals or _cached_uniform_log_marginals(*kernel.shape, like.dtype, like.device)
+        log_masses = request.marginals or uniform_log_marginals(*kernel.shape, like.dtype, like.device)
         reference = self._log_reference_factors(log_masses, request.log_column_weights)
         problem = _ScalingProblem(geometry, request.marginals, log_masses, reference)
         if self.tolerance is not None:
@@ -238,13 +243,6 @@ def _build_plan(
         marginals,
         len(axes) // 2 or None,
     )
-
-
-@cached
-def _cached_uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> LogMarginals:
-    """Return cached uniform log marginals, log 1/N, (N,), and log 1/M, (M,)."""
-    like = torch.empty(0, dtype=dtype, device=device)
-    return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
 
 
 @cached

@@ -24,7 +24,7 @@ from contraport.objectives.constraints.constraint import (
     PlanRequest,
     Simplex,
     list_geometries_and_marginals,
-    uniform_log_marginals,
+    log_marginals_of,
 )
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Rows
@@ -180,8 +180,8 @@ class Tsallis(Constraint):
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         if self.mass_constraint == "balanced":
-            marginals = request.marginals or uniform_log_marginals(geometry)
-            plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, *marginals)
+            log_a, log_b = log_marginals_of(geometry, request)
+            plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, log_a, log_b)
             return [plan, plan.T] if request.bidirectional else [plan]
         return [self._solve_directed_plan(pairs) for pairs, _ in list_geometries_and_marginals(geometry, request)]
 

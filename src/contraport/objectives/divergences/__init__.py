@@ -18,7 +18,7 @@ from contraport.objectives.divergences.pairwise_divergences import (
     ClosedFormQuadratic,
     DebiasedContrastive,
     Pairwise,
-    SignedPairwise,
+    PairwiseSum,
 )
 from contraport.objectives.divergences.plan_divergences import (
     KL,
@@ -38,11 +38,14 @@ from contraport.objectives.divergences.stateful_divergences import (
     MovingAverageLogSum,
     NoiseContrastiveEstimation,
 )
+from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "KL", "PAIRWISE_PRESETS", "ClosedFormQuadratic", "ContrastiveEnergy", "DebiasedContrastive", "Divergence",
     "FenchelYoung", "Hellinger", "JensenShannon", "KernelAttraction", "LogKernelAttraction", "LogMeanKernel",
     "LogSumKernel", "Logistic", "MarginalPenalty", "MeanKernel", "MeanSquaredCost", "MovingAverageLogSum",
-    "NoiseContrastiveEstimation", "PairRanking", "Pairwise", "PlanEntropy", "PlanUniformity", "ReverseKL", "Rince",
-    "SignedPairwise", "SquaredL2", "TargetCost", "TotalVariation", "VarianceHinge",
+    "NoiseContrastiveEstimation", "PairRanking", "Pairwise", "PairwiseSum", "PlanEntropy", "PlanUniformity",
+    "ReverseKL", "Rince", "SquaredL2", "TargetCost", "TotalVariation", "VarianceHinge",
 ]  # fmt: skip
+
+__getattr__ = keep_deprecated_module_names(__name__, SignedPairwise="PairwiseSum")

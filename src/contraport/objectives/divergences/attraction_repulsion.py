@@ -20,10 +20,11 @@ from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
+    check_has_negatives,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
     replace_zeros_by_one,
-    require_negatives,
+    scale_rows_by_target_mass,
 )
 from contraport.objectives.pair_sets import log_mean_exp_and_count_by_group, log_sum_exp_by_group
 from contraport.objectives.plan import BlockResult, Plan
@@ -214,7 +215,7 @@ class LogSumKernel(Divergence):
         if self.pooled:
             pattern = result.block.pattern
             values = log_sum_exp_by_group(pattern.row_items, values, pattern.num_items)[pattern.row_items]
-        return _scale_repulsion_by_target_mass(result, values)
+        return scale_rows_by_target_mass(result, values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,9 +234,8 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        return _scale_repulsion_by_target_mass(
-            result, torch.exp(result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result))
-        )
+        log_means = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
+        return scale_rows_by_target_mass(result, torch.exp(log_means))
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,7 +254,7 @@ class LogMeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: BlockResult) -> Tensor:
-        require_negatives(result)
+        check_has_negatives(result)
         return log_mean_kernel_of_block(result)
 
 
@@ -288,9 +288,7 @@ class MeanSquaredCost(KernelDivergence):
         # A link of the kernel: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = log_sums(plan.kernel_geometry.with_link(LOG_OF_SQUARE_LINK), "rows")
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
-        return _scale_repulsion_by_target_mass(
-            result, plan.log_kernel_without_link.cost_unit**2 * torch.exp(log_squares)
-        )
+        return scale_rows_by_target_mass(result, plan.log_kernel_without_link.cost_unit**2 * torch.exp(log_squares))
 
 
 @dataclass(frozen=True, repr=False)
@@ -382,7 +380,7 @@ class ContrastiveEnergy(Divergence):
         pattern = result.block.pattern
         if pattern.includes_positives:
             return self._energy_per_row(result)
-        require_negatives(result)
+        check_has_negatives(result)
         if pattern.has_no_empty_rows:
             return self._energy_per_row(result)
         empty = pattern.compared_pairs().row_counts(result.plan.f) == 0
@@ -414,10 +412,3 @@ def target_weighted_similarity_row_sums(result: BlockResult, function: Callable[
     """
     bare = Plan(Geometry(result.plan.log_kernel_without_link), None, None)
     return result.target.target_weighted_row_sums(bare, function)
-
-
-def _scale_repulsion_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
-    """Weight the repulsion of each row, (N,), by its target mass; 0 for rows without compared pairs."""
-    require_negatives(result)
-    a = result.target.row_mass()
-    return a * torch.where((a > 0) & (values != -torch.inf), values, 0)

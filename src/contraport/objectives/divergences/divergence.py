@@ -56,7 +56,7 @@ class KernelDivergence(Divergence):
     depends_on_constraint: ClassVar[bool] = False
 
 
-def require_negatives(result: BlockResult) -> None:
+def check_has_negatives(result: BlockResult) -> None:
     """Raise `UsageError` if there are no negatives: a single item, and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
@@ -67,6 +67,13 @@ def require_negatives(result: BlockResult) -> None:
 def replace_zeros_by_one(mass: Tensor) -> Tensor:
     """Return masses with ones in place of zeros, safe to divide by."""
     return torch.where(mass > 0, mass, 1)
+
+
+def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
+    """Multiply the repulsion of each row, (N,), by its target mass; 0 for rows without compared pairs."""
+    check_has_negatives(result)
+    a = result.target.row_mass()
+    return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
 def log_candidate_counts_per_row(result: BlockResult) -> Tensor:

@@ -21,9 +21,10 @@ from contraport.engine import Link, LogOfFunction, LogPower, log_sums
 from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
+    check_has_negatives,
     log_candidate_counts_per_row,
     replace_zeros_by_one,
-    require_negatives,
+    scale_rows_by_target_mass,
 )
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
@@ -64,14 +65,14 @@ class Pairwise(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         values = self.phi(_log_row_sums_of_psi_of_margins(result, self.psi, self.shift))
-        return _scale_rows_by_target_mass(
-            result, result.plan.kernel_geometry.log_kernel.temperature * values if self.scaled else values
-        )
+        if self.scaled:
+            values = result.plan.kernel_geometry.log_kernel.temperature * values
+        return scale_rows_by_target_mass(result, values)
 
 
 @dataclass(frozen=True, repr=False)
-class SignedPairwise(KernelDivergence):
-    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)) whose psi may be negative, unlike that of `Pairwise`.
+class PairwiseSum(KernelDivergence):
+    """Pairwise loss of the sum itself, phi(sum_j psi(d_i^2 - d_ij^2)): psi may be negative, unlike in `Pairwise`.
 
     Args:
         phi: pointwise function of the sum.
@@ -94,7 +95,7 @@ class SignedPairwise(KernelDivergence):
             _log_row_sums_of_psi_of_margins(result, LogOfFunction(_PositiveOrNegativePart(self.psi, sign)), 0.0).exp()
             for sign in (1, -1)
         )
-        return _scale_rows_by_target_mass(result, self.phi(positive - negative))
+        return scale_rows_by_target_mass(result, self.phi(positive - negative))
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,11 @@ class _PositiveOrNegativePart:
 
 def _log_row_sums_of_psi_of_margins(result: BlockResult, psi: Link | None, shift: float) -> Tensor:
     """Return log sum_j psi((d_i^2 - d_ij^2) / temperature + shift) of each row, (N,), over its compared pairs."""
-    require_negatives(result)
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
-
-
-def _scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
-    """Multiply the value of each row, (N,), by its target mass; 0 for rows without target mass."""
-    a = result.target.row_mass()
-    return a * torch.where(a > 0, values, 0)
 
 
 # Named functions rather than lambdas: an objective that holds one can be pickled.
@@ -151,7 +145,7 @@ class PairwisePreset(NamedTuple):
     """
 
     accepts_temperature: bool
-    build_divergence: Callable[[float, float], Pairwise | SignedPairwise]
+    build_divergence: Callable[[float, float], Pairwise | PairwiseSum]
 
 
 PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
@@ -166,7 +160,7 @@ PAIRWISE_PRESETS: dict[str, PairwisePreset] = {
     "sigmoid_pairs": PairwisePreset(
         False, lambda e, c: Pairwise("sigmoid_pairs", torch.exp, LogOfFunction(partial(_sigmoid, slope=c)))
     ),
-    "linear_pairs": PairwisePreset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
+    "linear_pairs": PairwisePreset(False, lambda e, c: PairwiseSum(torch.clone, torch.clone)),
 }
 """Presets of pairwise losses by name: table 1 of the alpha-CL paper (Tian, 2022)."""
 
@@ -210,7 +204,7 @@ class DebiasedContrastive(KernelDivergence):
         geometry, target = result.plan.kernel_geometry, result.target
         good = geometry.log_kernel.link is None
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
-        require_negatives(result)
+        check_has_negatives(result)
         a, log_number = target.row_mass(), log_candidate_counts_per_row(result)
         positive = target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
         # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
@@ -273,9 +267,9 @@ class ClosedFormQuadratic(KernelDivergence):
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
         # T is minus the cost in units of the temperature: the argument at (i, j) is the level of its row plus T_ij.
         arguments = Plan(plan.kernel_geometry, level, None)
-        return -result.target.target_weighted_row_sums(arguments, self._log_with_tangent)
 
-    def _log_with_tangent(self, argument: Tensor) -> Tensor:
-        """Return the logarithm, continued below the floor as its tangent, so that the gradient still attracts there."""
-        safe = argument.clamp_min(self.floor)
-        return safe.log() + (argument - safe) / self.floor
+        def log_with_tangent(argument: Tensor) -> Tensor:
+            safe = argument.clamp_min(self.floor)  # below it the tangent continues, so that the gradient still attracts
+            return safe.log() + (argument - safe) / self.floor
+
+        return -result.target.target_weighted_row_sums(arguments, log_with_tangent)

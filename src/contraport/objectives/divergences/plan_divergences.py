@@ -19,7 +19,7 @@ from torch import Tensor
 from contraport.engine import map_row_blocks
 from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
-from contraport.objectives.divergences.divergence import Divergence, replace_zeros_by_one, require_negatives
+from contraport.objectives.divergences.divergence import Divergence, check_has_negatives, replace_zeros_by_one
 from contraport.objectives.inputs import check_values
 from contraport.objectives.plan import BlockResult, generalized_kl
 
@@ -54,7 +54,7 @@ class KL(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         """Return the term of each row, (N,); the term of the total masses is split by target row mass."""
         if not result.block.pattern.includes_positives:
-            require_negatives(result)
+            check_has_negatives(result)
         target, plan = result.target, result.plan
         # No pass over the pairs: the target has mass on few of them, or sums over it have a closed form.
         rows = target.row_relative_entropy(plan.geometry.log_kernel, plan.row_potential, plan.column_potential)
@@ -329,11 +329,8 @@ class MarginalPenalty(Divergence):
     sides: str = "both"
 
     def __post_init__(self) -> None:
-        for name, value, names in (
-            ("divergence", self.divergence, tuple(_MARGINAL_DISTANCES)),
-            ("sides", self.sides, ("both", "rows", "columns")),
-        ):
-            check_name(name, value, names)
+        check_name("divergence", self.divergence, _MARGINAL_DISTANCES)
+        check_name("sides", self.sides, ("both", "rows", "columns"))
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, distance = result.plan, _MARGINAL_DISTANCES[self.divergence]

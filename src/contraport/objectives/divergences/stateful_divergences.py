@@ -16,9 +16,9 @@ from contraport.engine import LogSoftplus, create_scalar_parameter, log_sums, re
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
+    check_has_negatives,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
-    require_negatives,
 )
 from contraport.objectives.item_averages import ItemAverages, log_moving_average, should_update_averages
 from contraport.objectives.plan import BlockResult
@@ -147,7 +147,7 @@ class MovingAverageLogSum(ItemAverages, KernelDivergence):
 
     def forward(self, result: BlockResult) -> Tensor:
         """Return the log of the moving average of each row's item, (N,); in training mode, update it first."""
-        require_negatives(result)
+        check_has_negatives(result)
         items = self.require_ids(result.ids)
         values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
