@@ -93,7 +93,13 @@ class Features:
             fits = values is None or values.shape == shape
             check(fits, f"features: {name} must have shape {shape}, got {np.shape(values)}.", "shape")
         if self.labels is not None:
-            _check_labels(self.labels, self.class_names)
+            message = f"features: labels must be integers, with their names in class_names, got {self.labels.dtype}."
+            check(self.labels.dtype.kind in "iu", message, "labels")
+            low, high = int(self.labels.min()), int(self.labels.max())
+            names = None if self.class_names is None else len(self.class_names)
+            expected = "0 or more" if names is None else f"from 0 to {names - 1}, as class_names has the names"
+            fits = low >= 0 and (names is None or high < names)
+            check(fits, f"features: labels must be {expected}, got {low if low < 0 else high}.", "labels")
         message = f"features: dims must be a number of coordinates, got {self.dims!r}."
         check(self.dims is None or self.dims.isdecimal(), message, "dims")
 
@@ -129,16 +135,6 @@ class Features:
             return None
         label = int(self.labels[position])
         return str(label if self.class_names is None else self.class_names[label])
-
-
-def _check_labels(labels: np.ndarray, class_names: np.ndarray | None) -> None:
-    """Raise `UsageError` unless labels are integers from 0, below the number of class names if there are any."""
-    message = f"features: labels must be integers, with their names in class_names, got {labels.dtype}."
-    check(labels.dtype.kind in "iu", message, "labels")
-    low, high = int(labels.min()), int(labels.max())
-    expected = "0 or more" if class_names is None else f"from 0 to {len(class_names) - 1}, as class_names has the names"
-    fits = low >= 0 and (class_names is None or high < len(class_names))
-    check(fits, f"features: labels must be {expected}, got {low if low < 0 else high}.", "labels")
 
 
 def as_features(values: Any) -> Features:
@@ -292,7 +288,7 @@ def read_features(path: str | Path) -> Features:
         f"features: must end in {', '.join(_READERS_AND_WRITERS)}, got {str(path)!r}.",
         "suffix",
     )
-    if not file.exists() and (shards := _find_shards(file)):
+    if not file.exists() and (shards := _list_complete_shards(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])
     check(file.exists(), f"features: file {str(path)!r} does not exist.", "not_found")
     check_regular_file("features", file)
@@ -313,7 +309,7 @@ def items_table_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.items.parquet")
 
 
-def _find_shards(path: Path) -> list[Path]:
+def _list_complete_shards(path: Path) -> list[Path]:
     """Return the paths of the shards of a feature file in order, or an empty list without shards."""
     shards = _list_shard_files(path)
     if not shards:
@@ -356,7 +352,7 @@ def _features_from_array(features: np.ndarray) -> Features:
     return Features(features, np.arange(items), np.full(items, "train"))
 
 
-def _collect_metadata(features: Features) -> dict[str, str]:
+def _metadata_by_stored_name(features: Features) -> dict[str, str]:
     """Return the text fields of features by their names in files, without missing ones."""
     values = {stored: getattr(features, name) for name, stored in _TEXT_FIELDS.items()}
     return {name: value for name, value in values.items() if value is not None}
@@ -366,7 +362,7 @@ def _write_npz(path: Path, features: Features) -> None:
     """Write features and item values as one `.npz` file."""
     arrays = {"features": features.features, "class_names": features.class_names}
     arrays |= {stored: getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
-    arrays |= {name: np.array(value) for name, value in _collect_metadata(features).items()}
+    arrays |= {name: np.array(value) for name, value in _metadata_by_stored_name(features).items()}
     with atomic_write(path) as temporary:
         np.savez(temporary, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
 
@@ -390,7 +386,7 @@ def _write_npy(path: Path, features: Features) -> None:
         atomic_write(path) as temporary,
     ):  # on exit the inner file is moved into place first
         np.save(temporary, features.features, allow_pickle=False)
-        _write_table(table, [_build_item_columns(features)], _collect_metadata(features))
+        _write_table(table, [_item_columns_by_name(features)], _metadata_by_stored_name(features))
         table_path.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
@@ -411,10 +407,10 @@ def _write_parquet(path: Path, features: Features) -> None:
     rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (
-        {f"f{number}": column for number, column in enumerate(part.features.T)} | _build_item_columns(part)
+        {f"f{number}": column for number, column in enumerate(part.features.T)} | _item_columns_by_name(part)
         for part in parts
     )
-    _write_table(path, columns, _collect_metadata(features))
+    _write_table(path, columns, _metadata_by_stored_name(features))
 
 
 def _read_parquet(path: Path) -> Features:
@@ -438,7 +434,7 @@ def _read_parquet(path: Path) -> Features:
     return _features_from_table(array, _read_table(path, [name for name in columns if name in _ITEM_COLUMNS]))
 
 
-def _build_item_columns(features: Features) -> dict[str, Any]:
+def _item_columns_by_name(features: Features) -> dict[str, Any]:
     """Return the item values of features as Parquet columns by name."""
     columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _ITEM_ARRAY_NAMES.items()}
     if features.labels is not None and features.class_names is not None:

@@ -425,43 +425,24 @@ def matches_type(value: Any, annotation: Any, *, match_any: bool = True) -> bool
     >>> matches_type(3, float | None), matches_type(True, float), matches_type("ab", Sequence[str])
     (True, False, False)
     """
-    classes, bool_classes, forms = _split_annotation_into_classes_and_literals(annotation)
-    if isinstance(value, bool_classes if isinstance(value, bool) else classes):
-        return True
-    return bool(forms) and any(_matches_special_form(value, form, match_any=match_any) for form in forms)
-
-
-@functools.cache
-def _split_annotation_into_classes_and_literals(
-    annotation: Any,
-) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
-    """Split an annotation into classes for `isinstance`, classes that accept a bool, and special forms (`Literal`).
-
-    Cached: a run folder has some seventy options, and most annotations are unions.
-    """
-    classes: list[type] = []
-    bool_classes: list[type] = []
-    forms: list[Any] = []
     for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
         origin = get_origin(part)
-        if part is Any or origin in (list, Sequence, Literal):
-            forms.append(part)
+        if part is Any:
+            matches = match_any
+        elif origin is Literal:
+            matches = value in get_args(part)
+        elif origin in (list, Sequence):
+            (item_type,) = get_args(part)
+            matches = isinstance(value, list | tuple) and all(
+                matches_type(item, item_type, match_any=match_any) for item in value
+            )
         elif part in (int, float):
-            classes += [int, part]
+            matches = isinstance(value, int | part) and not isinstance(value, bool)
         else:
-            classes.append(Mapping if origin is dict else origin or part)
-            bool_classes.append(classes[-1])
-    return tuple(classes), tuple(bool_classes), tuple(forms)
-
-
-def _matches_special_form(value: Any, form: Any, *, match_any: bool) -> bool:
-    """Return whether a value matches `Any`, a `Literal` or a list type."""
-    if form is Any:
-        return match_any
-    parts = get_args(form)
-    if get_origin(form) is Literal:
-        return value in parts
-    return isinstance(value, list | tuple) and all(matches_type(item, parts[0], match_any=match_any) for item in value)
+            matches = isinstance(value, Mapping if origin is dict else origin or part)
+        if matches:
+            return True
+    return False
 
 
 def describe_type(annotation: Any) -> str:

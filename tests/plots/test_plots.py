@@ -18,7 +18,7 @@ import contraport
 from contraport import plots
 from contraport._utils.files import write_npz
 from contraport.errors import UsageError
-from contraport.plots.feature_plots import place_class_names
+from contraport.plots.feature_plots import class_name_positions
 from contraport.runs import RunFolder
 
 
@@ -83,11 +83,11 @@ def test_class_names_do_not_overlap():
     labels = np.repeat([0, 1, 2], 50)
     points = np.concatenate([random.normal(size=(150, 2)) * 0.3 + middles, [[-20.0, 20.0]] * 2])
     labels = np.concatenate([labels, [2, 2]])  # a mean or a median of the third would lie elsewhere
-    places = place_class_names(points, labels)
+    places = class_name_positions(points, labels)
     assert np.linalg.norm(places[2] - 20.0) < 1.5
     assert abs(places[0][1] - places[1][1]) < 4, "all points lie too near for both: one stands on the other"
     more = np.concatenate([points, [[0.0, 8.0]]])
-    assert place_class_names(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], (
+    assert class_name_positions(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], (
         "a place that is free is better"
     )
 

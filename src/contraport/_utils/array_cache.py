@@ -107,9 +107,7 @@ def create_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Seque
         OSError: the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CACHE_KEY_FILE).unlink(
-        missing_ok=True
-    )  # before the arrays change: a key never stands beside other arrays
+    (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays
     with ExitStack() as stack:
         arrays = []
         for view, shape in enumerate(key["shapes"]):

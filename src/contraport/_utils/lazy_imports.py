@@ -77,19 +77,14 @@ def import_object(location: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-class _LazyModule:
-    """Stand-in for a module, which is imported when an attribute is first read."""
+class LazyModule:
+    """Stand-in for a module that is imported when an attribute is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self._name), attribute)
-
-
-def lazy_module(name: str) -> Any:
-    """Return a stand-in for a module that is imported when an attribute is first used."""
-    return _LazyModule(name)
 
 
 class _LazyPackage(ModuleType):

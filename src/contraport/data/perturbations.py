@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.lazy_imports import lazy_module
+from contraport._utils.lazy_imports import LazyModule
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.option_parsers import (
     CORRUPTION_KINDS,
@@ -33,7 +33,7 @@ from contraport.seeding import derive_torch_seed, numpy_generator, seed_torch_ge
 if TYPE_CHECKING:
     from torchvision.transforms.v2 import functional as transforms
 else:
-    transforms = lazy_module("torchvision.transforms.v2.functional")
+    transforms = LazyModule("torchvision.transforms.v2.functional")
 
 _RANDOM_CORRUPTIONS = ("noise", "occlusion")
 """Corruptions that draw random numbers."""

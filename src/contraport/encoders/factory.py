@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from contraport._utils.formatting import describe_items_of_shape, format_options
-from contraport._utils.lazy_imports import import_object, lazy_module
+from contraport._utils.lazy_imports import LazyModule, import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ANY_TIMM_NAME, CUSTOM_ENCODER_FORMAT, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import timm
     from timm.models import ResNet
 else:
-    timm = lazy_module("timm")
+    timm = LazyModule("timm")
 
 MAX_LOW_RESOLUTION_SIDE = 64
 """Maximum side, in pixels, of images for which a ResNet gets the stem for small images."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from contraport._utils.files import check_checksum
 from contraport._utils.formatting import format_options
-from contraport._utils.lazy_imports import lazy_module
+from contraport._utils.lazy_imports import LazyModule
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders import lite0
@@ -38,7 +38,7 @@ from contraport.errors import (
 if TYPE_CHECKING:
     import timm
 else:
-    timm = lazy_module("timm")
+    timm = LazyModule("timm")
 
 StateDict: TypeAlias = dict[str, Tensor]
 """Weights of an encoder by name."""

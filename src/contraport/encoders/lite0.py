@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_items_of_shape
-from contraport._utils.lazy_imports import lazy_module
+from contraport._utils.lazy_imports import LazyModule
 from contraport.errors import UsageError, check, import_optional
 
 if TYPE_CHECKING:
     import timm
 else:
-    timm = lazy_module("timm")
+    timm = LazyModule("timm")
 
 TIMM_NAME = "tf_efficientnet_lite0"
 """Name of the network in timm."""

@@ -84,7 +84,11 @@ class _FittedTransformer(TransformerMixin, BaseEstimator):
 
     def transform(self, X: _ArrayOrViews) -> NDArray[np.float32]:
         """Return the features of the items in X, (m, features)."""
-        return self.encoder._extract_features(X, self.views)
+        encoder, loader_config = self.encoder, self.encoder._loader_config
+        dataset = encoder._build_dataset(X, reset=False, views=self.views)
+        model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
+        with fixed_seed(0, loader_config.device):  # loaders draw from the global generator
+            return extract_features(model, dataset, encoder.training_module_.views, loader_config).numpy()
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return the names of the output features of these views."""
@@ -258,13 +262,6 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         names = [f"{prefix}_{name}_{number}" for name, width in widths.items() for number in range(width)]
         return np.asarray(names, dtype=object)
 
-    def _extract_features(self, X: _ArrayOrViews, views: Sequence[int] | None) -> NDArray[np.float32]:
-        """Return the features of the items in X, ``(m, features)``; `views` are the views in X, default: all."""
-        dataset = self._build_dataset(X, reset=False, views=views)
-        encoder = self._model if views is None else FeatureExtractor(self._model, views)
-        with fixed_seed(0, self._loader_config.device):  # loaders draw from the global generator
-            return extract_features(encoder, dataset, self.training_module_.views, self._loader_config).numpy()
-
     def score(self, X: _ArrayOrViews, y: object = None) -> float:
         """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.
 
@@ -351,7 +348,7 @@ class ContrastiveEncoder(_TransformMixin, ClassNamePrefixFeaturesOutMixin, Trans
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
         with rename_argument("y", "labels"):
-            dataset = from_arrays(arrays, _encode_as_codes_and_names(y), weights=weights, name="X", argument="X")
+            dataset = from_arrays(arrays, _class_codes_or_none(y), weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
@@ -459,14 +456,10 @@ def _views_by_name(X: object) -> dict[str, ArrayLike] | None:
     """Return the views in a dict or a tuple of arrays by name; None if X is a single array."""
     if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
-    if isinstance(X, tuple) and len(X) > 0 and all(map(_is_single_view, X)):
-        return {str(number): view for number, view in enumerate(X)}
-    return None
-
-
-def _is_single_view(values: Any) -> bool:
-    """Return whether a value can be one of several views: an array of at least two axes, or texts."""
-    return getattr(values, "ndim", 0) >= 2 or string_list_or_none("X", values) is not None
+    views: tuple[Any, ...] = X if isinstance(X, tuple) else ()
+    # A tuple of numbers or of arrays of one axis is a single array.
+    are_views = all(getattr(view, "ndim", 0) >= 2 or string_list_or_none("X", view) is not None for view in views)
+    return {str(number): view for number, view in enumerate(views)} if views and are_views else None
 
 
 def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
@@ -510,8 +503,8 @@ def _describe_text_columns(frame: Any) -> list[str]:
     return columns
 
 
-def _encode_as_codes_and_names(y: ArrayLike | None) -> NDArray[np.int64] | None:
-    """Encode classes as integers from 0, ``(n,)``; None if y does not hold classes."""
+def _class_codes_or_none(y: ArrayLike | None) -> NDArray[np.int64] | None:
+    """Return classes as integers from 0, ``(n,)``; None if y does not hold classes."""
     if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
         return None
     return np.unique(np.asarray(y), return_inverse=True)[1]

@@ -7,7 +7,7 @@ grid by polynomials of degree 5, the grid is convolved by FFT, and the result is
 from __future__ import annotations
 
 import math
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -125,13 +125,7 @@ def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Ten
     """
     powers = torch.stack([fractions**k for k in range(len(STENCIL_OFFSETS))], dim=-1)
     slopes = torch.stack([k * fractions ** max(k - 1, 0) for k in range(len(STENCIL_OFFSETS))], dim=-1)
-    coefficients = _compute_lagrange_coefficients().to(fractions)
-    return powers @ coefficients, slopes @ coefficients
-
-
-@cache
-def _compute_lagrange_coefficients() -> Tensor:
-    """Compute the coefficients of the Lagrange polynomials of the six nodes, ``(6, 6)``: by power and node."""
     nodes = torch.tensor(STENCIL_OFFSETS).double()
-    inverse: Tensor = torch.linalg.inv(torch.stack([nodes**k for k in range(len(STENCIL_OFFSETS))], dim=1))
-    return inverse
+    # Of the Lagrange polynomials of the nodes, (6, 6): by power and node.
+    coefficients = torch.linalg.inv(torch.stack([nodes**k for k in range(len(STENCIL_OFFSETS))], dim=1)).to(fractions)
+    return powers @ coefficients, slopes @ coefficients

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from contraport._utils.lazy_imports import lazy_module
+from contraport._utils.lazy_imports import LazyModule
 from contraport.metrics.registry import Requirement, register_metric
 from contraport.options import keep_deprecated_module_names
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.intervals import ItemValues, MetricResult
 else:
-    clustering = lazy_module("contraport.metrics.clustering")
-    embedding_geometry = lazy_module("contraport.metrics.embedding_geometry")
-    fine_tuning = lazy_module("contraport.metrics.fine_tuning")
-    influence = lazy_module("contraport.metrics.influence")
-    intervals = lazy_module("contraport.metrics.intervals")
-    probes = lazy_module("contraport.metrics.probes")
-    retrieval = lazy_module("contraport.metrics.retrieval")
+    clustering = LazyModule("contraport.metrics.clustering")
+    embedding_geometry = LazyModule("contraport.metrics.embedding_geometry")
+    fine_tuning = LazyModule("contraport.metrics.fine_tuning")
+    influence = LazyModule("contraport.metrics.influence")
+    intervals = LazyModule("contraport.metrics.intervals")
+    probes = LazyModule("contraport.metrics.probes")
+    retrieval = LazyModule("contraport.metrics.retrieval")
 
 __getattr__ = keep_deprecated_module_names(__name__, LABELS="REQUIRES_LABELS")
 

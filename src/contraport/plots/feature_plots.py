@@ -159,14 +159,14 @@ def neighbors(
         message = f"run: {load_run(features).path} has no images; pass features and items instead."
         check("thumbnails" in samples, message, "no_images")
         nearest, shown, classes = samples["neighbors"], samples["thumbnails"], samples.get("labels")
-        _check_neighbor_count(count, nearest.shape[1])
+        check_integer("count", count, most=nearest.shape[1])
     else:
         rows = as_plot_array("features", features, 2)
         check(items is not None, "items: is required to draw the neighbors of features.", "missing")
         shown = to_numpy("items", items)
         good = shown.dtype.kind in "buif" and bool(np.isfinite(shown).all())
         check(good, f"items: must be finite numbers, got {format_value(items)}.", "not_numbers")
-        _check_neighbor_count(count, len(rows) - 1)
+        check_integer("count", count, most=len(rows) - 1)
         nearest, classes = nearest_indices(torch.from_numpy(rows), count).numpy(), labels_to_numpy(labels, len(rows))
     has_shape = shown.ndim in (2, 3, 4) and len(shown) == len(nearest) and shown.size > 0
     check(has_shape, f"items: must be {len(nearest)} images or vectors, got shape {shown.shape}.", "shape")
@@ -185,11 +185,6 @@ def neighbors(
     ax.set_title(f"item and its nearest neighbors{frames}", loc="left", fontsize="medium")
     ax.axis("off")
     return figure
-
-
-def _check_neighbor_count(count: int, max_count: int) -> None:
-    """Raise `UsageError` unless the number of neighbors is an integer from 1 to `max_count`."""
-    check_integer("count", count, most=max_count)
 
 
 def _project_on_principal_components(features: Array) -> Array:
@@ -218,7 +213,7 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
         return
     # A halo in the background color keeps names legible on top of points.
     halo = [effects.withStroke(linewidth=3, foreground="black" if has_dark_background(ax) else "white")]
-    for name, (x, y) in zip(names, place_class_names(points, classes), strict=True):
+    for name, (x, y) in zip(names, class_name_positions(points, classes), strict=True):
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
@@ -280,7 +275,7 @@ _MAX_POINTS_FOR_PLACEMENT = 1_500
 """Maximum number of points that class names are placed by, in O(n^2) memory; of more, each class is subsampled."""
 
 
-def place_class_names(points: Array, labels: Array) -> Array:
+def class_name_positions(points: Array, labels: Array) -> Array:
     """Choose the coordinates of each class name on a map of points, (classes, 2), in the order of sorted labels.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
@@ -291,7 +286,7 @@ def place_class_names(points: Array, labels: Array) -> Array:
         labels: class of each point, (n,), numbers or strings.
 
     >>> points = np.array([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [5.0, 9.0], [5.0, 9.1]])
-    >>> place_class_names(points, np.array([0, 0, 0, 1, 1])).tolist()
+    >>> class_name_positions(points, np.array([0, 0, 0, 1, 1])).tolist()
     [[0.0, 0.0], [5.0, 9.0]]
     """
     step = -(-len(points) // _MAX_POINTS_FOR_PLACEMENT)

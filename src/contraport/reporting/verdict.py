@@ -64,12 +64,13 @@ def compose_run_comparisons(runs: Sequence[ReportedRun]) -> list[str]:
             sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]
         else:
             sentences += [_describe_best_run(metric, group) for metric in headlines]
-            sentences += _suggest_joint_evaluation(group, headlines)
-            sentences += _describe_better_metric_counts(group)
+            sentences += filter(
+                None, [_suggest_joint_evaluation(group, headlines), _describe_better_metric_counts(group)]
+            )
             if (pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
                 sentences.append(f"The intervals between runs hold simultaneously for all {pairs} pairs.")
             for metric in headlines:
-                sentences += _iterate_baseline_sentences(metric, group)
+                sentences += _iter_baseline_sentences(metric, group)
         if (
             items is not None
             and items < MIN_TEST_ITEMS_WITHOUT_NOTE
@@ -133,21 +134,21 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
 
 
-def _suggest_joint_evaluation(runs: Sequence[ReportedRun], headlines: Sequence[Metric]) -> list[str]:
+def _suggest_joint_evaluation(runs: Sequence[ReportedRun], headlines: Sequence[Metric]) -> str:
     """Return a sentence with the command that evaluates runs together; empty if they were evaluated together."""
     pairs = permutations(runs, 2)
     together = all(one.find_stored_difference(other, metric.key) for one, other in pairs for metric in headlines)
     paths = " ".join(shlex.quote(run.path) for run in runs)
-    return [] if together else [f"For intervals of differences, evaluate them together: contraport evaluate {paths}"]
+    return "" if together else f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
 
 
-def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> list[str]:
+def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> str:
     """Return a sentence on the number of metrics in which each of two runs is significantly better.
 
-    Metrics that differ only in k count as one. The list is empty unless there are two runs with several metrics.
+    Metrics that differ only in k count as one. The text is empty unless there are two runs with several metrics.
     """
     if len(runs) != 2:
-        return []
+        return ""
     one, other = runs
     gains = {
         metric: gain
@@ -156,7 +157,7 @@ def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> list[str]:
     }
     titles = titles_by_metric_name(gains)
     if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
-        return []
+        return ""
     # A family with significant gains of both signs counts for neither run.
     signs: dict[str, set[bool]] = {family: set() for family in titles}
     for metric, gain in gains.items():
@@ -167,12 +168,12 @@ def _describe_better_metric_counts(runs: Sequence[ReportedRun]) -> list[str]:
         for run, sign in ((one.name, True), (other.name, False))
     }
     if not any(better.values()):
-        return [f"On none of {len(titles)} metrics is one of the two significantly better."]
+        return f"On none of {len(titles)} metrics is one of the two significantly better."
     parts = [
         f"{run} is significantly better on {len(of)} ({join_names(of)})" if of else f"{run} on none"
         for run, of in sorted(better.items(), key=lambda part: -len(part[1]))
     ]
-    return [f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."]
+    return f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."
 
 
 def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
@@ -195,7 +196,7 @@ def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
-def _iterate_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Iterator[str]:
+def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Iterator[str]:
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()

@@ -20,7 +20,7 @@ from contraport.similarity_search.config import CLUSTER_COMMAND_SPEC, ItemCluste
 from contraport.similarity_search.nearest_rows import (
     evenly_spaced_indices,
     find_top_scores_and_rows,
-    iterate_normalized_blocks,
+    iter_normalized_blocks,
     normalize_rows,
     warn_of_pooled_sets,
 )
@@ -142,7 +142,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
 
 def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
     """Fit k-means of normalized features; return the cluster of each item, ``(n,)``, and the centers, ``(k, F)``."""
-    for _ in iterate_normalized_blocks(features, device):  # raises if a feature is not finite
+    for _ in iter_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
     sample = normalize_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
     initial = torch.from_numpy(assign_kmeans_clusters(sample, num_clusters).astype(np.int64))
@@ -152,7 +152,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
     for _ in range(MAX_LLOYD_ITERATIONS):
         before = labels.copy()
         sums, counts = torch.zeros_like(centers), torch.zeros(num_clusters, device=device)
-        for first, rows in iterate_normalized_blocks(features, device):
+        for first, rows in iter_normalized_blocks(features, device):
             # The nearest center maximizes <x, c> - |c|^2 / 2, which saves the (b, k, F) differences.
             nearest = (rows @ centers.T - centers.square().sum(1) / 2).argmax(1)
             labels[first : first + len(rows)] = nearest.cpu().numpy()

@@ -316,7 +316,7 @@ def _label_groups_and_nearest_by_index(
 ) -> tuple[np.ndarray, _NearestTracker]:
     """Link the pairs that an index finds above the threshold; return the group label of each row and nearest rows."""
     links, nearest = [(np.arange(num_items), np.arange(num_items))], _NearestTracker(num_items)
-    for rows, others, cosines in index.iterate_near_pairs():
+    for rows, others, cosines in index.iter_near_pairs():
         order = np.lexsort((others, -cosines, rows))
         firsts = order[np.unique(rows[order], return_index=True)[1]]
         nearest.update(rows[firsts], others[firsts], cosines[firsts])

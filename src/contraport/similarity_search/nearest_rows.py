@@ -84,7 +84,7 @@ def find_kernel_of_sets(run: RunFolder) -> LateInteraction | None:
 
 
 def warn_of_pooled_sets(run: str | Path | None) -> None:
-    """Log a warning if a run, of which features with one vector per item are compared, was trained on sets of vectors.
+    """Log a warning if features with one vector per item are of a run that was trained on sets of vectors.
 
     A run that was moved or removed passes: the features are all that is left of it.
     """
@@ -109,7 +109,7 @@ def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
     return np.linspace(0, num_items - 1, min(max_count, num_items)).round().astype(np.int64)
 
 
-def iterate_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+def iter_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """Yield the index of the first row of each block, and the rows of the block scaled to unit length."""
     for first in range(0, len(features), BLOCK_ROWS):
         yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
@@ -163,9 +163,9 @@ class FeatureIndex:
         _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * count, len(self.features)))
         return np.unique(places[places >= 0])
 
-    def iterate_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield blocks of pairs of similar rows: first rows, second rows and cosine similarities, ``(p,)`` each."""
-        for first, rows in iterate_normalized_blocks(self.features, _CPU):
+        for first, rows in iter_normalized_blocks(self.features, _CPU):
             _, places = self.faiss_index.search(rows.numpy(), min(MAX_INDEX_NEIGHBORS_PER_ROW, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
             right = places.reshape(-1)
@@ -194,7 +194,9 @@ def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
     """
     faiss = import_optional("faiss", "index", f"index: {path}")
     record_path = path.with_name(path.name + ".json")
-    record = {"rows": list(features.shape), "digest": _digest_sampled_rows(features), "faiss": faiss.__version__}
+    sample = np.ascontiguousarray(features[evenly_spaced_indices(len(features), 1_000)])
+    digest = hashlib.sha256(sample.tobytes()).hexdigest()  # of some rows, which identifies the features
+    record = {"rows": list(features.shape), "digest": digest, "faiss": faiss.__version__}
     if path.exists() and record_path.exists():
         check_regular_file("index", path)
         if read_json_or_none(record_path) == record:
@@ -228,13 +230,7 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
     training_rows = evenly_spaced_indices(items, max(MIN_INDEX_TRAINING_ROWS, 64 * cells))
     faiss_index.train(normalize_rows(features[training_rows], _CPU).numpy())
-    for _, rows in iterate_normalized_blocks(features, _CPU):
+    for _, rows in iter_normalized_blocks(features, _CPU):
         faiss_index.add(rows.numpy())
     faiss_index.nprobe = min(INDEX_CELLS_PER_QUERY, cells)
     return faiss_index
-
-
-def _digest_sampled_rows(features: np.ndarray) -> str:
-    """Return a digest of at most 1,000 evenly spaced rows, which identifies the features."""
-    sample = features[evenly_spaced_indices(len(features), 1_000)]
-    return hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()

@@ -85,12 +85,12 @@ def write_cards_page(
 ) -> None:
     """Write a page of search results atomically, with pictures of the items that have any."""
     items = [card.item for section in sections for card in section.cards]
-    pictures = _load_pictures_as_data_uris(features, items)
+    pictures = _picture_uris_by_item(features, items)
     html = render_page(
         "search.html.j2",
         "contraport.similarity_search",
         title=title,
-        lead=lead if pictures or not items or _are_items_texts(features) else f"{lead} {NO_PICTURES_NOTE}",
+        lead=lead if pictures or not items or _has_text_items(features) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
         short_names=shortest_suffixes_by_path(card.name for section in sections for card in section.cards),
@@ -100,7 +100,7 @@ def write_cards_page(
         write_text(Path(path), html)
 
 
-def _are_items_texts(features: Features) -> bool:
+def _has_text_items(features: Features) -> bool:
     """Return whether the items are texts, according to the run that embedded them: no one expects pictures of them."""
     try:
         shapes = [] if features.run is None else RunFolder(features.run).model_config()["shapes"]
@@ -109,7 +109,7 @@ def _are_items_texts(features: Features) -> bool:
     return len(shapes) > 0 and all(map(is_text_shape, shapes))
 
 
-def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
+def _picture_uris_by_item(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:
     """Load pictures of items as data URIs, from their files or else from the training data of the run."""
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
@@ -119,7 +119,7 @@ def _load_pictures_as_data_uris(features: Features, items: Sequence[int | Path])
             pictures[item] = picture
     rest = [item for item in items if isinstance(item, int) and item not in pictures]
     if rest and features.run is not None:
-        pictures |= _load_picture_uris_by_item(features, rest)
+        pictures |= _training_picture_uris_by_item(features, rest)
     return pictures
 
 
@@ -137,7 +137,7 @@ def _find_file_picture_uri(file: Path) -> str | None:
         return None
 
 
-def _load_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
+def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
     """Load pictures as data URIs from the training data of the run that embedded the features; {} if that fails."""
     pictures: dict[int | Path, str] = {}
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.plots.feature_plots import place_class_names
+from contraport.plots.feature_plots import class_name_positions
 from contraport.plots.figure_setup import class_colors
 from contraport.reporting.html_page import PageBuilder, PlotElement, Section
 from contraport.reporting.plotly_figures import INK_COLOR, MUTED_COLOR, Figure, build_figure, escape_tags, shorten_label
@@ -100,7 +100,7 @@ def _build_class_name_annotations(run: ReportedRun, points: np.ndarray, labels: 
     if not 1 < len(run.class_names) <= MAX_CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK_COLOR}, "bgcolor": "var(--veil)", "borderpad": 1}
-    places = zip(np.unique(labels).tolist(), place_class_names(points, labels).tolist(), strict=True)
+    places = zip(np.unique(labels).tolist(), class_name_positions(points, labels).tolist(), strict=True)
     return [
         style | {"name": str(label), "text": escape_tags(shorten_label(run.class_names[label])), "x": x, "y": y}
         for label, (x, y) in places
