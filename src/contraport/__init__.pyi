@@ -108,7 +108,6 @@ from contraport.objectives import Pairs as Pairs
 from contraport.objectives import PhaseShift as PhaseShift
 from contraport.objectives import PlanEntropy as PlanEntropy
 from contraport.objectives import PlanUniformity as PlanUniformity
-from contraport.objectives import PlanWeights as PlanWeights
 from contraport.objectives import ReverseKL as ReverseKL
 from contraport.objectives import Rince as Rince
 from contraport.objectives import Rows as Rows
@@ -125,6 +124,7 @@ from contraport.objectives import Transport as Transport
 from contraport.objectives import Tsallis as Tsallis
 from contraport.objectives import Unbalanced as Unbalanced
 from contraport.objectives import VarianceHinge as VarianceHinge
+from contraport.objectives import WeightsFromPlan as WeightsFromPlan
 from contraport.objectives import WithinView as WithinView
 from contraport.objectives import approximate_assignment as approximate_assignment
 from contraport.objectives import matryoshka as matryoshka

@@ -132,7 +132,7 @@ def with_weights_by_the_plan(name, rows):
     """Items count by the plan of the whole batch."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    weights = contraport.PlanWeights(0.7, item_weights=FACTS["weights"][rows])
+    weights = contraport.WeightsFromPlan(0.7, item_weights=FACTS["weights"][rows])
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, weights=weights), [encoder]
 
 

@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, views
 
 import contraport
-from contraport import PlanWeights
+from contraport import WeightsFromPlan
 from contraport.objectives.loss_schedules import parse_plan_weights_schedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
@@ -32,7 +32,7 @@ def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, ba
     loss = build(name)
     weights = by_formula(z0, z1, loss.temperature, 0.7, 6) * (1 if given is None else given)
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name)(*z, weights=PlanWeights(0.7, 6, given)), z0, z1)
+        ours = outcome(lambda *z: build(name)(*z, weights=WeightsFromPlan(0.7, 6, given)), z0, z1)
         expected = outcome(lambda *z: build(name)(*z, weights=weights), z0, z1)
     assert_same(ours, expected)
 
@@ -59,12 +59,12 @@ def test_contradicted_pairs_have_smaller_weights():
     z0 = torch.nn.functional.normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
     z1 = z0.clone()
     z1[:10] = z0[:10].roll(1, 0)
-    weights = PlanWeights(1.0)((z0, z1), contraport.Gibbs("cosine", 0.1))
+    weights = WeightsFromPlan(1.0)((z0, z1), contraport.Gibbs("cosine", 0.1))
     assert weights[:10].max() < weights[10:].min()
 
 
 def test_zero_strength_gives_equal_weights():
-    ours = outcome(lambda *z: build("nt-xent")(*z, weights=PlanWeights(0)), *views())
+    ours = outcome(lambda *z: build("nt-xent")(*z, weights=WeightsFromPlan(0)), *views())
     assert_same(ours, outcome(build("nt-xent"), *views()), 1e-12)
 
 
@@ -87,8 +87,8 @@ def test_the_strength_follows_its_schedule():
             "weights.conflict",
             "",
         ),
-        (lambda: PlanWeights(1.5), "strength.invalid", "1.5"),
-        (lambda: PlanWeights(iterations=0), "iterations.invalid", ""),
+        (lambda: WeightsFromPlan(1.5), "strength.invalid", "1.5"),
+        (lambda: WeightsFromPlan(iterations=0), "iterations.invalid", ""),
         (lambda: parse_plan_weights_schedule("plan:power=2", 1), "sample_weight.unknown", "'power'"),
         (lambda: parse_plan_weights_schedule("plan:strength=0:2", 1), "strength.invalid", "2.0"),
     ],
@@ -100,6 +100,6 @@ def test_rejects_invalid_arguments(call, code, value):
 
 def test_plan_weights_accept_the_deprecated_keyword_with_one_warning():
     with pytest.warns(FutureWarning, match="item.weights") as caught:
-        weights = PlanWeights(0.5, given=GIVEN)
+        weights = WeightsFromPlan(0.5, given=GIVEN)
     assert weights.item_weights is GIVEN
     assert len(caught) == 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs, PlanWeights, nt_xent
+from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs, WeightsFromPlan, nt_xent
 from contraport.data import from_arrays
 from contraport.evaluation import evaluate
 from contraport.runs import Run
@@ -188,7 +188,7 @@ def test_the_plan_of_a_batch_weighs_its_items_times_the_column(table: dict[str, 
         z0, z1 = z.chunk(2)
         for step, strength in ((0, 0.7), (9, 0.7)):
             loss = float(components.module(batch, step))
-            expected = nt_xent()(z0, z1, weights=PlanWeights(strength, item_weights=batch.weights))
+            expected = nt_xent()(z0, z1, weights=WeightsFromPlan(strength, item_weights=batch.weights))
             assert loss == pytest.approx(float(expected), rel=1e-5)
     assert loss != pytest.approx(float(nt_xent()(z0, z1, weights=batch.weights)), rel=1e-4)
 

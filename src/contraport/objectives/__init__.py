@@ -11,12 +11,12 @@ from contraport.objectives.multi_view_layouts import *
 from contraport.objectives.objective import Objective, SumLoss, matryoshka
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets import *
-from contraport.objectives.transport import PlanWeights, Transport, sinkhorn_divergence, soft_assignments, transport
+from contraport.objectives.transport import Transport, WeightsFromPlan, sinkhorn_divergence, soft_assignments, transport
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "Assignment", "BlockResult", "Loosen", "Loss", "Objective", "Plan", "PlanWeights", "SumLoss", "TemperatureSchedule",
-    "Tighten", "Transport", "approximate_assignment", "matryoshka", "sinkhorn_divergence", "soft_assignments",
+    "Assignment", "BlockResult", "Loosen", "Loss", "Objective", "Plan", "SumLoss", "TemperatureSchedule", "Tighten",
+    "Transport", "WeightsFromPlan", "approximate_assignment", "matryoshka", "sinkhorn_divergence", "soft_assignments",
     "transport",
 ]  # fmt: skip
 __all__ += constraints.__all__
@@ -32,6 +32,7 @@ __getattr__ = keep_deprecated_module_names(
     DenseTarget="DenseTargetPlan",
     ExactPlan="DensePlan",
     Marginals="LogMarginals",
+    PlanWeights="WeightsFromPlan",
     PiecewiseConstantTarget="PiecewiseConstantTargetPlan",
     SignedPairwise="PairwiseSum",
     SparseTarget="SparseTargetPlan",

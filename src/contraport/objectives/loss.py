@@ -18,7 +18,7 @@ from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.problem import broadcast_failure
 from contraport.objectives.targets import Target
-from contraport.objectives.transport import PlanWeights
+from contraport.objectives.transport import WeightsFromPlan
 from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Loss(nn.Module, ABC):
         labels: PerItem | None = None,
         domains: PerItem | None = None,
         ids: PerItem | None = None,
-        weights: PerItem | PlanWeights | str | None = None,
+        weights: PerItem | WeightsFromPlan | str | None = None,
         column_weights: PerItem | None = None,
         features: PerItem | None = None,
         target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
@@ -181,7 +181,7 @@ class Loss(nn.Module, ABC):
             domains: domain of each item, (n,) integers, likewise.
             ids: id of each item, (n,) integers; items with equal ids are never negatives of each other.
             weights: weight of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
-                ``"plan"``, the confidence of the batch's own balanced plan in each item's pair, see `PlanWeights`.
+                ``"plan"``, the confidence of the batch's own balanced plan in each item's pair, see `WeightsFromPlan`.
             column_weights: weight of each item as a column, (n,), positive: the kernel becomes w_j K_ij, a reference
                 measure. With w = 1/q, q_j the sampling frequency of item j, it is the log-q correction of sampled
                 softmax, log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).

@@ -25,7 +25,7 @@ from contraport.objectives.constraints import (
     Unbalanced,
 )
 from contraport.objectives.loss import Loss
-from contraport.objectives.transport import PlanWeights
+from contraport.objectives.transport import WeightsFromPlan
 from contraport.schedules import RampSchedule, parse_start_end_shape, parse_temperature_schedule
 
 
@@ -189,7 +189,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
     return FixedConstraint(build_from_spec("constraint", text, classes))
 
 
-def parse_plan_weights_schedule(text: str, steps: int) -> Callable[[int], PlanWeights]:
+def parse_plan_weights_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:
     """Parse a schedule of plan weights, a function of the step.
 
     It is ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
@@ -204,11 +204,12 @@ def parse_plan_weights_schedule(text: str, steps: int) -> Callable[[int], PlanWe
     settings = parse_spec(
         "sample_weight", text, {"plan": ("strength", "iterations")}, unnamed_setting={"plan": "strength"}
     ).settings
-    start, end, shape = parse_start_end_shape("sample_weight: strength", settings.get("strength", PlanWeights.strength))
-    iterations = settings.get("iterations", PlanWeights.iterations)
+    strength = settings.get("strength", WeightsFromPlan.strength)
+    start, end, shape = parse_start_end_shape("sample_weight: strength", strength)
+    iterations = settings.get("iterations", WeightsFromPlan.iterations)
     if not isinstance(iterations, int):
         raise UsageError(f"sample_weight: iterations must be an integer, got {iterations!r}.", kind="iterations")
     for strength in (start, end):
-        PlanWeights(strength, iterations)  # checks the values
+        WeightsFromPlan(strength, iterations)  # checks the values
     ramp = RampSchedule(start, end, steps, shape)
-    return lambda step: PlanWeights(ramp.value(step), iterations)
+    return lambda step: WeightsFromPlan(ramp.value(step), iterations)

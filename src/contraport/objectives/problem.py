@@ -35,7 +35,7 @@ from contraport.objectives.inputs import (
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_row_and_column_features
-from contraport.objectives.transport import PlanWeights
+from contraport.objectives.transport import WeightsFromPlan
 
 COMPARED_OPTION_NAMES = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
@@ -68,7 +68,7 @@ class MatchingProblem:
     non_item_columns: tuple[Tensor, ...]
     similarities: Tensor | None
     temperature: float | Tensor | None
-    plan_weights: PlanWeights | None
+    plan_weights: WeightsFromPlan | None
 
     def gather_across_processes(self, kernel: Kernel) -> MatchingProblem:
         """Gather the inputs of all processes, and return the problem of all their items.
@@ -213,10 +213,10 @@ def read_local_problem(
         temperature = temperature.reshape(())
     elif temperature is not None:
         check_positive("temperature", temperature)
-    if isinstance(weights, str | PlanWeights):
+    if isinstance(weights, str | WeightsFromPlan):
         good = not isinstance(weights, str) or weights == "plan"
         check(good, f"weights: must be one number per item, or 'plan', got {weights!r}.", "unknown")
-        plan_weights = PlanWeights() if isinstance(weights, str) else weights
+        plan_weights = WeightsFromPlan() if isinstance(weights, str) else weights
         options["weights"] = plan_weights.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:

@@ -314,8 +314,8 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
 
 @accept_deprecated_keywords(item_weights="given")
 @dataclass(frozen=True, eq=False)
-class PlanWeights:
-    """Weights of items or pairs by the balanced plan of the batch, for ``weights=PlanWeights()`` or ``weights="plan"``.
+class WeightsFromPlan:
+    """Item weights from the balanced plan of the batch, for ``weights=WeightsFromPlan()`` or ``weights="plan"``.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch
@@ -332,7 +332,7 @@ class PlanWeights:
 
     >>> import torch, contraport
     >>> z0, z1 = torch.eye(4), torch.eye(4)[[0, 1, 3, 2]]
-    >>> rows = contraport.info_nce(0.2)(z0, z1, weights=contraport.PlanWeights(0.9), reduction="none")
+    >>> rows = contraport.info_nce(0.2)(z0, z1, weights=contraport.WeightsFromPlan(0.9), reduction="none")
     >>> [round(value, 1) for value in rows.tolist()]
     [0.0, 0.0, 1.0, 1.0]
     """

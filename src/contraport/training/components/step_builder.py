@@ -23,7 +23,16 @@ from contraport.distributed import use_local_batch
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check, rename_argument
-from contraport.objectives import Cross, Loss, Objective, Pairs, PlanWeights, Target, TemperatureSchedule, matryoshka
+from contraport.objectives import (
+    Cross,
+    Loss,
+    Objective,
+    Pairs,
+    Target,
+    TemperatureSchedule,
+    WeightsFromPlan,
+    matryoshka,
+)
 from contraport.objectives.component_specs import replace_components
 from contraport.objectives.loss_schedules import LossSchedule, parse_constraint_schedule, parse_plan_weights_schedule
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
@@ -151,7 +160,7 @@ def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Modu
 
 
 def check_sample_weights(
-    objective: nn.Module | None, dataset: Dataset, plan_weights: Callable[[int], PlanWeights] | None
+    objective: nn.Module | None, dataset: Dataset, plan_weights: Callable[[int], WeightsFromPlan] | None
 ) -> None:
     """Raise `UsageError` if sample weights are given but not supported, or required but missing."""
     if plan_weights is not None:
@@ -175,7 +184,7 @@ def check_objective_by_trial_call(
     loss: ObjectiveStepLoss,
     dataset: Dataset,
     dimensions: int,
-    plan_weights: Callable[[int], PlanWeights] | None,
+    plan_weights: Callable[[int], WeightsFromPlan] | None,
     *,
     predictor: bool,
 ) -> None:
@@ -311,7 +320,7 @@ def _build_step_loss(
     model: Model,
     views: Views,
     objective: nn.Module | None,
-    plan_weights: Callable[[int], PlanWeights] | None,
+    plan_weights: Callable[[int], WeightsFromPlan] | None,
 ) -> StepLoss:
     """Build the loss of a training step: of an objective, or of predictive learning (`predict`)."""
     loss: StepLoss
@@ -336,7 +345,7 @@ def _build_objective_loss(
     model: Model,
     views: Views,
     objective: nn.Module,
-    plan_weights: Callable[[int], PlanWeights] | None,
+    plan_weights: Callable[[int], WeightsFromPlan] | None,
 ) -> ObjectiveStepLoss:
     """Build the loss that calls the objective on all views, queries and keys, prototypes or teacher features."""
     sizes, number = list_tower_projection_sizes(model), len(views.shapes)

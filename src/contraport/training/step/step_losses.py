@@ -25,8 +25,8 @@ from contraport.objectives import (
     Loss,
     NestedCoordinates,
     Objective,
-    PlanWeights,
     Target,
+    WeightsFromPlan,
     soft_assignments,
 )
 from contraport.objectives.inputs import ExtraNegatives
@@ -62,7 +62,7 @@ class EmbeddedBatch(NamedTuple):
     queries: tuple[Tensor, ...]
     key_projections: tuple[Tensor, ...]
     present: Tensor | None = None
-    weights_from_plan: PlanWeights | None = None
+    weights_from_plan: WeightsFromPlan | None = None
     negatives: tuple[ExtraNegatives, ...] = ()
 
     def objective_kwargs(self, *views: int) -> dict[str, Any]:

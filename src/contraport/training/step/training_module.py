@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contraport.data import Batch, BatchOffset, Views
 from contraport.encoders import Model
-from contraport.objectives import Loss, PlanWeights
+from contraport.objectives import Loss, WeightsFromPlan
 from contraport.objectives.inputs import ExtraNegatives
 from contraport.objectives.loss_schedules import LossSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
@@ -115,7 +115,7 @@ class TrainingModule(nn.Module):
         momentum_encoder: MomentumEncoder | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[LossSchedule] = (),
-        weights: Callable[[int], PlanWeights] | None = None,
+        weights: Callable[[int], WeightsFromPlan] | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
         mined: MinedBatchLayout | None = None,
