@@ -234,7 +234,7 @@ class SplitLoader:
             message = f"data: the run was trained on the object {settings.data}, which is not in its folder. {hint}"
             check(not has_object_placeholder(settings.data), message, "missing")
             # A column of sample weights must be read as such, or it would count as a feature.
-            weights = settings.sample_weight if settings.reads_weights_from_column else None
+            weights = settings.sample_weight if settings.sample_weight_source == "column" else None
             return adapted.replace_unchecked(columns=columns or settings.columns, sample_weight=weights)
         # The same name is another data frame with the same roles.
         if columns is None and RECORDED_OPTIONS["data"].serialize(data) == settings.data:

@@ -52,10 +52,7 @@ def create_optimizer(
         weight_decay: weight decay.
         encoders: encoders within the module with their own learning rate.
         encoder_lr_scale: factor on the learning rate of the encoders.
-        layer_decay: additional factor per layer of an encoder below its last.
-
-    Raises:
-        UsageError: an encoder does not define its layers.
+        layer_decay: additional factor per layer of an encoder of timm below its last.
     """
     from timm.optim import create_optimizer_v2, param_groups_layer_decay  # type: ignore[attr-defined]
 
@@ -70,7 +67,6 @@ def create_optimizer(
         if layer_decay is None:
             groups += _build_param_groups(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
             continue
-        check_supports_layer_decay(encoder)
         for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
             scale = encoder_lr_scale * group.pop("lr_scale")
             groups.append({**group, "lr": rate * scale})
@@ -116,11 +112,6 @@ def build_loop(
         share=local_batch_offset(settings.batch_size),
         callbacks=callbacks,
     )
-
-
-def check_supports_layer_decay(encoder: nn.Module) -> None:
-    """Raise `UsageError` unless an encoder states the order of its layers, as `layer_decay` requires (timm only)."""
-    check(hasattr(encoder, "group_matcher"), f"layer_decay: requires a timm encoder, got {type(encoder).__name__}.")
 
 
 def _build_param_groups(

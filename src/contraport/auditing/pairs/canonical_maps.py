@@ -147,10 +147,13 @@ def _fit_maps_and_correlations(
     number: Any, first: Tensor, second: Tensor, across: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Fit the maps of one fold from products of its centered rows: ``X'X``, ``Y'Y`` and ``X'Y``; with correlations."""
-    roots = [
-        torch.linalg.cholesky(_add_ridge(products / number, width))
-        for products, width in zip((first, second), widths, strict=True)
-    ]
+    roots = []
+    for products, width in zip((first, second), widths, strict=True):
+        covariance = products / number
+        # Of the whole width, which may be more than the covariance has.
+        ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=_MIN_RIDGE)
+        identity = torch.eye(len(covariance), device=covariance.device)
+        roots.append(torch.linalg.cholesky(covariance + ridge * identity))
     left = torch.linalg.solve_triangular(roots[0], across / number, upper=False)
     cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
     u, correlations, v = decompose_cross_covariance(cross)
@@ -158,9 +161,3 @@ def _fit_maps_and_correlations(
     to_first = torch.linalg.solve_triangular(roots[0].T, u, upper=True)
     to_second = torch.linalg.solve_triangular(roots[1].T, v, upper=True)
     return (to_first, to_second), correlations
-
-
-def _add_ridge(covariance: Tensor, width: int) -> Tensor:
-    """Add the ridge of features of the given width, which may be more than the covariance has."""
-    ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=_MIN_RIDGE)
-    return covariance + ridge * torch.eye(len(covariance), device=covariance.device)

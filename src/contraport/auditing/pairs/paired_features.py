@@ -199,9 +199,8 @@ class PairedFeatures:
         # Two more than needed: `neighbor_indices_of_members` removes the two members of a pair.
         number = self.neighbors + 2
         if self.neighbor_pool is None:
-            return self.unrestricted_neighbor_indices_by_view[0][
-                :, :number
-            ], self.unrestricted_neighbor_indices_by_view[1][:, :number]
+            first, second = self.unrestricted_neighbor_indices_by_view
+            return first[:, :number], second[:, :number]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._neighbor_indices_in_view(view, self.neighbor_pool, number) for view in (0, 1))
             return first, second

@@ -140,9 +140,9 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
         check_existing_file("teacher", settings.teacher)
     if settings.mined_negatives_spec is not None and settings.mined_negatives_spec.file is not None:
         check_existing_file("negatives: file", settings.mined_negatives_spec.file)
-    if settings.derives_weights_from_plan:
+    if settings.sample_weight_source == "plan":
         parse_plan_weights_schedule(str(settings.sample_weight), 1)
-    if settings.reads_weights_from_file:
+    if settings.sample_weight_source == "file":
         check_existing_file("sample_weight", str(settings.sample_weight))
     select_training_device(settings.device)
     if settings.lora is not None:

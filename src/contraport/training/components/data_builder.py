@@ -106,7 +106,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if settings.data is None:
         raise UsageError("data: required, not given. Pass a name, a folder, a file or a Dataset.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
-    if settings.reads_weights_from_column:
+    if settings.sample_weight_source == "column":
         check("weights" not in (columns or {}), "sample_weight: given twice, as an option and in columns.", "duplicate")
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
@@ -120,7 +120,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     )
     if isinstance(dataset, Stream):
         _check_stream_settings(settings, dataset)
-    if settings.reads_weights_from_file and dataset.split == "train":
+    if settings.sample_weight_source == "file" and dataset.split == "train":
         values = as_weight_per_item(f"sample_weight: {weights}", read_npy("sample_weight", str(weights)))
         if len(values) > len(dataset) and len(values) > int(dataset.rows.max()):
             values = values[dataset.rows]  # one per row of the source, including other splits
@@ -159,7 +159,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     """Raise `UsageError` for settings that a stream does not support, since they require access to all items."""
     constraint = None if settings.constraint is None else parse_constraint_schedule(settings.constraint, 1)
     unsupported = {
-        "sample_weight": settings.sample_weight is not None and not settings.derives_weights_from_plan,
+        "sample_weight": settings.sample_weight_source not in (None, "plan"),
         "constraint": isinstance(constraint, FixedConstraint) and constraint.constraint.requires_ids,
         "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
@@ -184,7 +184,7 @@ def _apply_perturbations(settings: Settings, dataset: Dataset) -> Dataset:
         dataset = apply_domain_shifts(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
-    if settings.balances_classes and dataset.split == "train":
+    if settings.sample_weight_source == "classes" and dataset.split == "train":
         dataset = dataset.with_weights(class_balanced_item_weights(dataset))
     return dataset
 

@@ -24,7 +24,6 @@ from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import RunFolder
 from contraport.seeding import seed_torch_generators
 from contraport.training.config import Settings
-from contraport.training.optimization import check_supports_layer_decay
 
 
 @torch.random.fork_rng(devices=[])  # constructing a model draws weights before they are replaced
@@ -147,8 +146,9 @@ def build_model(
     if settings.activation_checkpointing:
         enable_activation_checkpointing(model)
     if settings.layer_decay is not None:
-        for encoder in model.encoders:
-            check_supports_layer_decay(encoder)
+        for encoder in model.encoders:  # those of timm state the order of their layers
+            message = f"layer_decay: requires a timm encoder, got {type(encoder).__name__}."
+            check(hasattr(encoder, "group_matcher"), message)
     return model
 
 

@@ -266,9 +266,9 @@ def build_training_module(
     views, steps = build_views(settings, dataset), settings.epochs * steps_per_epoch
     momentum = None if settings.momentum is None else parse_momentum_schedule(settings.momentum, steps)
     schedules = build_loss_schedules(settings, objective, steps=steps, steps_per_epoch=steps_per_epoch)
-    plan_weights = (
-        parse_plan_weights_schedule(str(settings.sample_weight), steps) if settings.derives_weights_from_plan else None
-    )
+    plan_weights = None
+    if settings.sample_weight_source == "plan":
+        plan_weights = parse_plan_weights_schedule(str(settings.sample_weight), steps)
     check_sample_weights(objective, dataset, plan_weights)
     with seeded_weight_initialization(settings):
         model = build_model(settings, views, initial_weights, architecture)

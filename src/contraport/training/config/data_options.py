@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from contraport.catalog.option_parsers import (
     parse_augment,
@@ -192,26 +192,15 @@ class DataPreparationSettings(BaseOptions):
     )
 
     @property
-    def reads_weights_from_file(self) -> bool:
-        """True if the sample weights come from an .npy file."""
-        is_file = Path(self.sample_weight or "").suffix == ".npy"
-        return is_file and not self.derives_weights_from_plan
-
-    @property
-    def reads_weights_from_column(self) -> bool:
-        """True if the sample weights come from a column of the data."""
-        elsewhere = self.derives_weights_from_plan or self.reads_weights_from_file or self.balances_classes
-        return self.sample_weight is not None and not elsewhere
-
-    @property
-    def balances_classes(self) -> bool:
-        """True if the sample weights give all classes the same total weight."""
-        return self.sample_weight == "classes"
-
-    @property
-    def derives_weights_from_plan(self) -> bool:
-        """True if sample weights are multiplied by the mass of each pair in the balanced plan of the batch."""
-        return str(self.sample_weight).partition(":")[0] == "plan"
+    def sample_weight_source(self) -> Literal["plan", "classes", "file", "column"] | None:
+        """Kind of the value of `sample_weight`: "plan", "classes", an .npy "file" or a "column"; None if not set."""
+        if self.sample_weight is None:
+            return None
+        if self.sample_weight == "classes":
+            return "classes"
+        if str(self.sample_weight).partition(":")[0] == "plan":
+            return "plan"
+        return "file" if Path(self.sample_weight).suffix == ".npy" else "column"
 
 
 @dataclass(frozen=True, kw_only=True)
