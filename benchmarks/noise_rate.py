@@ -60,7 +60,7 @@ def main() -> None:
             wrong = float((contents != contents[partners]).mean())
             pairs = from_arrays((first.astype(np.float32), second[partners].astype(np.float32)))
             try:
-                *_, (result, _) = iterate_frozen_rounds(pairs, statistic="combined", rounds=2, seed=0)
+                *_, result = iterate_frozen_rounds(pairs, statistic="combined", rounds=2, seed=0)
             except UsageError as error:  # all pairs look wrong, and the audit stops
                 table.add_row(name, f"{wrong:.3f}", error.code, "-", "-")
                 continue

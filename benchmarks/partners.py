@@ -91,9 +91,10 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     if is_half_missing:
         kept[np.random.default_rng(seed).choice(wrong, len(wrong) // 2, replace=False)] = False
     item, content = np.flatnonzero(kept), partners[kept]
-    *_, (result, paired) = iterate_frozen_rounds(
+    *_, result = iterate_frozen_rounds(
         from_arrays((first[kept], second[partners][kept])), statistic="combined", rounds=2, seed=seed
     )
+    paired = result.paired
     assert paired is not None
     free = lowest_scoring_item_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)

@@ -86,7 +86,7 @@ def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], asked: d
 
 def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
-    (first, _), (second, sides) = iterate_frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
+    first, second = iterate_frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
     items, partners = torch.arange(ITEMS), rotate_partners(draw_exchange_groups(dataset, seed=3))
     whole = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(whole, None, "likeness"))
@@ -94,8 +94,8 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     left_out = round(first.noise_rate.rate * ITEMS)
     assert left_out > 40
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
-    assert sides is not None
-    assert sides.neighbor_candidates.tolist() == kept.tolist()
+    assert second.paired is not None
+    assert second.paired.neighbor_candidates.tolist() == kept.tolist()
     among = load_vector_pairs(dataset, neighbor_pool=torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
@@ -224,15 +224,15 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert seeds[::2] == seeds[1::2], "the folds of a repeat begin alike"
     assert len(set(seeds)) == 4, "and each repeat anew"
     assert len({frozenset(part) for part in parts}) == 8, "and the parts dealt anew"
-    kept = set(rounds[0][0].select_trusted_indices().tolist())
+    kept = set(rounds[0].select_trusted_indices().tolist())
     assert kept < set(range(items))
     for place, ((_, known), part) in enumerate(zip(trained, parts, strict=True)):
         assert known == (set(range(items)) if place < 4 else kept) - part
     for part, of in zip(parts, ordered_view_pairs, strict=True):
         assert set().union(*of) == part, "two that exchange partners are judged together"
-    assert rounds[1][0].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
-    wrong = np.argsort(rounds[0][0].scores, kind="stable")[: items - len(kept)]
-    assert sorted(kept) == rounds[0][0].select_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
+    assert rounds[1].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
+    wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(kept)]
+    assert sorted(kept) == rounds[0].select_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
     half = crossfit.CrossFitScores(None, (1, 1, 4))
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))

@@ -25,7 +25,6 @@ from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.auditing.pairs.canonical_maps import find_projection_message
-from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_plan import (
     find_second_view_content_ids,
     lowest_scoring_item_indices,
@@ -208,7 +207,7 @@ def _restrict_encoders_to_views(encoder: Any, dataset: Dataset, views: Sequence[
 
 def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     """Audit two views by cross-fit or on frozen vectors, in rounds, and propose better partners."""
-    rounds: Iterator[tuple[RoundResult, PairedFeatures | None]]
+    rounds: Iterator[RoundResult]
     statistic = options.statistic_name
     if options.method == "frozen":
         rounds = iterate_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
@@ -218,7 +217,8 @@ def _audit_in_rounds(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         path = None if options.out is None else folder / CROSS_FIT_SCORES_FILE
         saved = CrossFitScores(path, (options.rounds, options.repeats, len(dataset)))
         rounds = iterate_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
-    *_, (result, paired) = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
+    *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
+    paired = result.paired
     assert paired is not None
     if statistic in ("canonical", "combined") and (projection := find_projection_message(paired.features)):
         log.info("%s", projection)

@@ -38,16 +38,24 @@ from contraport.training.optimization import build_loop
 
 
 class RoundResult(NamedTuple):
-    """Result of an audit round: scores of pairs and of known mismatches, ``(n,)`` each, and the noise rate."""
+    """Result of an audit round: scores of pairs and of known mismatches, ``(n,)`` each, and the noise rate.
+
+    Attributes:
+        paired: features by which pairs were scored; of a cross-fit, those of the latest encoder. None if all scores
+            were those of a stopped audit.
+    """
 
     scores: NDArray[np.float32]
     mismatch_scores: NDArray[np.float32]
     noise_rate: NoiseRate
+    paired: PairedFeatures | None
 
     @classmethod
-    def from_scores(cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32]) -> RoundResult:
+    def from_scores(
+        cls, scores: NDArray[np.float32], mismatch_scores: NDArray[np.float32], paired: PairedFeatures | None
+    ) -> RoundResult:
         """Build the result of a round from scores, and estimate the noise rate."""
-        return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores))
+        return cls(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
 
     def select_trusted_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
@@ -61,9 +69,7 @@ class RoundResult(NamedTuple):
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[suspects:]))
 
 
-def iterate_frozen_rounds(
-    dataset: Dataset, *, statistic: str, rounds: int, seed: int
-) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
+def iterate_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[RoundResult]:
     """Yield the result of each round of an audit of frozen vectors.
 
     Only pairs that the round before did not suspect count as neighbors.
@@ -77,8 +83,8 @@ def iterate_frozen_rounds(
     for _ in range(rounds):
         paired = paired if result is None else paired.with_neighbor_pool(result.select_trusted_indices())
         scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
-        result = RoundResult.from_scores(scores, mismatch_scores)
-        yield result, paired
+        result = RoundResult.from_scores(scores, mismatch_scores, paired)
+        yield result
 
 
 class CrossFitScores:
@@ -123,8 +129,8 @@ class CrossFitScores:
 
 def iterate_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved: CrossFitScores, *, statistic: str, folds: int
-) -> Iterator[tuple[RoundResult, PairedFeatures | None]]:
-    """After each cross-fit round, yield the mean result so far and the features of the latest encoder.
+) -> Iterator[RoundResult]:
+    """Yield the result of each round of a cross-fit, with scores averaged over the rounds so far.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
@@ -149,11 +155,11 @@ def iterate_crossfit_rounds(
                     continue
                 paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
-                saved.store_fold_scores(
-                    place, part, scores, score_pairs(paired, PairIndices(part, partners[part]), statistic)
-                )
-        result = RoundResult.from_scores(*saved.scores_by_round[: number + 1].mean(axis=(0, 1)))
-        yield result, paired
+                mismatches = score_pairs(paired, PairIndices(part, partners[part]), statistic)
+                saved.store_fold_scores(place, part, scores, mismatches)
+        scores, mismatch_scores = saved.scores_by_round[: number + 1].mean(axis=(0, 1))
+        result = RoundResult.from_scores(scores, mismatch_scores, paired)
+        yield result
 
 
 def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:

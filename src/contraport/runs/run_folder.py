@@ -179,7 +179,7 @@ class RunFolder(Run):
         return (*self.subfolders, *results, *records)
 
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless a new run may be written to this folder; see `Run.create`.
+        """Raise `UsageError` unless a new run may be written to this folder; see `RunFolder.create`.
 
         A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`. A
         folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or
@@ -209,7 +209,7 @@ class RunFolder(Run):
 
     @property
     def resume_command(self) -> str:
-        """Advice to repeat the command that runs the training, if there is one; otherwise see `Run.resume_command`."""
+        """Advice to repeat the parent command, such as "audit"; without one, the command of `Run.resume_command`."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return super().resume_command

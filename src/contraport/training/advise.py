@@ -27,10 +27,10 @@ HIGH_IMBALANCE_RATIO = 10.0
 MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
 """Number of images below which training from scratch generalizes poorly."""
 
-MAX_GRAY_IMAGES_FOR_GRADIENTS = 400
+MAX_GRAY_IMAGES_FOR_GRADIENTS_ENCODER = 400
 """Number of gray images up to which gradients beat raw pixels and a self-trained network (guide "photos")."""
 
-IMAGE_GRADIENTS_ENCODER_FLAGS = "--encoder gradients --augment mixup"
+GRADIENTS_ENCODER_FLAGS = "--encoder gradients --augment mixup"
 """Command-line flags of an encoder of image gradients, recommended for few gray images; it needs no weights."""
 
 RGB_CHANNELS = 3
@@ -208,9 +208,9 @@ def _make_encoder_suggestion(dataset: Dataset) -> Suggestion | None:
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_image:
         return None
     channels = dataset.shapes[0][0]
-    if channels == 1 and len(dataset) <= MAX_GRAY_IMAGES_FOR_GRADIENTS:
+    if channels == 1 and len(dataset) <= MAX_GRAY_IMAGES_FOR_GRADIENTS_ENCODER:
         text = f"{len(dataset):,} gray images are too few to train a network; histograms of gradients need no weights."
-        return Suggestion(IMAGE_GRADIENTS_ENCODER_FLAGS, text)
+        return Suggestion(GRADIENTS_ENCODER_FLAGS, text)
     if channels != RGB_CHANNELS or len(dataset) >= MIN_IMAGES_TO_TRAIN_FROM_SCRATCH:
         return None
     text = f"{len(dataset):,} photos are too few to train an encoder from scratch"

@@ -41,7 +41,7 @@ from contraport.training.components import (
     load_initial_weights,
     with_defaults_from_weights,
     with_epochs_from_steps,
-    with_simplified_freeze,
+    with_full_freeze_as_true,
 )
 from contraport.training.config import RECORDED_OPTIONS, TRAIN_COMMAND_SPEC, Settings
 from contraport.training.feature_cache import with_cached_features
@@ -101,7 +101,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             settings = with_defaults_from_weights(settings, initial_weights)
             dataset = build_dataset(settings)
             explicit_freeze = settings.freeze
-            settings = with_simplified_freeze(settings, dataset)
+            settings = with_full_freeze_as_true(settings, dataset)
             settings, notes = reduce_batch_size_with_notes(
                 settings, dataset, has_explicit_batch_size="batch_size" in options
             )

@@ -170,7 +170,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         if epoch not in self._scoring_epochs:
             return False
         # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
-        self.last_state = broadcast_object(self._score_and_select(epoch) if is_main_process() else None)
+        self.last_state = broadcast_object(self._compute_next_state(epoch) if is_main_process() else None)
         self._apply_selection()
         return True
 
@@ -183,7 +183,7 @@ class OnlineAuditCallback(Callback, ABC, Generic[State]):
         """Describe the last scoring: the share of mismatches, and the amount of data to train on next."""
 
     @abstractmethod
-    def _score_and_select(self, epoch: int) -> State:
+    def _compute_next_state(self, epoch: int) -> State:
         """Score after `epoch` epochs, and return the state with the new selection."""
 
     @property
@@ -266,9 +266,9 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
-    def _score_and_select(self, epoch: int) -> PairAuditState:
+    def _compute_next_state(self, epoch: int) -> PairAuditState:
         last = self.last_state
-        scores, decoy_scores, fresh_scores = self._score_pairs_and_decoys()
+        scores, decoy_scores, fresh_scores = self._score_pairs_decoys_and_fresh_mismatches()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch
             self._last_features = None
         trained_scores, number = decoy_scores, 1
@@ -286,7 +286,7 @@ class AuditCallback(OnlineAuditCallback[PairAuditState]):
         positions = self._select_positions(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
-    def _score_pairs_and_decoys(self) -> tuple[Tensor, ...]:
+    def _score_pairs_decoys_and_fresh_mismatches(self) -> tuple[Tensor, ...]:
         """Score the pairs, the decoys (trained mismatches), and new mismatches that were not trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         self._last_features = paired

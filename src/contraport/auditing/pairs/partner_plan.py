@@ -90,7 +90,7 @@ class ScoredCandidates(NamedTuple):
 
 
 def lowest_scoring_item_indices(scores: Tensor, rate: float) -> Tensor:
-    """Return the sorted positions of the lowest scores, int64 ``(f,)``; these second views may fit other pairs.
+    """Return the sorted indices of the share `rate` of the items with the lowest scores, at least 10 %, int64 ``(f,)``.
 
     >>> lowest_scoring_item_indices(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
     tensor([1, 3])

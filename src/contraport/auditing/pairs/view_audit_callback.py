@@ -111,9 +111,9 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
         # In place: the processes of a loader hold the same memory.
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
 
-    def _score_and_select(self, epoch: int) -> ViewAuditState:
+    def _compute_next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_view_pairs_and_decoys()
+        scores, fresh_scores = self._score_view_pairs_and_fresh_decoys()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -148,7 +148,7 @@ class ViewAuditCallback(OnlineAuditCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_view_pairs_and_decoys(self) -> tuple[Tensor, ...]:
+    def _score_view_pairs_and_fresh_decoys(self) -> tuple[Tensor, ...]:
         """Score the pairs of views of items and decoys, ``(n + d, pairs)``, and of new decoys that were not trained on.
 
         Of the latter, pairs without the replaced view, and decoys that no other partner was found for, are NaN.

@@ -13,7 +13,7 @@ from contraport.training.components.data_builder import (
     feature_cache_unsupported_reason,
     find_held_out_dataset,
     with_epochs_from_steps,
-    with_simplified_freeze,
+    with_full_freeze_as_true,
 )
 from contraport.training.components.model_builder import (
     build_untrained_copy,
@@ -40,5 +40,5 @@ __all__ = [
     "load_initial_weights",
     "with_defaults_from_weights",
     "with_epochs_from_steps",
-    "with_simplified_freeze",
+    "with_full_freeze_as_true",
 ]

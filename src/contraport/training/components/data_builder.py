@@ -65,8 +65,8 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
-def with_simplified_freeze(settings: Settings, dataset: Dataset) -> Settings:
-    """Replace `freeze` by True if it is a mapping that freezes all views, so that features can be cached."""
+def with_full_freeze_as_true(settings: Settings, dataset: Dataset) -> Settings:
+    """Return settings with `freeze` True if it is a mapping that freezes all views; then features can be cached."""
     if isinstance(settings.freeze, Mapping):
         if all(mapping_to_view_list("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
             return settings.replace_unchecked(freeze=True)

@@ -45,15 +45,15 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
         return read_initial_weights(init, settings.encoder, trust_remote_code=settings.trust_remote_code)
     encoder = settings.encoder
     used = [view for view, is_used in (pretrained_views or {}).items() if is_used]
-    parts = {view: load_pretrained_weights(_select_encoder_option(encoder, view)) for view in used}
+    parts = {view: load_pretrained_weights(_find_encoder_for_view(encoder, view)) for view in used}
     for view, source in (init or {}).items():
         parts[view] = read_initial_weights(
-            source, _select_encoder_option(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
+            source, _find_encoder_for_view(encoder, view), trust_remote_code=settings.trust_remote_code, view=view
         )
     return combine_weights_by_view(parts) if parts else None
 
 
-def _select_encoder_option(encoder: Encoders, view: str) -> str | nn.Module | None:
+def _find_encoder_for_view(encoder: Encoders, view: str) -> str | nn.Module | None:
     """Return the encoder option of a view; None if no encoder is set for this view name."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)

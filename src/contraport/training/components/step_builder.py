@@ -202,7 +202,7 @@ def check_objective_by_trial_call(
     if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
-    views, kwargs = loss.build_trial_inputs(
+    views, kwargs = loss.build_trial_arguments(
         torch.randn(TRIAL_BATCH_SIZE, dimensions), _build_trial_batch(dataset), target
     )
     if plan_weights is not None:

@@ -35,7 +35,7 @@ def _serialize_encoder(encoder: Any) -> Any:
 
 
 def _list_view_keys(*values: Any) -> list[str]:
-    """Return the keys of all option values that are mappings by view, each once."""
+    """Return the views, each once, that are keys of option values given by view."""
     return list(dict.fromkeys(view for value in values if isinstance(value, Mapping) for view in value))
 
 

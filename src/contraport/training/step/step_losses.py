@@ -33,7 +33,7 @@ from contraport.objectives.inputs import ExtraNegatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
 from contraport.training.step.target_spec import TargetFunction, select_batch_rows
 
-ObjectiveArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
+ObjectiveCallArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 """Arguments of a call of an objective: the embeddings of the views, and keyword arguments."""
 
 MIN_BATCH_SIZE_WITHOUT_WARNING = 32
@@ -74,7 +74,7 @@ class EmbeddedBatch(NamedTuple):
             kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
         return kwargs
 
-    def iter_view_pairs(self) -> Iterator[tuple[int, int]]:
+    def iter_query_key_views(self) -> Iterator[tuple[int, int]]:
         """Iterate over the ordered pairs of different views: the view of the query, then that of the key."""
         return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections))
 
@@ -141,7 +141,7 @@ class ObjectiveStepLoss(StepLoss):
             ("log_q", "column_weights", column_weights),
         ):
             self._check_accepts_keyword(argument, keyword, value)
-        buffers = {} if self._contraport_objective is None else dict(self._contraport_objective.named_buffers())
+        buffers = {} if self._contraport_loss_or_none is None else dict(self._contraport_loss_or_none.named_buffers())
         self._pair_buffers = {name: f"each_{name.replace('.', '_')}" for name in buffers}
         for name, value in buffers.items():
             self.register_buffer(self._pair_buffers[name], value.expand(views, views, *value.shape).clone())
@@ -153,7 +153,7 @@ class ObjectiveStepLoss(StepLoss):
         check(value is None or keyword in self._accepted, message, "unsupported")
 
     @property
-    def _contraport_objective(self) -> Loss | None:
+    def _contraport_loss_or_none(self) -> Loss | None:
         """The objective if it is one of contraport; None for a custom module, which lacks attributes of `Loss`."""
         return self.objective if isinstance(self.objective, Loss) else None
 
@@ -173,12 +173,12 @@ class ObjectiveStepLoss(StepLoss):
         loss: Tensor = functional_call(self.objective, buffers, embeddings, accepted)
         return loss
 
-    def list_view_pairs(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
+    def list_query_key_views(self, embedded: EmbeddedBatch) -> list[tuple[int, int]]:
         """Return the ordered pairs of views to compare; with a core view, only the pairs with the first view."""
-        core = self._contraport_objective is not None and self._contraport_objective.has_core_view
-        return [pair for pair in embedded.iter_view_pairs() if not core or 0 in pair]
+        core = self._contraport_loss_or_none is not None and self._contraport_loss_or_none.has_core_view
+        return [pair for pair in embedded.iter_query_key_views() if not core or 0 in pair]
 
-    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
+    def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
         """Build the arguments of a trial call of the objective, with the embeddings ``z``, ``(b, d)``, as each view."""
         # Cloned: one tensor twice would be one view twice.
         return (z, z.clone()), self._build_batch_kwargs(batch, target)
@@ -192,20 +192,20 @@ class ObjectiveStepLoss(StepLoss):
             kwargs["features"] = select_batch_rows(self.teacher, batch)
         if self.column_weights is not None:
             kwargs["column_weights"] = select_batch_rows(self.column_weights, batch)
-        if self._contraport_objective is not None and self._contraport_objective.requires_ids:
+        if self._contraport_loss_or_none is not None and self._contraport_loss_or_none.requires_ids:
             kwargs["ids"] = batch.ids
         return kwargs
 
     def missing_views_unsupported_reason(self) -> str | None:
-        if self._contraport_objective is not None and not self._contraport_objective.compares_items:
+        if self._contraport_loss_or_none is not None and not self._contraport_loss_or_none.compares_items:
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
     def batch_size_warning(self, items: int) -> str | None:
         if (
             items >= MIN_BATCH_SIZE_WITHOUT_WARNING
-            or self._contraport_objective is None
-            or not self._contraport_objective.has_negatives
+            or self._contraport_loss_or_none is None
+            or not self._contraport_loss_or_none.has_negatives
         ):
             return None
         return (
@@ -231,13 +231,13 @@ class AllViewsLoss(ObjectiveStepLoss):
             return self.call_objective(batch, *queries, **embedded.objective_kwargs())
         losses = [
             self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.objective_kwargs(v, w))
-            for w, v in self.list_view_pairs(embedded)
+            for w, v in self.list_query_key_views(embedded)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        pair, kwargs = super().build_trial_inputs(z, batch, target)
+    def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
+        pair, kwargs = super().build_trial_arguments(z, batch, target)
         return (z,) * self.views if self._takes_all_views else pair, kwargs
 
 
@@ -267,7 +267,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
         losses = []
-        for v, w in self.list_view_pairs(embedded):
+        for v, w in self.list_query_key_views(embedded):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
@@ -284,8 +284,8 @@ class QueryKeyLoss(ObjectiveStepLoss):
             self.memory.stage(keys, batch.ids)
         return torch.stack(losses).mean()
 
-    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        pair, kwargs = super().build_trial_inputs(z, batch, target)
+    def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
+        pair, kwargs = super().build_trial_arguments(z, batch, target)
         if self.memory is not None:
             kwargs |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
         if self.mined:
@@ -338,12 +338,12 @@ class PrototypeLoss(ObjectiveStepLoss):
         targets = [soft_assignments(key, self.prototypes) for key in embedded.key_projections]
         losses = [
             self.call_objective(batch, queries[v], self.prototypes, pair=(v, w), target=targets[w])
-            for v, w in embedded.iter_view_pairs()
+            for v, w in embedded.iter_query_key_views()
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        _, kwargs = super().build_trial_inputs(z, batch, target)
+    def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
+        _, kwargs = super().build_trial_arguments(z, batch, target)
         prototypes = self.prototypes.detach()
         return (z, prototypes), kwargs | {"target": torch.ones(len(z), len(prototypes))}
 
@@ -395,16 +395,16 @@ class DistillationLoss(ObjectiveStepLoss):
         size = len(self.queue)
         classes = torch.cat([gathered, self.queue[: int(self.written)]])[:size]
         self._staged.append(gathered)
-        assert self._contraport_objective is not None
-        target = (own @ classes.T / self._contraport_objective.temperature).softmax(1)
+        assert self._contraport_loss_or_none is not None
+        target = (own @ classes.T / self._contraport_loss_or_none.temperature).softmax(1)
         losses = [
             self.call_objective(batch, query, classes, pair=(view, view), target=target)
             for view, query in enumerate(embedded.queries)
         ]
         return torch.stack(losses).mean()
 
-    def build_trial_inputs(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveArguments:
-        _, kwargs = super().build_trial_inputs(z, batch, target)
+    def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
+        _, kwargs = super().build_trial_arguments(z, batch, target)
         return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}
 
     def missing_views_unsupported_reason(self) -> str | None:
@@ -457,7 +457,7 @@ class CrossViewReconstructionLoss(StepLoss):
         targets = [normalize(view) for normalize, view in zip(self._normalizers, embedded.input_views, strict=True)]
         features = embedded.features
         losses = [
-            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.iter_view_pairs()
+            self._error(self.decoders[f"{v}-{w}"](features[v]), targets[w]) for v, w in embedded.iter_query_key_views()
         ]
         return torch.stack(losses).mean()
 

@@ -62,7 +62,11 @@ _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
 _REQUIRED_PARAMETER_NAME_BY_KIND = {"soft": "file", "matrix": "file"}
 """Required parameter of some kinds of target, whose name may be omitted, as in ``soft:FILE``."""
 
-_BATCH_INDEPENDENT_TARGETS: Mapping[str, Callable[..., Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
+_BATCH_INDEPENDENT_TARGET_CLASSES: Mapping[str, type[Target]] = {
+    "pairs": Pairs,
+    "labels": Labels,
+    "domains": Domains,
+}
 """Targets that are the same for all batches, by kind."""
 
 _PARAMETER_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
@@ -93,10 +97,10 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_kind_and_parameters(text)
-    if name in _BATCH_INDEPENDENT_TARGETS:
+    if name in _BATCH_INDEPENDENT_TARGET_CLASSES:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
-        return partial(_get_constant_target, _BATCH_INDEPENDENT_TARGETS[name](**parameters))
+        return partial(_get_constant_target, _BATCH_INDEPENDENT_TARGET_CLASSES[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
@@ -171,7 +175,7 @@ def find_item_independent_target(text: str) -> Target | None:
     name, parameters = parse_spec(
         "target", text, _PARAMETER_NAMES_BY_KIND, unnamed_setting=_REQUIRED_PARAMETER_NAME_BY_KIND
     )
-    return _BATCH_INDEPENDENT_TARGETS[name](**parameters) if name in _BATCH_INDEPENDENT_TARGETS else None
+    return _BATCH_INDEPENDENT_TARGET_CLASSES[name](**parameters) if name in _BATCH_INDEPENDENT_TARGET_CLASSES else None
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:

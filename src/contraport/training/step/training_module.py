@@ -28,7 +28,7 @@ class MinedBatchParts(NamedTuple):
     """
 
     items: Batch
-    embedded: Batch
+    rows_to_embed: Batch
     negative_ids: tuple[Tensor, ...]
 
 
@@ -48,7 +48,7 @@ class MinedBatchLayout(NamedTuple):
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets=2).split_mined_batch(Batch((rows, rows), None, None, rows))
-        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.embedded.views]
+        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.rows_to_embed.views]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]])
         >>> [ids.flatten().tolist() for ids in parts.negative_ids]
         [[5, 7], [6, 8]]
