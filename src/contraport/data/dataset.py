@@ -392,7 +392,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         # Decoding one image file shows the type of all.
         if next(self._iterate_sampled_views(view, max_items=1)).dtype == torch.uint8:
             return None
-        return _compute_channel_range(self._iterate_sampled_views(view))
+        channels = map(_flatten_channels, self._iterate_sampled_views(view))
+        lows, highs = zip(*((values.amin(1), values.amax(1)) for values in channels), strict=True)
+        low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
+        if bool((low >= 0).all() and (high <= 1).all()):
+            return None
+        return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
     def _iterate_sampled_views(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
         """Yield one view of a sample of evenly spaced items, block by block; items that lack the view are left out."""
@@ -431,15 +436,6 @@ def _compute_mean_and_std(blocks: Iterator[Tensor]) -> tuple[list[float], list[f
     std = (square - offset.square()).clamp(min=0).sqrt()
     std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)  # variation by float32 rounding alone counts as constant
     return mean.tolist(), std.tolist()
-
-
-def _compute_channel_range(blocks: Iterator[Tensor]) -> tuple[list[float], list[float]] | None:
-    """Return the minimum and maximum of each channel, or None if all values are within [0, 1]."""
-    lows, highs = zip(*((values.amin(1), values.amax(1)) for values in map(_flatten_channels, blocks)), strict=True)
-    low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
-    if bool((low >= 0).all() and (high <= 1).all()):
-        return None
-    return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
 
 def _flatten_channels(items: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -175,24 +175,16 @@ def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Gen
     if ids is None:
         return items.roll(shift)
     first, second = items.numpy(), items.roll(shift).numpy().copy()
-    is_correct = build_correct_pair_test(ids.numpy())
-    swap_correct_pairs(first, second, is_correct, random)
-    return torch.from_numpy(np.where(is_correct(first, second), first, second))
+    is_still_correct = swap_correct_pairs(first, second, ids.numpy(), random)
+    return torch.from_numpy(np.where(is_still_correct, first, second))
 
 
-PairTest: TypeAlias = "Callable[[Codes, Codes], NDArray[np.bool_]]"
-"""Function of the first and the second items of pairs, int64 ``(m,)``, that returns a mask of pairs, ``(m,)``."""
-
-
-def build_correct_pair_test(ids: NDArray[np.int64]) -> PairTest:
+def _build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes], NDArray[np.bool_]]:
     """Build the function that returns the mask of correct pairs, given the first and the second items.
 
     A pair of two items is correct if they share the content of a view, or if some item has the first view of the first
     item and the second view of the second, as in a coupling whose rows have several partners. The latter holds for two
     views only.
-
-    Args:
-        ids: `assign_content_ids` of all items, ``(n, views)``.
     """
     base, is_paired = ids[:, -1].max(initial=0) + 1, ids.shape[1] == 2
     known = np.unique(ids[:, 0] * base + ids[:, -1])
@@ -208,15 +200,18 @@ def build_correct_pair_test(ids: NDArray[np.int64]) -> PairTest:
     return is_correct
 
 
-def swap_correct_pairs(first: Codes, second: Codes, is_correct: PairTest, random: np.random.Generator) -> None:
-    """Swap the second items of correct pairs with those of random pairs, in place, so that fewer pairs are correct.
+def swap_correct_pairs(
+    first: Codes, second: Codes, ids: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Swap the second items of correct pairs with those of random pairs, in place; return which are still correct.
 
     Args:
         first: items, int64 ``(m,)``.
         second: their partners, int64 ``(m,)``.
-        is_correct: result of `build_correct_pair_test`.
+        ids: `assign_content_ids` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
+    is_correct = _build_correct_pair_test(ids)
     for _ in range(_MAX_SWAP_ROUNDS):
         found = np.flatnonzero(is_correct(first, second))
         if len(found) == 0:
@@ -224,3 +219,4 @@ def swap_correct_pairs(first: Codes, second: Codes, is_correct: PairTest, random
         for one, other in zip(found, random.integers(len(first), size=len(found)), strict=True):
             if not is_correct(first[[one, other]], second[[other, one]]).any():
                 second[one], second[other] = second[other], second[one]
+    return is_correct(first, second)

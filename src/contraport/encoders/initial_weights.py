@@ -287,13 +287,13 @@ def _load_published_weights(encoder: Any) -> InitialWeights:
         return _build_timm_initial_weights(
             encoder, lite0.read_lite0_weights(), _get_timm_config(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE
         )
-    return _load_timm_weights(encoder) if timm.is_model(encoder) else _load_transformers_weights(encoder, encoder)
+    return _load_timm_weights(encoder) if timm.is_model(encoder) else _load_transformers_weights(encoder)
 
 
-def _load_transformers_weights(name: str, source: str) -> InitialWeights:
+def _load_transformers_weights(name: str) -> InitialWeights:
     """Load a transformers model from a folder or the hub."""
     encoder = build_transformers_text_encoder(name, TEXT_SHAPE, pretrained=True)
-    return InitialWeights(source, EncoderWeights(name, dict(encoder.state_dict())))
+    return InitialWeights(name, EncoderWeights(name, dict(encoder.state_dict())))
 
 
 def _load_timm_weights(name: str) -> InitialWeights:
@@ -344,7 +344,7 @@ def read_initial_weights(
             f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or set --init.text for its view alone."
         )
         check(encoder is None or str(encoder) == str(path), message, "other_encoder")
-        return _load_transformers_weights(str(path), str(path))
+        return _load_transformers_weights(str(path))
     if "architecture" in config:
         return _read_timm_folder(folder, config, encoder, str(path))
     return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)

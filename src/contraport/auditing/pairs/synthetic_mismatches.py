@@ -17,7 +17,6 @@ from torch import Tensor
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
-    build_correct_pair_test,
     draw_wrong_partners,
     group_by_content,
     swap_correct_pairs,
@@ -151,7 +150,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[ExchangeGroup,
     first, second = order[: len(order) - 1 : 2], order[1::2].copy()
     if ids is not None:
         content = ids.numpy()[members[sizes.cumsum() - sizes]]
-        swap_correct_pairs(first, second, build_correct_pair_test(content), random)
+        swap_correct_pairs(first, second, content, random)
     groups = [[one, other] for one, other in zip(first.tolist(), second.tolist(), strict=True)]
     if len(order) % 2:
         groups[-1].append(int(order[-1]))

@@ -98,9 +98,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     for role in explicit:
         check_name("columns", role, ROLES)
     column_by_role = {
-        role: _resolve_declared_column(explicit[role], role, names, where)
-        if role in explicit
-        else _infer_column(role, role_names, names, where)
+        role: _find_role_column(role, role_names, explicit, names, where)
         for role, role_names in _COLUMN_NAMES_BY_ROLE.items()
     }
     labels = column_by_role["labels"]
@@ -219,15 +217,15 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
     return name.lower() in _ROW_NUMBER_COLUMN_NAMES or was_index
 
 
-def _resolve_declared_column(name: Any, role: str, names: list[str], where: str) -> str | None:
-    """Return a column that the user declared for a role; raise `UsageError` if it does not exist."""
-    if name is not None and name not in names:
-        raise unknown_name_error(f"columns: {role}", name, names, noun=f"column of {where}")
-    return None if name is None else str(name)
-
-
-def _infer_column(role: str, role_names: Sequence[str], names: list[str], where: str) -> str | None:
-    """Return the only column with one of the names that imply a role, None if there is none."""
+def _find_role_column(
+    role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], where: str
+) -> str | None:
+    """Return the column that is declared for a role, or else the only one whose name implies it; None if none does."""
+    if role in explicit:
+        name = explicit[role]
+        if name is not None and name not in names:
+            raise unknown_name_error(f"columns: {role}", name, names, noun=f"column of {where}")
+        return None if name is None else str(name)
     found = [name for name in names if name.lower() in role_names]
     message = (
         f"data: {where}: must have one column of {role}, got {found}; choose one, such as by "

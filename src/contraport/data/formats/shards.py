@@ -391,17 +391,13 @@ def iterate_member_locations(archive: str, ignored_counts: Counter[str]) -> Iter
                     yield ArchiveMember(info.name, info.offset_data, info.size)
                 elif not info.isdir():
                     ignored_counts["link, device, pipe or sparse file"] += 1
-            _check_archive_end(archive, tar.offset)
+            end = tar.offset
+        with open(archive, "rb") as file:  # tarfile does not check that the archive ends with a block of zeros
+            file.seek(end)
+            block = file.read(tarfile.BLOCKSIZE)
+        check(len(block) == tarfile.BLOCKSIZE, f"data: {archive} is truncated after {end} bytes.", "unreadable")
+        check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {end}.", "unreadable")
     except UsageError:
         raise
     except Exception as error:  # the parser raises anything on hostile bytes
         raise unreadable_error(f"data: {archive}", "an uncompressed tar archive", error) from error
-
-
-def _check_archive_end(archive: str, offset: int) -> None:
-    """Raise `UsageError` unless the archive ends with a block of zeros, which `tarfile` does not check."""
-    with open(archive, "rb") as file:
-        file.seek(offset)
-        block = file.read(tarfile.BLOCKSIZE)
-    check(len(block) == tarfile.BLOCKSIZE, f"data: {archive} is truncated after {offset} bytes.", "unreadable")
-    check(not any(block), f"data: {archive} is corrupt: no header of a member at byte {offset}.", "unreadable")

@@ -120,7 +120,7 @@ def load_cifar10(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes."""
     from torchvision.datasets import CIFAR10
 
-    data = _read_torchvision("cifar10", CIFAR10, get_download_folder(root), train=split == "train")
+    data = _read_torchvision("cifar10", CIFAR10, root, train=split == "train")
     return _build_image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
@@ -128,7 +128,7 @@ def load_cifar100(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
     from torchvision.datasets import CIFAR100
 
-    data = _read_torchvision("cifar100", CIFAR100, get_download_folder(root), train=split == "train")
+    data = _read_torchvision("cifar100", CIFAR100, root, train=split == "train")
     return _build_image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
@@ -136,7 +136,7 @@ def load_svhn(split: str, root: Path | None) -> Dataset:
     """Load SVHN, 99,289 cropped digits of house numbers, 32 x 32 pixels; flips are off, as they change a digit."""
     from torchvision.datasets import SVHN
 
-    data = _read_torchvision("svhn", SVHN, get_download_folder(root), split=split)
+    data = _read_torchvision("svhn", SVHN, root, split=split)
     return _build_image_dataset("svhn", split, data.data, data.labels, SVHN_CLASS_NAMES, flips=False)
 
 
@@ -144,7 +144,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
     """Load the labeled part of STL-10: 5,000 and 8,000 photographs, 96 x 96 pixels, in 10 classes."""
     from torchvision.datasets import STL10
 
-    data = _read_torchvision("stl10", STL10, get_download_folder(root), split=split)
+    data = _read_torchvision("stl10", STL10, root, split=split)
     return _build_image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
@@ -157,22 +157,21 @@ def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
     if split == "test":
         return load_stl10(split, root)
-    folder = get_download_folder(root)
-    _read_torchvision("stl10", STL10, folder, split="test")  # raises unless all files are there and intact
-    file = folder / STL10.base_folder / STL10.train_list[2][0]
+    _read_torchvision("stl10", STL10, root, split="test")  # raises unless all files are there and intact
+    file = get_download_folder(root) / STL10.base_folder / STL10.train_list[2][0]
     images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
     return Dataset(ArrayStore((torch.from_numpy(images),)), name="stl10-unlabeled", split=split, allows_flips=True)
 
 
-def _read_torchvision(name: str, reader: Callable[..., Any], root: Path, **options: Any) -> Any:
-    """Read a torchvision dataset from a folder; download it if it is missing."""
-    failures = []
+def _read_torchvision(name: str, reader: Callable[..., Any], root: Path | None, **options: Any) -> Any:
+    """Read a torchvision dataset from `root` or the default folder; download it if it is missing."""
+    folder, failures = get_download_folder(root), []
     for download in (False, True):
         try:
-            return reader(str(root), download=download, **options)
+            return reader(str(folder), download=download, **options)
         except Exception as error:  # torchvision raises the errors of its downloads, archives and pickles
             reason = " ".join(str(error).split())
-            failures.append(f"{f'download to {root}' if download else root} ({reason})")
+            failures.append(f"{f'download to {folder}' if download else folder} ({reason})")
     raise UsageError(f"data: {name} was not found in {'; '.join(failures)}. Set root to its folder.", kind="not_found")
 
 
