@@ -74,6 +74,35 @@ def test_suggests_options_for_pairs_of_texts(tmp_path: Path, columns: str, optio
 
 
 @pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        ("question,answer", {}, True),
+        ("question,answer", {"shared_encoder": False, "audit": True, "batch_size": 20}, True),
+        ("question,answer", {"mismatch": 0.2}, False),
+        ("question,answer", {"encoder": "weighted-ngrams"}, False),
+        ("question,answer", {"encoder": "short-ngrams"}, False),
+        ("question", {}, False),
+    ],
+    ids=str,
+)
+def test_logs_the_recall_of_word_counts_for_pairs_of_texts(
+    tmp_path: Path, columns: str, options: dict[str, Any], told: bool
+) -> None:
+    # Of three quarters of the pairs both texts have a word that no other has; the others have no word in common.
+    letters = {name: chr(ord("a") + place) for place, name in enumerate(columns.split(","))}
+    rows = [
+        [f"{number:03} {number:03}" if number % 4 else letter * 5 for letter in letters.values()]
+        for number in range(80)
+    ]
+    (tmp_path / "texts.csv").write_text("\n".join([columns, *map(",".join, rows)]))
+    notes = [
+        text for _, text in log_size(tmp_path, tmp_path / "texts.csv", test_fraction=0, **options) if "recall@1" in text
+    ]
+    assert len(notes) == told
+    assert not told or ("75.0%" in notes[0] and " 80 " in notes[0] and "weighted-ngrams" in notes[0])
+
+
+@pytest.mark.parametrize(
     ("options", "doubt"),
     [
         ({"batch_size": 31}, "30 negatives"),

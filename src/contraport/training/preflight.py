@@ -12,16 +12,22 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.formatting import describe_item_shape, format_flags, pluralize
+from contraport._utils.text_bytes import is_text_shape
 from contraport._version import __version__
 from contraport.catalog import DATASETS
 from contraport.catalog.recipes import get_recipe_settings
-from contraport.data import Dataset
+from contraport.data import Dataset, Views
 from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import CustomTransform
+from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
+from contraport.encoders import Model
+from contraport.encoders.builtin_networks import LearnedWeightNgrams
 from contraport.encoders.lite0 import is_lite0_installed
 from contraport.encoders.tower import mapping_to_view_list
+from contraport.metrics.retrieval import retrieval_ranks
 from contraport.runs import RunFolder
+from contraport.seeding import torch_generator
 from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
     MIN_IMAGES_TO_TRAIN_FROM_SCRATCH,
@@ -46,6 +52,9 @@ With 48 digits a linear probe gained 23 points from 10 to 100 epochs, 2 from 100
 
 MIN_SUGGESTED_BATCH_SIZE = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
+
+_MAX_RAW_RECALL_PAIRS = 1_000
+"""Number of pairs of texts among which the recall of raw word counts is computed."""
 
 _NUM_PROBED_ITEMS = 4
 """Number of items whose views are tested for being identical."""
@@ -158,6 +167,8 @@ def log_preflight_warnings(
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
+    if not settings.resume and (note := find_raw_text_recall_note(settings, dataset, module.model)) is not None:
+        log.info("%s", note)
 
 
 @torch.random.fork_rng(devices=[])
@@ -230,6 +241,27 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     if reason.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
     return f"objective: nt-xent, the default. Recommended is {reason.options}: {reason.text} See contraport advise."
+
+
+def find_raw_text_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+    """Return a note with the recall@1 of raw word counts between two texts, which a random encoder begins below.
+
+    None for other data, for given weights, and for an encoder that begins at the counts.
+    """
+    has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
+    are_pairs = has_two_texts and dataset.entity_ids is None and settings.mismatch is None
+    begins_above = settings.effective_pretrained or settings.init or isinstance(model.encoders[0], LearnedWeightNgrams)
+    if not are_pairs or begins_above:
+        return None
+    whole = dataset.drop_incomplete()
+    drawn = torch.randperm(len(whole), generator=torch_generator("preflight.raw_recall"))[:_MAX_RAW_RECALL_PAIRS]
+    pairs, encoder = whole.subset(drawn), RawInputEncoder(whole.shapes)
+    counts = embed_views(encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), unaugmented=True)
+    recall = (retrieval_ranks(*counts, content_ids=pairs.content_ids) == 1).mean()
+    return (
+        f"recall@1 to exceed: {recall:.1%}, by raw counts of words and pieces among {len(pairs):,} training pairs; "
+        "--encoder weighted-ngrams begins there"
+    )
 
 
 def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
