@@ -119,16 +119,13 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Build the job that trains and evaluates one cell of the grid in its folder below `cells/`."""
-    evaluates_references = (
-        cell.trial_number is None and cell.seed == 0 and cell.row.name in grid.encoder_options_by_reference_row
-    )
-    path = grid.output_folder / "cells" / cell.folder_name
+    is_first = cell.trial_number is None and cell.seed == 0
     return CellJob(
-        path,
+        grid.output_folder / "cells" / cell.folder_name,
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references,
+        evaluates_references=is_first and cell.row.name in grid.encoder_options_by_reference_row,
     )
 
 
@@ -212,12 +209,8 @@ class TimeBudget:
 
     def allows_next_job(self) -> bool:
         """Return whether the budget allows another job to start."""
-        expected = (
-            sum(self.finished_job_seconds) / len(self.finished_job_seconds)
-            if self.finished_job_seconds
-            else self.first_job_seconds or 0.0
-        )
-        return self._end is None or time.monotonic() + expected <= self._end
+        seconds = self.finished_job_seconds or [self.first_job_seconds or 0.0]
+        return self._end is None or time.monotonic() + sum(seconds) / len(seconds) <= self._end
 
 
 def iter_jobs_and_results(

@@ -59,6 +59,7 @@ class FixedPointOperation(Operation):
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         (log_a, log_b), relaxation = self.log_marginals, self.relaxation
+        references = relaxation.reference_potentials
 
         def log_sums(q: Tensor | None, p: Tensor | None) -> Tensor:
             by_row, by_column = passes.row_column_log_sums(q, p)
@@ -66,9 +67,7 @@ class FixedPointOperation(Operation):
             assert log_sum is not None
             return log_sum.masked_fill(log_sum == -torch.inf, 0)
 
-        start = (
-            torch.zeros_like(log_b) if relaxation.reference_potentials is None else relaxation.reference_potentials[1]
-        )
+        start = torch.zeros_like(log_b) if references is None else references[1]
         f = relaxation.relaxed_potential(0, "rows", log_a, log_sums(start, None))
         for iteration in range(1, self.iterations + 1):
             column_sums = log_sums(None, f)

@@ -183,17 +183,14 @@ def _run_half_steps_in_log_domain(
 ) -> list[Tensor]:
     """Run half-steps on a matrix S, (N, M), in plain PyTorch; `kernel` is e^S if it cannot overflow, else None."""
     potentials = list(initial)
-    for k, step in enumerate(steps):
-        side = int(step.axis == "columns")
-        if step.source_potential_index is None and kernel is not None:
+    for k, (axis, source) in enumerate(steps):
+        side = int(axis == "columns")
+        if source is None and kernel is not None:
             log_sum = _log_or_empty_value(kernel.sum(1 - side), empty_value)
         else:
             oriented = s.T if side else s
-            values = (
-                oriented if step.source_potential_index is None else oriented + potentials[step.source_potential_index]
-            )
-            log_sum = row_log_sum_exp(values, empty_value)
-        potentials.append(relaxation.relaxed_potential(k, step.axis, log_marginals[side], log_sum))
+            log_sum = row_log_sum_exp(oriented if source is None else oriented + potentials[source], empty_value)
+        potentials.append(relaxation.relaxed_potential(k, axis, log_marginals[side], log_sum))
     return potentials[len(initial) :]
 
 
@@ -308,11 +305,8 @@ class HalfStepsOperation(OperationWithDenseForm):
         k = 0
         while k < len(self.steps):
             pair = self.steps[k : k + 2]
-            shared = (
-                len(pair) == 2
-                and pair[0].axis != pair[1].axis
-                and pair[1].source_potential_index != len(self.initial) + k
-            )
+            shared = len(pair) == 2 and pair[0].axis != pair[1].axis
+            shared = shared and pair[1].source_potential_index != len(self.initial) + k
             yield [k, k + 1] if shared else [k]
             k += 1 + shared
 

@@ -357,9 +357,8 @@ class Gibbs(Kernel):
     ) -> None:
         super().__init__(cost, temperature, learnable=learnable)
         check_positive("power", power)
-        message = (
-            f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {', '.join(_DISTANCE_COSTS)}."
-        )
+        distances = ", ".join(_DISTANCE_COSTS)
+        message = f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {distances}."
         check(power == 1 or cost in _DISTANCE_COSTS, message, "conflict")
         self.power = power
 

@@ -155,9 +155,8 @@ class LateInteraction(Kernel):
         if self.matching == "transport":
             token += f", relaxation={self.relaxation!r}, iterations={self.iterations!r}"
         reduction = "" if self.reduction == "mean" else f", reduction={self.reduction!r}"
-        return (
-            f"LateInteraction({self.matching!r}, {self._temperature_repr()}{token}{reduction}{self._learnable_repr()})"
-        )
+        options = f"{token}{reduction}{self._learnable_repr()}"
+        return f"LateInteraction({self.matching!r}, {self._temperature_repr()}{options})"
 
 
 class SetMatching(NamedTuple):

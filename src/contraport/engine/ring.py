@@ -485,8 +485,5 @@ class _WeightedLogKernelRowSums(torch.autograd.Function):
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
     """Return the weights of the pairs of the rows and columns that a visit of the ring holds."""
-    rows, columns = (
-        ring.row_shards.owner_range_to_rows(visit.rows),
-        ring.column_shards.owner_range_to_rows(visit.columns),
-    )
-    return weight.take_rows_and_columns(rows, columns)
+    rows = ring.row_shards.owner_range_to_rows(visit.rows)
+    return weight.take_rows_and_columns(rows, ring.column_shards.owner_range_to_rows(visit.columns))

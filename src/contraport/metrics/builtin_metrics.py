@@ -140,12 +140,8 @@ def linear_probe_correctness(context: EvalContext) -> ItemValues:
 @register_accuracy_metric("kNN")
 def knn_correctness(context: EvalContext) -> ItemValues:
     """Accuracy of a weighted vote among the nearest training items."""
-    train_features, test_features = (
-        features.to(context.device) for features in (context.train_features, context.test_features)
-    )
-    return probes.knn_correctness(
-        train_features, context.train_labels, test_features, context.test_labels, neighbors=context.neighbors
-    )
+    train, test = context.train_features.to(context.device), context.test_features.to(context.device)
+    return probes.knn_correctness(train, context.train_labels, test, context.test_labels, neighbors=context.neighbors)
 
 
 @register_metric(

@@ -94,10 +94,8 @@ def fine_tuning_correctness(
     assert train.labels is not None
     assert test.labels is not None
     with fixed_seed(seed, loader_config.device):
-        model = (
-            ClassificationModel(copy.deepcopy(encoder), int(train.labels.max()) + 1).to(loader_config.device).train()
-        )
-        model.requires_grad_(True)
+        model = ClassificationModel(copy.deepcopy(encoder), int(train.labels.max()) + 1)
+        model.to(loader_config.device).train().requires_grad_(True)
         size = min(MAX_BATCH_SIZE, len(train))
         batches = build_loader(
             train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True

@@ -206,10 +206,8 @@ def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresho
         thresholds: smallest cosine that counts for each query, ``(q,)``.
     """
     bound = (queries.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
-    least, most = (
-        _count_cosines_reaching(cosines, thresholds + bound),
-        _count_cosines_reaching(cosines, thresholds - bound),
-    )
+    least = _count_cosines_reaching(cosines, thresholds + bound)
+    most = _count_cosines_reaching(cosines, thresholds - bound)
     unclear = (least != most).nonzero().flatten()
     is_nearer = (queries[unclear] @ keys.T >= thresholds[unclear, None]) & (cosines[unclear] > -torch.inf)
     least[unclear] = is_nearer.sum(dim=1).to(least)

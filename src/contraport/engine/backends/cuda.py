@@ -110,19 +110,15 @@ class CudaPairPasses(PairPasses):
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
         ones = tuple(torch.ones_like(v) for v in self.outer)
-        row_exponents = torch.stack([t.row_exponents for t in terms]) + self.outer[0]
-        column_exponents = torch.stack([t.column_exponents for t in terms]) + self.outer[1]
+        a = torch.stack([t.row_exponents for t in terms]) + self.outer[0]
+        b = torch.stack([t.column_exponents for t in terms]) + self.outer[1]
         u = torch.stack([t.factor if t.axis == "rows" else ones[0] for t in terms])
         v = torch.stack([t.factor if t.axis == "columns" else ones[1] for t in terms])
         if self.is_symmetric:  # the mirror image of W as further terms, so that the rows receive the whole gradient
-            row_exponents, column_exponents = (
-                torch.cat([row_exponents, column_exponents]),
-                torch.cat([column_exponents, row_exponents]),
-            )
-            u, v = torch.cat([u, v]), torch.cat([v, u])
+            a, b, u, v = torch.cat([a, b]), torch.cat([b, a]), torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
         n, own = len(self.outer[0]), self._own_row_slice(len(self.outer[0]))
-        weights = _FactoredWeights(row_exponents, column_exponents, u, v).take_rows(own)
+        weights = _FactoredWeights(a, b, u, v).take_rows(own)
         x, y, row_mass, column_mass = _input_gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
         return self._scale_gradients_for_averaging(
@@ -309,11 +305,8 @@ def _row_log_sums_or_weighted_sums(
     column_weights: Tensor | None = None,
 ) -> Tensor:
     """Return log sum_j exp(S_ij + B_j) of each row, (N,), or sum_j exp(S_ij + A_i + B_j) v_j if A and v are given."""
-    n, blocks, logarithm = (
-        len(inputs.x),
-        _choose_device_launch_config("row_sums_kernel", inputs.x),
-        column_weights is None,
-    )
+    n, logarithm = len(inputs.x), column_weights is None
+    blocks = _choose_device_launch_config("row_sums_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     out = column_exponents.new_empty(splits, n)
     tensors = row_exponents, column_exponents, column_weights, out
@@ -343,17 +336,12 @@ def _input_gradients(
     forms = _build_weight_variants(weights)
     if _choose_device_launch_config("weighted_products_kernel", x)["BLOCK_D"] < x.shape[1]:
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
-    needs_rows, needs_columns = needs_grad[0] or needs_grad[2], needs_grad[1] or needs_grad[3]
-    dx, row_mass = (
-        _row_gradients_and_sums_fused(inputs, forms, without_link)
-        if needs_rows
-        else _allocate_gradient_and_bias_sums(x)
-    )
-    dy, column_mass = (
-        _row_gradients_and_sums_fused(inputs.T, forms.T, without_link)
-        if needs_columns
-        else _allocate_gradient_and_bias_sums(y)
-    )
+    sides = []
+    for slot, side, form in ((0, inputs, forms), (1, inputs.T, forms.T)):
+        needed = needs_grad[slot] or needs_grad[slot + 2]
+        fused = _row_gradients_and_sums_fused
+        sides.append(fused(side, form, without_link) if needed else _allocate_gradient_and_bias_sums(side.x))
+    (dx, row_mass), (dy, column_mass) = sides
     return dx, dy, row_mass, column_mass
 
 
