@@ -103,9 +103,9 @@ class FixedPointOperation(Operation):
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
-        u, v, f, g = _solve_adjoint_and_potentials_dense(
-            operation.geometry, operation._read_fixed_point(args), operation._read_potential_cotangents(args)
-        )
+        point = operation._read_fixed_point(args)
+        (f, g), cotangents = point.potentials, operation._read_potential_cotangents(args)
+        u, v = _solve_adjoint_system_densely(operation.geometry, point, cotangents)
 
         def equations(*views: Tensor) -> list[Tensor]:
             at: FixedPointOperation = unflatten(structure, views)
@@ -189,12 +189,11 @@ def _implicit_gradients(
     return [*outer, *gradients]
 
 
-def _solve_adjoint_and_potentials_dense(
+def _solve_adjoint_system_densely(
     geometry: Geometry, point: _FixedPoint, cotangents: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve the adjoint system of the implicit gradient densely; return the adjoints (u, v) of (f, g), and (f, g)."""
-    (f, g), *_ = point
-    f_bar, g_bar = cotangents
+) -> tuple[Tensor, Tensor]:
+    """Return the adjoints of the potentials, u (N,) and v (M,), from the linear system of the implicit gradient."""
+    (f, g), (f_bar, g_bar) = point.potentials, cotangents
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
     rows, columns = plan.sum(1), plan.sum(0)
@@ -207,8 +206,7 @@ def _solve_adjoint_and_potentials_dense(
         # solution along the constant alone.
         system = system + rows[:, None] / rows.sum()
     u = torch.linalg.solve(system, f_bar - by_column @ (column_slope * g_bar))
-    v = g_bar - by_row.T @ (row_slope * u)
-    return u, v, f, g
+    return u, g_bar - by_row.T @ (row_slope * u)
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:

@@ -144,7 +144,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return `_row_log_sums_or_weighted_sums` of all rows, (N,); each process computes its own range."""
+        """Return the log-sums or weighted sums of all rows, (N,); each process computes its own range."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -475,7 +475,7 @@ def choose_launch_config(
 
 
 def _choose_device_launch_config(kernel: str, x: Tensor) -> dict[str, int]:
-    """Return `choose_launch_config` for embeddings on their device; small blocks in the interpreter."""
+    """Return the launch configuration of a kernel on the device of the embeddings; small blocks in the interpreter."""
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
