@@ -25,7 +25,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from contraport import embed, train
 from contraport._utils.files import write_npz
 from contraport.cli import main as contraport
-from contraport.comparison.grid import find_suites_folder, load_suite
+from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.data import load
 
 RESULTS = Path("benchmarks/results/suites")
@@ -119,7 +119,7 @@ def save_results(folder: Path) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n")[1])
-    runnable = [file.stem for file in sorted(find_suites_folder().glob("*.yaml")) if "not_run" not in load_suite(file)]
+    runnable = [file.stem for file in sorted(get_suites_folder().glob("*.yaml")) if "not_run" not in load_suite(file)]
     parser.add_argument("suites", nargs="*", help=f"by name, of {', '.join(runnable)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("runs/suites"))
     asked, given = parser.parse_known_args(arguments)

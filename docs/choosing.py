@@ -10,7 +10,7 @@ from suites import Measured, anchor, claim, measured, paragraph, together, verdi
 
 from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, ClaimReference, ObjectiveRecommendation
-from contraport.comparison.grid import find_suite_paths_by_name, load_suite
+from contraport.comparison.grid import load_suite, suite_paths_by_name
 from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
@@ -60,7 +60,7 @@ def claims() -> str:
     """Return the page of all claims with their verdicts, by suite, and write their differences as CSV."""
     runs = measured()
     sections, counts = [], Counter[str]()
-    for name in find_suite_paths_by_name():
+    for name in suite_paths_by_name():
         suite = load_suite(name)
         lines = [f"## {name}", "", f"{suite['title']}.", ""]
         for number in range(len(suite.get("claims", ()))):

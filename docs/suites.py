@@ -17,7 +17,7 @@ from contraport.comparison.comparison_tables import (
     significance_arrow,
 )
 from contraport.comparison.config import COMPARE_COMMAND_SPEC
-from contraport.comparison.grid import find_suites_folder, load_suite
+from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,
@@ -186,7 +186,7 @@ def suites() -> str:
         if name not in MAIN
     ]
     parts += ["### Further suites", words_table(["suite", "about", "claims"], others)]
-    lacking = [path.stem for path in sorted(find_suites_folder().glob("*.yaml")) if path.stem not in found]
+    lacking = [path.stem for path in sorted(get_suites_folder().glob("*.yaml")) if path.stem not in found]
     rows = [
         [f"`{name}`", load_suite(name)["title"], load_suite(name).get("not_run", "not run yet")] for name in lacking
     ]

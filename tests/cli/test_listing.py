@@ -10,7 +10,7 @@ import pytest
 from contraport.catalog import OBJECTIVES
 from contraport.cli import main
 from contraport.cli.config import LIST_NAMES
-from contraport.comparison.grid import find_suite_paths_by_name
+from contraport.comparison.grid import suite_paths_by_name
 
 
 @pytest.mark.parametrize("what", LIST_NAMES)
@@ -44,7 +44,7 @@ def test_objectives_have_method_use_case_and_reference(capsys: pytest.CaptureFix
 def test_suites_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "suites"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:-2] if not line.startswith(" ")] == list(find_suite_paths_by_name())
+    assert [line.split()[0] for line in lines[2:-2] if not line.startswith(" ")] == list(suite_paths_by_name())
 
 
 def test_deprecated_name_of_metrics_is_accepted(

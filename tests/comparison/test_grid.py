@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.comparison.grid import find_suites_folder, load_suite
+from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.comparison.grid_builder import build_grid
 from contraport.errors import UsageError
 from contraport.training.config import DataPreparationSettings
 from contraport.training.run_setup import resolve_settings
 
-SUITES = sorted(file.stem for file in find_suites_folder().glob("*.yaml"))
+SUITES = sorted(file.stem for file in get_suites_folder().glob("*.yaml"))
 ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
 
 

@@ -20,12 +20,12 @@ from contraport import compare
 from contraport._utils.files import write_npz
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
-    _build_results_of_failed_searches,
     _build_trial_records,
     _check_any_metric_computed,
     _check_metrics_and_estimate_seconds,
     _compose_notes,
     _describe_result,
+    _failed_search_results_by_cell,
     _provide_progress_callback,
 )
 from contraport.comparison.grid import Grid
@@ -124,7 +124,7 @@ def test_trial_records(tmp_path: Path) -> None:
     assert not any(one["chosen"] for one in told), "the search has not ended"
     tried[of[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _build_trial_records(grid, trials, tried, KNN)] == [False, False, True, False]
-    assert _build_results_of_failed_searches(grid, trials, tried) == {}, "one of them is enough"
+    assert _failed_search_results_by_cell(grid, trials, tried) == {}, "one of them is enough"
     shown = _describe_result(of[2], tried[of[2].folder_name])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"
     both = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}

@@ -49,7 +49,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
                 {"name": one.key, "summary": one.summary, "reading": _describe_metric(one)} for one in METRICS.values()
             ]
     # Here, not above: the other lists need no torch.
-    from contraport.comparison.grid import find_suite_paths_by_name, load_suite
+    from contraport.comparison.grid import load_suite, suite_paths_by_name
 
     return [
         {
@@ -58,7 +58,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
             "source": suite.get("source", ""),
             "data": ", ".join(Path(str(data)).name for data in suite.get("data", ())),
         }
-        for name, suite in ((name, load_suite(path)) for name, path in find_suite_paths_by_name().items())
+        for name, suite in ((name, load_suite(path)) for name, path in suite_paths_by_name().items())
     ]
 
 

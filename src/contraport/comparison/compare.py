@@ -47,7 +47,7 @@ from contraport.comparison.tuning import (
     build_trial_cells,
     describe_trial_settings,
     find_best_trial,
-    list_fixed_settings_by_row,
+    fixed_settings_by_row,
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_folder, out_of_memory_message, report_write_errors
@@ -376,7 +376,7 @@ def _build_and_save_comparison(
     refused = [one["failed"] for one in every.values() if one.get("refused")]
     if refused and len(refused) == len(every):
         raise UsageError(f"every training refused its settings: {refused[0]}", kind="all_refused")
-    results |= _build_results_of_failed_searches(grid, trials, trial_results)
+    results |= _failed_search_results_by_cell(grid, trials, trial_results)
     missing = len(grid.cells) - len(results)
     comparison = Comparison(
         title=grid.title,
@@ -422,7 +422,7 @@ def _build_and_save_comparison(
     return comparison
 
 
-def _build_results_of_failed_searches(
+def _failed_search_results_by_cell(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
 ) -> JobAndResultByCell:
     """Build a failed result for each cell of the table whose search trials all failed."""
@@ -517,7 +517,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in list_fixed_settings_by_row(grid.rows, grid.common_options).items()
+            for name, fixed in fixed_settings_by_row(grid.rows, grid.common_options).items()
         ]
     return notes
 

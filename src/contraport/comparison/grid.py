@@ -237,16 +237,16 @@ CLAIM_FIELD_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", 
 """Fields of `Claim` by their keys in the file of a suite."""
 
 
-def find_suites_folder() -> Path:
+def get_suites_folder() -> Path:
     """Return the folder of the suite files: in the package, or in the source tree of an editable installation."""
     package = Path(contraport.__file__).parent
     inside = package / "suites"
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
 
 
-def find_suite_paths_by_name() -> dict[str, Path]:
+def suite_paths_by_name() -> dict[str, Path]:
     """Return the path of each suite file, by suite name."""
-    return {file.stem: file for file in sorted(find_suites_folder().glob("*.yaml"))}
+    return {file.stem: file for file in sorted(get_suites_folder().glob("*.yaml"))}
 
 
 def load_suite(suite: str | Path) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
     """
     path = Path(suite)
     if path.suffix not in (".yaml", ".yml"):
-        suites = find_suite_paths_by_name()
+        suites = suite_paths_by_name()
         if str(suite) not in suites:
             raise unknown_name_error("suite", suite, suites)
         path = suites[str(suite)]

@@ -82,7 +82,7 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, SearchRange]:
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def list_fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+def fixed_settings_by_row(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
     """Return the names of the settings that each row fixes although another row searches them, by row name."""
     spaces = {row.name: build_search_space(row, common).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}

@@ -160,13 +160,13 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
     plan_notes: list[str] = []
     with loaded.loader_config.bars.track_steps(steps) as report_step:
         for name, encoder in baselines.items():
-            results[name] = _compute_metric_results(loaded.build_context(name, encoder), possible, run, report_step)
-        results["trained"] = _compute_metric_results(trained, possible, run, report_step)
+            results[name] = _compute_results_by_metric(loaded.build_context(name, encoder), possible, run, report_step)
+        results["trained"] = _compute_results_by_metric(trained, possible, run, report_step)
         for context in truncated:
-            results[context.name] = _compute_metric_results(context, possible, run, report_step)
+            results[context.name] = _compute_results_by_metric(context, possible, run, report_step)
         for epoch, model in iter_epoch_models(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
-            results[context.name] = _compute_metric_results(context, possible, run, report_step)
+            results[context.name] = _compute_results_by_metric(context, possible, run, report_step)
             if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
@@ -246,7 +246,7 @@ def _collect_page_arrays_and_notes(
     return samples, []
 
 
-def _compute_metric_results(
+def _compute_results_by_metric(
     context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met; results that are not finite are left out."""

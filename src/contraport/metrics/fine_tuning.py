@@ -76,14 +76,7 @@ class _EpochProgressBar(Callback):
 
 
 def fine_tuning_correctness(
-    encoder: Model,
-    train: Dataset,
-    test: Dataset,
-    views: Views,
-    loader_config: LoaderConfig,
-    *,
-    name: str = "encoder",
-    seed: int = 0,
+    encoder: Model, train: Dataset, test: Dataset, views: Views, loader_config: LoaderConfig, *, name: str
 ) -> np.ndarray[Any, Any]:
     """Return whether a fine-tuned copy of the encoder predicts the class of each test item correctly, `(m,)`.
 
@@ -93,13 +86,11 @@ def fine_tuning_correctness(
     """
     assert train.labels is not None
     assert test.labels is not None
-    with fixed_seed(seed, loader_config.device):
+    with fixed_seed(0, loader_config.device):
         model = ClassificationModel(copy.deepcopy(encoder), int(train.labels.max()) + 1)
         model.to(loader_config.device).train().requires_grad_(True)
         size = min(MAX_BATCH_SIZE, len(train))
-        batches = build_loader(
-            train, size, shuffle=True, seed=seed, num_workers=loader_config.num_workers, drop_last=True
-        )
+        batches = build_loader(train, size, shuffle=True, seed=0, num_workers=loader_config.num_workers, drop_last=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE)
         epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / len(batches)))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
