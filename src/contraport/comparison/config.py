@@ -39,11 +39,6 @@ def parse_duration(budget: str) -> float:
     return float(match[1]) * _SECONDS_BY_UNIT[match[2]]
 
 
-def _check_budget(name: str, value: Any) -> None:
-    """Raise `UsageError` unless the budget is a duration such as 90s, 30m or 2h."""
-    parse_duration(value)
-
-
 def _check_fraction(name: str, value: Any) -> None:
     """Raise `UsageError` unless an option is a number between 0 and 1, both excluded."""
     check(matches_type(value, float) and 0 < value < 1, f"{name}: must be between 0 and 1, got {value!r}.")
@@ -115,7 +110,7 @@ class EvaluationOptions(BaseOptions):
         None,
         "Maximum duration, such as 30m: a training that would end later is not started. Repeat the command to "
         "continue; default: none.",
-        check=_check_budget,
+        check=lambda _, value: parse_duration(value),
         group="computing",
     )
     processes: int = option(

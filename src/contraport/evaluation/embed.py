@@ -70,11 +70,11 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
     if options.out is not None:
         return _embed_to_file(options, Path(options.out))
     check(options.shard_items is None, "shard_items: requires out, got None.", "no_out")
-    return compute_features_in_memory(options)
+    return embed_to_features(options)
 
 
 @torch.random.fork_rng(devices=[])
-def compute_features_in_memory(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
+def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
     """Return the features of the items that `options` select, or the values of another function of model and inputs.
 
     The values ``(b, F)`` are those of ``output_function(model, *inputs)``, of the model of ``options.view`` and its

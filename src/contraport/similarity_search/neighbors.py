@@ -24,7 +24,7 @@ from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, rename_argument, unreadable_error
 from contraport.evaluation.config import EmbedOptions
-from contraport.evaluation.embed import compute_features_in_memory
+from contraport.evaluation.embed import embed_to_features
 from contraport.evaluation.split_loading import (
     SplitLoader,
     find_model_image_size,
@@ -456,4 +456,4 @@ def _embed_items(
     embed_options = EmbedOptions(
         run, view=view, split=options.split, out=None, device=options.device, trust_remote_code=trusts
     )
-    return compute_features_in_memory(embed_options, function)
+    return embed_to_features(embed_options, function)
