@@ -206,11 +206,7 @@ def find_similar_names(name: str, valid_names: Iterable[str], most: int = 1, cut
 def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Bind arguments to a signature, as `inspect.Signature.bind`; an unknown keyword's error suggests a similar one.
-
-    Raises:
-        TypeError: the values do not fit the signature.
-    """
+    """Bind arguments to a signature, as `inspect.Signature.bind`; an unknown keyword's error suggests a similar one."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -442,11 +438,7 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
 @contextmanager
 def report_missing_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Context manager: convert a failed import in the block to a `UsageError` with the extra to install.
-
-    Raises:
-        UsageError: a package is not installed.
-    """
+    """Context manager: convert a failed import in the block to a `UsageError` with the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -457,11 +449,7 @@ def report_missing_extra(extra: str, purpose: str) -> Iterator[None]:
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional module, or raise an error with the extra to install.
-
-    Raises:
-        UsageError: the module is not installed; the message names the extra that installs it.
-    """
+    """Import an optional module, or raise an error with the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

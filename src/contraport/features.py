@@ -142,9 +142,6 @@ def as_features(values: Any) -> Features:
 
     Floats that torch lacks, of more than 64 bits, become float32.
 
-    Raises:
-        UsageError: the file does not exist, is damaged or has no features.
-
     >>> as_features(np.ones((2, 3))).source_rows.tolist()
     [0, 1]
     """

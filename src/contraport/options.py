@@ -307,70 +307,6 @@ def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str
     return read
 
 
-def with_options_as_parameters(
-    options_class: Callable[P, object], details: str = ""
-) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:
-    """Decorator: turn a function that takes a dict of options into one that takes them as keyword parameters.
-
-    Names, types and defaults are visible to type checkers and editors, and the docstring documents each option.
-
-    Args:
-        options_class: the dataclass of the options.
-        details: text for the docstring between its first paragraph and the list of the options.
-
-    >>> @dataclass(frozen=True, kw_only=True)
-    ... class Walk:
-    ...     steps: int = option(1, "Number of steps.", group="the way")
-    >>> @with_options_as_parameters(Walk, "It takes a while.")
-    ... def walk(options):
-    ...     '''Go.
-    ...
-    ...     Raises:
-    ...         UsageError: a wall.
-    ...     '''
-    ...     return options
-    >>> walk(steps=3), inspect.signature(walk)
-    ({'steps': 3}, <Signature (*, steps: int = 1)>)
-    >>> print(walk.__doc__)
-    Go.
-    <BLANKLINE>
-    It takes a while.
-    <BLANKLINE>
-    Args:
-        steps: Number of steps.
-    <BLANKLINE>
-    Raises:
-        UsageError: a wall.
-    """
-    options = get_declared_options(options_class)
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD if one.is_python_positional else inspect.Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=one.type,
-        )
-        for name, one in options.items()
-    ]
-
-    def decorate(function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        returned = get_type_hints(function).get("return", inspect.Signature.empty)
-        signature = inspect.Signature(parameters, return_annotation=returned)
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            arguments = replace_deprecated_options(options, kwargs)
-            return function(bind_arguments(function.__name__, signature, args, arguments).arguments)
-
-        described: Any = call
-        described.__signature__ = signature
-        described.__annotations__ = {name: one.type for name, one in options.items()} | {"return": returned}
-        described.__doc__ = _add_args_section(inspect.getdoc(function) or "", inspect.cleandoc(details), options)
-        return call
-
-    return decorate
-
-
 def _add_args_section(docstring: str, details: str, options: Mapping[str, Option]) -> str:
     """Insert the details and an "Args:" section before the "Raises:" section of a docstring."""
     wrapper = textwrap.TextWrapper(
@@ -532,9 +468,56 @@ class Command(Generic[P]):
         return get_declared_options(self.options_class)
 
     def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Decorator: turn a function that takes a dict of options into one that takes them as documented keywords.
+        """Decorator: turn a function that takes a dict of options into one that takes them as keyword parameters.
 
-        Errors get a note with the documentation page of the command; see `with_options_as_parameters`.
+        Names, types and defaults are visible to type checkers and editors, and the docstring documents each option.
+        Errors get a note with the documentation page of the command.
+
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Walk:
+        ...     steps: int = option(1, "Number of steps.", group="the way")
+        >>> @Command(Walk, "walks:walk", "Walk.", details="It takes a while.").with_option_parameters
+        ... def walk(options):
+        ...     '''Go.
+        ...
+        ...     Raises:
+        ...         UsageError: a wall.
+        ...     '''
+        ...     return options
+        >>> walk(steps=3), inspect.signature(walk)
+        ({'steps': 3}, <Signature (*, steps: int = 1)>)
+        >>> print(walk.__doc__)
+        Go.
+        <BLANKLINE>
+        It takes a while.
+        <BLANKLINE>
+        Args:
+            steps: Number of steps.
+        <BLANKLINE>
+        Raises:
+            UsageError: a wall.
         """
         hinted = hint_on_error(f"contraport docs {self.docs_page}")(function) if self.docs_page else function
-        return with_options_as_parameters(self.options_class, self.details)(hinted)
+        options = self.options_by_name
+        parameters = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD if one.is_python_positional else inspect.Parameter.KEYWORD_ONLY,
+                default=one.default,
+                annotation=one.type,
+            )
+            for name, one in options.items()
+        ]
+        returned = get_type_hints(function).get("return", inspect.Signature.empty)
+        signature = inspect.Signature(parameters, return_annotation=returned)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            arguments = replace_deprecated_options(options, kwargs)
+            return hinted(bind_arguments(function.__name__, signature, args, arguments).arguments)
+
+        described: Any = call
+        described.__signature__ = signature
+        described.__annotations__ = {name: one.type for name, one in options.items()} | {"return": returned}
+        described.__doc__ = _add_args_section(inspect.getdoc(function) or "", inspect.cleandoc(self.details), options)
+        return call

@@ -66,9 +66,6 @@ class RampSchedule:
 def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, float, str]:
     """Parse a schedule ``"start:end:shape"``, ``"start:end"`` or a single number into start, end and shape.
 
-    Raises:
-        UsageError: another format, or an unknown shape; the message names the argument.
-
     >>> parse_start_end_shape("temperature", "0.5:0.1:linear"), parse_start_end_shape("momentum", 0.99)
     ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
     """
@@ -100,9 +97,6 @@ def is_learned_temperature(text: object) -> bool:
 def parse_initial_temperature(text: str) -> float | None:
     """Parse the initial value of a learned temperature from ``learn:0.07``; None for the objective's default.
 
-    Raises:
-        UsageError: the initial value is not a positive number.
-
     >>> parse_initial_temperature("learn"), parse_initial_temperature("learn:0.07")
     (None, 0.07)
     """
@@ -119,9 +113,6 @@ def parse_initial_temperature(text: str) -> float | None:
 
 def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
     """Parse the geometric schedule of a temperature from ``"start:end:shape"`` or a number.
-
-    Raises:
-        UsageError: another format, or a value that is not positive.
 
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224

@@ -22,9 +22,6 @@ def derive_128_bit_seed(purpose: str, *keys: Any) -> int:
             whatever their keys.
         keys: further integers that the stream depends on, such as a seed and an epoch.
 
-    Raises:
-        UsageError: a key is not an integer.
-
     >>> derive_128_bit_seed("step", 0, 1) == derive_128_bit_seed("step", 0, 1)
     True
     >>> derive_128_bit_seed("step", 0) == derive_128_bit_seed("data.order", 0)
@@ -61,9 +58,6 @@ def torch_generator(purpose: str, *keys: int) -> torch.Generator:
 
 def draw_seed(random_state: Any) -> int:
     """Draw a seed from the `random_state` of a scikit-learn estimator: an integer, a `RandomState` or None.
-
-    Raises:
-        UsageError: the value is none of these.
 
     >>> draw_seed(3) == draw_seed(np.random.RandomState(3))
     True

@@ -39,9 +39,6 @@ def load_or_build_arrays(
         description: name of the arrays in the log.
         argument: name of the option that gives the folder, for errors.
         log: logger for where the arrays are and why they are computed again.
-
-    Raises:
-        UsageError: the folder cannot be written to.
     """
     arrays, reason = open_cached_arrays_or_reason(folder, key)
     if arrays is not None:
@@ -101,11 +98,7 @@ def cache_bytes_needed(key: Mapping[str, Any]) -> int:
 
 @contextmanager
 def create_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
-    """Context manager: yield empty memory-mapped arrays to fill, which replace the cached ones if the block succeeds.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+    """Context manager: yield empty memory-mapped arrays, which replace the cached ones if the block succeeds."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays
     with ExitStack() as stack:

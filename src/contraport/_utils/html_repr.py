@@ -9,12 +9,7 @@ from typing import Any
 
 
 def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
-    """Format a mapping as an escaped HTML table of two columns, in the colors of the notebook.
-
-    Args:
-        title: caption of the table.
-        rows: value by name.
-        note: text of the last row; empty for none.
+    """Format a mapping as an escaped HTML table of two columns, with the title as caption and the note as last row.
 
     >>> format_html_mapping("x < y", {"x": 1})
     '<table><caption ...>x &lt; y</caption><tr><th ...>x</th><td ...>1</td></tr></table>'
@@ -24,12 +19,7 @@ def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") 
 
 
 def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
-    """Format rows as an HTML table; the keys of the rows are the column headings.
-
-    Args:
-        title: caption of the table.
-        rows: value by heading, at least one row.
-        notes: texts of the last rows.
+    """Format one or more rows as an HTML table; their keys are the column headings, the notes its last rows.
 
     >>> format_html_rows("digits", [{"measure": "kNN", "trained": "97%"}])
     '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'

@@ -107,11 +107,7 @@ def encode_utf8(texts: Sequence[str], argument: str = "texts") -> list[bytes]:
 
 
 def texts_to_tensor(texts: Sequence[str], argument: str = "texts") -> Tensor:
-    """Convert texts to a uint8 tensor of UTF-8 bytes, ``(b, bytes)``.
-
-    Raises:
-        UsageError: a text contains a surrogate or a null character.
-    """
+    """Convert texts to a uint8 tensor of UTF-8 bytes, ``(b, bytes)``."""
     encoded = encode_utf8(texts, argument)
     longest = max([1, *map(len, encoded)])
     padded = b"".join(content.ljust(longest, b"\0") for content in encoded)

@@ -54,11 +54,7 @@ ROOT_FLAGS = ("--help", "--version", "--print_completion")  # completed in place
 
 
 def completion_script(arguments: Sequence[str]) -> str:
-    """Return the completion script of the shell that is named by the single argument: bash, zsh or fish.
-
-    Raises:
-        UsageError: not exactly one argument, or an unknown shell.
-    """
+    """Return the completion script of the shell that is named by the single argument: bash, zsh or fish."""
     if len(arguments) != 1:
         value = " ".join(arguments) or "nothing"
         raise UsageError(f"print_completion: must be one of {', '.join(COMPLETION_SCRIPTS)}, got {value}.")

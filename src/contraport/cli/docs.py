@@ -105,9 +105,6 @@ def page_paths_by_name() -> Mapping[str, Path]:
 def extract_section(text: str, name: str) -> str:
     """Extract a section with its subsections from a Markdown page.
 
-    Raises:
-        UsageError: there is no section of this name.
-
     >>> print(extract_section("# A\\n\\n## Out of memory\\n\\nless\\n\\n### On a GPU\\n\\n## B\\n", "out-of-memory"))
     ## Out of memory
     <BLANKLINE>

@@ -276,14 +276,10 @@ _MAX_POINTS_FOR_PLACEMENT = 1_500
 
 
 def class_name_positions(points: Array, labels: Array) -> Array:
-    """Choose the coordinates of each class name on a map of points, (classes, 2), in the order of sorted labels.
+    """Return the coordinates of each class name on a map of points (n, 2): (classes, 2), in the order of sorted labels.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.
-
-    Args:
-        points: (n, 2).
-        labels: class of each point, (n,), numbers or strings.
 
     >>> points = np.array([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [5.0, 9.0], [5.0, 9.1]])
     >>> class_name_positions(points, np.array([0, 0, 0, 1, 1])).tolist()

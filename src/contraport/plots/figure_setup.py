@@ -78,11 +78,7 @@ def class_colors(num_classes: int) -> list[str]:
 
 
 def create_figure(width: float, height: float) -> Figure:
-    """Return an empty matplotlib figure of a size in inches; notebooks display it without pyplot.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """Return an empty matplotlib figure of a size in inches; notebooks display it without pyplot."""
     figures = import_optional("matplotlib.figure", "report", "A figure")
     figure: Figure = figures.Figure(figsize=(width, height), layout="constrained")
     # Without pyplot, notebooks display a figure only if it has this method.
@@ -107,9 +103,6 @@ def create_panels(
         height: of the row, in inches, if `width` is None.
         width: of the figure, in inches; 3.9 suits a phone.
         ratio: width of a panel over its height.
-
-    Raises:
-        UsageError: the width is out of range, or matplotlib is not installed.
     """
     check_width(width)
     columns = count if width is None else max(1, min(count, int(width / MIN_PANEL_WIDTH_INCHES)))
@@ -185,10 +178,6 @@ def has_dark_background(ax: Axes) -> bool:
 def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = True) -> Array:
     """Convert a tensor, array or list to a float64 NumPy array, and check its shape and values.
 
-    Raises:
-        UsageError: the values are not real numbers, the number of dimensions differs, it is empty, or an entry is not
-            finite (if `finite`).
-
     >>> as_plot_array("plan", [[1, 2]], 2)
     array([[1., 2.]])
     """
@@ -209,11 +198,7 @@ def as_plot_array(name: str, values: object, dimensions: int, *, finite: bool = 
 
 
 def to_numpy(name: str, values: object) -> Array:
-    """Convert a tensor, an array or a list to a NumPy array of its own type of numbers.
-
-    Raises:
-        UsageError: NumPy cannot hold the values, such as bfloat16, or they have no common shape.
-    """
+    """Convert a tensor, an array or a list to a NumPy array of its own type of numbers."""
     try:
         return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -262,11 +247,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
 
 
 def load_evaluation_arrays(folder: object, required: str) -> Mapping[str, Array]:
-    """Load all arrays that the evaluation of a run stored for figures, by name; `required` must be among them.
-
-    Raises:
-        UsageError: the run was not evaluated, is corrupt, or the array is missing.
-    """
+    """Load all arrays that the evaluation of a run stored for figures, by name; `required` must be among them."""
     run = load_run(folder)
     samples = run.page_arrays()
     check(required in samples, f"run: {run.samples_path} has no {required!r}; evaluate the run again.", "missing")

@@ -283,12 +283,9 @@ def _draw_coupling(
 
 
 def draw_bipartite_plan(ax: Axes, plan: Array, pair_mask: Array) -> None:
-    """Draw a transport plan as lines from rows at the left to columns at the right; thicker is more mass.
+    """Draw a transport plan (N, M) as lines from rows at the left to columns at the right; thicker is more mass.
 
-    Args:
-        ax: axes to draw into.
-        plan: (N, M), nonnegative.
-        pair_mask: (N, M), true where a row and a column belong together: their lines are blue, others orange.
+    Lines of pairs that belong together, where `pair_mask` (N, M) is true, are blue, others orange.
     """
     n, m = plan.shape
     rows, columns = np.linspace(1, 0, n), np.linspace(1, 0, m)

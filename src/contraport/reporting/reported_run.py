@@ -117,11 +117,7 @@ class ReportedRun:
 
 
 def load_runs(runs: Sequence[str | Path | Run]) -> list[ReportedRun]:
-    """Read all runs of a report from their run folders.
-
-    Raises:
-        UsageError: there is no run, one is named twice, or a folder is no run or holds a corrupt file.
-    """
+    """Read all runs of a report from their run folders."""
     opened = as_different_run_folders("runs", runs)
     for run in opened:
         check_is_run(run.path)

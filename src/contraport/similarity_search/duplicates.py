@@ -211,10 +211,7 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
     multiplied by k, are then independent and exponential with one mean (Renyi's representation, as in Hill's estimator
     and in the intrinsic dimension of Levina and Bickel). A gap stands out if its spacing, divided by the mean of those
-    beyond it, is larger than the maximum of as many exponential variables would be.
-
-    Args:
-        cosines: cosine similarities of nearest items, decreasing, ``(p,)``.
+    beyond it, is larger than the maximum of as many exponential variables would be. The cosines ``(p,)`` decrease.
 
     >>> _find_proposed_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
     0.8

@@ -187,11 +187,7 @@ def log_index_recommendation(features: np.ndarray) -> None:
 
 
 def load_or_build_index(features: np.ndarray, path: Path) -> FeatureIndex:
-    """Load the index from a file; build it if it is missing or was built from other features.
-
-    Raises:
-        UsageError: faiss is missing, or the file cannot be read or written.
-    """
+    """Load the index from a file; build it if it is missing or was built from other features."""
     faiss = import_optional("faiss", "index", f"index: {path}")
     record_path = path.with_name(path.name + ".json")
     sample = np.ascontiguousarray(features[evenly_spaced_indices(len(features), 1_000)])

@@ -31,10 +31,7 @@ def build_embedding_map_section(
 ) -> Section | None:
     """Build the section of embedding maps, one per run; None if no run has a projection to the plane.
 
-    Args:
-        builder: page that the maps are added to.
-        noun: noun for a point of the map.
-        lead: text above the maps.
+    `noun` names a point of a map, and `lead` is the text above the maps.
     """
     maps: list[tuple[ReportedRun, PlotElement, str]] = []
     for run in builder.runs:

@@ -226,10 +226,7 @@ def draw_corruption_curves(
 ) -> Figure:
     """Draw accuracy over the severity of one corruption: a line per run, gray lines for baselines.
 
-    Args:
-        runs: runs of the report.
-        severity_metrics: accuracies at the severities of the corruption.
-        lowest_accuracy: lowest accuracy of all panels, from which their vertical axes start.
+    The vertical axis starts below `lowest_accuracy`, the lowest of all panels.
     """
     points = [(0, "linear_probe"), *((_parse_severity(metric), metric.key) for metric in severity_metrics)]
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
