@@ -271,7 +271,7 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
             cells.append(part)
             continue
         number = min(MAX_CLUSTERS_PER_SPLIT, math.ceil(2 * len(part) / MAX_CELL_ROWS))
-        labels = _cluster_rows(values, part, number, generator)
+        labels = _kmeans_labels(values, part, number, generator)
         sizes = labels.bincount(minlength=number)
         if int(sizes.max()) == len(part):  # equal rows
             cells.extend(part.split(MAX_CELL_ROWS))
@@ -280,7 +280,7 @@ def _split_into_cells(values: Tensor, rows: Tensor, generator: torch.Generator) 
     return cells
 
 
-def _cluster_rows(values: Tensor, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
+def _kmeans_labels(values: Tensor, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
     """Assign each row to a cluster, int64 ``(m,)``, by spherical k-means fitted to a sample."""
     drawn = torch.randperm(len(rows), generator=generator)[: SAMPLED_ROWS_PER_CLUSTER * clusters].to(rows.device)
     sample = values[rows[drawn]]

@@ -86,12 +86,9 @@ class TrainerLoss(nn.Module):
         temperature = None if scale is None else torch.exp(-scale)
         views = [outputs[name] for name in self.outputs]
         loss: Tensor = self.objective(*views, labels=labels, temperature=temperature)
-        return loss / self._compute_trainer_scale(num_items_in_batch)
-
-    def _compute_trainer_scale(self, num_items_in_batch: Tensor | int | None) -> int:
-        """Return the factor by which the trainer will multiply the loss, so that the loss is divided by it before."""
         if self.arguments is None:
-            return 1
+            return loss
+        # Divided by what the trainer multiplies by.
         steps = self.arguments.gradient_accumulation_steps if torch.is_grad_enabled() else 1  # evaluation has no steps
         scaled = num_items_in_batch is not None and self.arguments.average_tokens_across_devices
-        return steps * (current_processes().size if scaled else 1)
+        return loss / (steps * (current_processes().size if scaled else 1))

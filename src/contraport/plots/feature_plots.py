@@ -80,7 +80,10 @@ def embedding(
     points = as_plot_array("features", features, 2)
     check(points.shape[1] >= 2, f"features: must have at least two columns, got {points.shape[1]}.", "shape")
     if points.shape[1] > 2:
-        points, method = _project_on_principal_components(points), "two principal components"
+        # From the F x F covariance: the SVD of (n, F) features takes more memory and needs only two directions here.
+        centered = torch.from_numpy(points - points.mean(0))
+        _, vectors = torch.linalg.eigh(centered.T @ centered)
+        points, method = (centered @ vectors[:, -2:].flip(1)).numpy(), "two principal components"
     classes = labels_to_numpy(labels, len(points))
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
@@ -185,15 +188,6 @@ def neighbors(
     ax.set_title(f"item and its nearest neighbors{frames}", loc="left", fontsize="medium")
     ax.axis("off")
     return figure
-
-
-def _project_on_principal_components(features: Array) -> Array:
-    """Project features on their first two principal components, (n, 2)."""
-    # From the F x F covariance: the SVD of (n, F) features takes more memory and needs only two directions here.
-    centered = torch.from_numpy(features - features.mean(0))
-    _, vectors = torch.linalg.eigh(centered.T @ centered)
-    components: Array = (centered @ vectors[:, -2:].flip(1)).numpy()
-    return components
 
 
 def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:

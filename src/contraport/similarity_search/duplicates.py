@@ -227,17 +227,8 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     widest = int(ratios.argmax())
     if ratios[widest] < math.log(candidates / FALSE_PROPOSAL_PROBABILITY):
         return None
-    return _round_between(float(cosines[widest + 1]), float(cosines[widest]))
-
-
-def _round_between(low: float, high: float) -> float:
-    """Return a number between two cosine similarities, near their midpoint, with as few decimals as possible.
-
-    The result is above the low one and at most the high one.
-
-    >>> _round_between(0.852, 0.94), _round_between(0.99951, 0.99958)
-    (0.9, 0.99955)
-    """
+    high, low = float(cosines[widest]), float(cosines[widest + 1])
+    # Near the middle of the gap, with as few decimals as possible.
     rounded = (round((low + high) / 2, decimals) for decimals in range(1, 9))
     return next(number for number in rounded if low + COSINE_ROUNDING < number <= high)
 
