@@ -143,7 +143,7 @@ def methods() -> str:
 def format_parts(loss: Loss) -> list[str]:
     """Return the five parts of a loss as code: layout, kernel, constraint, target and divergence."""
     columns: list[list[str]] = [[] for _ in range(5)]
-    given = loss.describe_components().items()
+    given = loss.components_by_question().items()
     for k, answer in enumerate(value for question, value in given if "Penalty" not in question):
         if f"`{answer}`" not in columns[k % 5]:
             columns[k % 5].append(f"`{answer}`")

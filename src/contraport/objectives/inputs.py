@@ -118,8 +118,8 @@ def pad_vector_sets(items: Sequence[Tensor], length: int = 0) -> tuple[Tensor, .
     return tuple(z if z.shape[-2] == length else F.pad(z, (0, 0, 0, length - z.shape[-2])) for z in items)
 
 
-def read_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Check views of vector sets, and return them as (n, t, d), with zeros in place of masked vectors.
+def mask_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
+    """Convert views of vector sets to (n, t, d), with zeros in place of masked vectors.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.
@@ -164,10 +164,10 @@ def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(distinct)
 
 
-def read_inputs(
+def parse_call_inputs(
     views: tuple[Tensor, ...], options: Mapping[str, Any], present: Any, *, sets: bool = False
 ) -> CallInputs:
-    """Check the views and attributes of a call, and return them as `CallInputs`.
+    """Check and convert the views and attributes of a call.
 
     Args:
         views: embeddings, (n, d) each, or sets of vectors, (n, t, d); two views may have different
@@ -186,9 +186,9 @@ def read_inputs(
             raise unknown_name_error(
                 "call", name, (*ITEM_OPTION_NAMES, *NON_ITEM_OPTION_NAMES, "target", "temperature"), "option"
             )
-    if _have_different_items(views, values):
+    if _show_different_items(views, values):
         check(present is None, "present: cannot be combined with views of different items.", "conflict")
-        return _pad_views_of_different_items(views, values, sets)
+        return _build_inputs_of_different_items(views, values, sets)
     check_views(views, sets=sets)
     n, device, attributes = views[0].shape[0], views[0].device, {}
     for name, value in values.items():
@@ -204,7 +204,7 @@ def read_inputs(
     return CallInputs(views, attributes, marks)
 
 
-def _have_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
+def _show_different_items(views: Sequence[Tensor], values: Mapping[str, Any]) -> bool:
     """Return whether two views show different items: unequal row counts, or attributes given as pairs."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
@@ -218,8 +218,8 @@ def _is_pair_of_arrays(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
-def _pad_views_of_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
-    """Convert two views of n and of m different items to two views of n + m items, each absent from one view."""
+def _build_inputs_of_different_items(views: tuple[Tensor, ...], values: Mapping[str, Any], sets: bool) -> CallInputs:
+    """Build inputs of n + m items, each absent from one view, from two views of n and of m different items."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v, sets=sets)
@@ -240,8 +240,8 @@ def _pad_views_of_different_items(views: tuple[Tensor, ...], values: Mapping[str
     return CallInputs(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegatives | None:
-    """Check the additional negatives of a call on this process, and return them, or None if there are none."""
+def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegatives | None:
+    """Check and convert the additional negatives of a call on this process; None if there are none."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if not (shared is None or isinstance(shared, bool)):
         check_boolean("shared_negatives", shared)
@@ -251,12 +251,8 @@ def read_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegat
             raise UsageError(f"{name}: requires negatives=.", kind="missing")
         return None
     check(ids is None or "ids" in inputs.attributes, "negative_ids: requires ids= of the items.", "missing")
-    z0 = inputs.views[0]
-    rows, d, ndim = (
-        len(z0) if inputs.num_first_view_items is None else inputs.num_first_view_items,
-        z0.shape[-1],
-        z0.ndim,
-    )
+    z0, rows = inputs.views[0], inputs.num_first_view_items
+    rows, d, ndim = len(z0) if rows is None else rows, z0.shape[-1], z0.ndim
     good = isinstance(negatives, Tensor) and negatives.ndim in (ndim, ndim + 1) and negatives.shape[-1] == d
     good = good and (negatives.ndim == ndim or len(negatives) == rows)
     form = f"{d}" if ndim == 2 else f"t, {d}"

@@ -280,6 +280,21 @@ class Block:
         y = x if self.y is self.x else self.y[columns]
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
+    def without_absent_views(self, matrix: Tensor, argument: str) -> Tensor:
+        """Return a matrix of all rows and columns without those of absent views, unless they are left out already.
+
+        Raises:
+            UsageError: it has neither shape; `argument` names it.
+        """
+        selection, shape = self.pattern.selected_indices, tuple(matrix.shape)
+        if selection is None or shape == self.shape:
+            return matrix
+        rows, columns = (side.to(matrix.device) for side in selection)
+        good = bool(rows.amax() < shape[0] and columns.amax() < shape[1])
+        message = f"{argument}: must have the shape of the pairs that are present, {self.shape}, got {shape}."
+        check(good, message, "shape")
+        return matrix.index_select(0, rows).index_select(1, columns)
+
     def append_columns(
         self, embeddings: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> Block:

@@ -15,8 +15,8 @@ from contraport._utils.html_repr import format_html_mapping
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import UsageError, add_hint, check
 from contraport.objectives.constraints import Constraint
+from contraport.objectives.matching_problem import broadcast_failure
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.problem import broadcast_failure
 from contraport.objectives.targets import Target
 from contraport.objectives.transport import WeightsFromPlan
 from contraport.options import keep_deprecated_attributes
@@ -53,6 +53,7 @@ class CatalogOrigin:
     block_results="iterate_block_results",
     solve_blocks="iterate_block_results",
     constrain="set_constraint",
+    describe_components="components_by_question",
     mass="last_plan_mass",
     last_mass="last_plan_mass",
     multi_view="takes_all_views",
@@ -95,16 +96,16 @@ class Loss(nn.Module, ABC):
         """Solve the blocks: yield the compared pairs, target plan and solved plan of each direction of each block."""
 
     @abstractmethod
-    def describe_components(self) -> dict[str, str]:
+    def components_by_question(self) -> dict[str, str]:
         """Return the repr of layout, kernel, constraint, target and divergence, by the question that each answers."""
 
-    @abstractmethod
     def set_constraint(self, constraint: Constraint) -> None:
         """Set the constraint of the loss, in place of the present one.
 
         Raises:
             UsageError: there is no single constraint, or the divergence does not support this one.
         """
+        raise UsageError(f"constraint: can only be replaced in a single objective, got {self!r}.", kind="sum")
 
     @property
     @abstractmethod
@@ -271,9 +272,9 @@ class Loss(nn.Module, ABC):
     def _repr_html_(self) -> str:
         """Return the components of the loss as an HTML table, for a notebook."""
         if self.catalog_origin is None:
-            return format_html_mapping(type(self).__name__, self.describe_components())
+            return format_html_mapping(type(self).__name__, self.components_by_question())
         return format_html_mapping(
-            self.catalog_origin.call, self.describe_components(), f"Source: {self.catalog_origin.citation}"
+            self.catalog_origin.call, self.components_by_question(), f"Source: {self.catalog_origin.citation}"
         )
 
     def explain(self) -> str:
@@ -289,7 +290,7 @@ class Loss(nn.Module, ABC):
         How far is one from the other?           KL()
         Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
         """
-        lines = [f"{question:<40} {answer}" for question, answer in self.describe_components().items()]
+        lines = [f"{question:<40} {answer}" for question, answer in self.components_by_question().items()]
         if self.catalog_origin is not None:
             lines = [self.catalog_origin.call, *lines, f"Source: {self.catalog_origin.citation}"]
         return "\n".join(lines)

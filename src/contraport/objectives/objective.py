@@ -17,9 +17,14 @@ from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import unpack_views
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOption, Loss, add_terms
+from contraport.objectives.matching_problem import (
+    MatchingProblem,
+    broadcast_failure,
+    build_local_problem,
+    convert_target,
+)
 from contraport.objectives.multi_view_layouts import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.plan import BlockResult
-from contraport.objectives.problem import MatchingProblem, broadcast_failure, convert_target, read_local_problem
 from contraport.objectives.targets import Pairs, Target
 from contraport.options import keep_deprecated_attributes
 
@@ -255,7 +260,7 @@ class Objective(Loss):
         try:
             if reduction is not None:
                 self._check_call_options(options, reduction)
-            problem = read_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
+            problem = build_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             broadcast_failure(views, error)
@@ -278,8 +283,8 @@ class Objective(Loss):
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
         """Solve the plan of each direction of a block, and return the results with the target plans."""
-        directions, attributes = problem.build_weighted_directions(block), problem.inputs.attributes
-        (forward, *_), ids = directions[0], attributes.get("ids")
+        directions, attributes = problem.list_directions(block), problem.inputs.attributes
+        forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
             marginals = self._log_marginals_from_weights(forward, attributes.get("weights"))
@@ -291,7 +296,8 @@ class Objective(Loss):
             plans = self.constraint(geometry, request)
         else:
             plans, column_weights = [], attributes.get("column_weights")
-            for k, (side, _, _) in enumerate(directions):
+            for k, direction in enumerate(directions):
+                side = direction.block
                 geometry = side.build_geometry(self.kernel, problem.temperature)
                 log_column_weights = None
                 if column_weights is not None:
@@ -317,7 +323,7 @@ class Objective(Loss):
         log_a, log_b = block.pattern.expand_attribute_to_rows_and_columns(weights.to(block.compute_dtype).log())
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
-    def describe_components(self) -> dict[str, str]:
+    def components_by_question(self) -> dict[str, str]:
         questions = {
             "Which pairs are compared?": self.layout,
             "How alike are two embeddings?": self.kernel,
@@ -367,10 +373,6 @@ class SumLoss(Loss):
         self.has_negatives = any(objective.has_negatives for objective in objectives)
         self.requires_ids = any(objective.requires_ids for objective in objectives)
         self.stop_gradient = all(objective.stop_gradient for objective in objectives)
-
-    def set_constraint(self, constraint: Constraint) -> None:
-        """Raise `UsageError`: each objective has its own constraint."""
-        raise UsageError(f"constraint: can only be replaced in a single objective, got {self!r}.", kind="sum")
 
     def iterate_weighted_objectives(self) -> Iterator[tuple[Objective, float]]:
         """Yield each objective with its weight."""
@@ -422,11 +424,11 @@ class SumLoss(Loss):
         for objective, _ in self.iterate_weighted_objectives():
             yield from objective.iterate_block_results(*views, **options)
 
-    def describe_components(self) -> dict[str, str]:
+    def components_by_question(self) -> dict[str, str]:
         return {
             f"{position}. {question}": answer
             for position, (objective, _) in enumerate(self.iterate_weighted_objectives(), 1)
-            for question, answer in objective.describe_components().items()
+            for question, answer in objective.components_by_question().items()
         }
 
     def __repr__(self) -> str:

@@ -154,7 +154,7 @@ class Matrix(Target):
         check(bool(values.sum() > 0), f"target: must be {expected}, got zeros.", "zero")
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        matrix = self._drop_absent_views(block).to(block.x.device, block.compute_dtype)
+        matrix = block.without_absent_views(self.matrix, "target").to(block.x.device, block.compute_dtype)
         shape = tuple(matrix.shape)
         good = shape == block.shape
         check(good, f"target: must have the shape of the layout's pairs, {block.shape}, got {shape}.", "shape")
@@ -165,17 +165,6 @@ class Matrix(Target):
             return SparseTargetPlan(rows, columns, _normalize_total_mass(values), block.shape)
         _check_no_excluded_mass([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTargetPlan(_normalize_total_mass(matrix))
-
-    def _drop_absent_views(self, block: Block) -> Tensor:
-        """Return the matrix without the rows and columns of absent views, unless they are left out already."""
-        selection = block.pattern.selected_indices
-        if selection is None or tuple(self.matrix.shape) == block.shape:
-            return self.matrix
-        rows, columns = (side.to(self.matrix.device) for side in selection)
-        shape = tuple(self.matrix.shape)
-        good = bool(rows.amax() < shape[0] and columns.amax() < shape[1])
-        check(good, f"target: must have the shape of the pairs that are present, {block.shape}, got {shape}.", "shape")
-        return self.matrix.index_select(0, rows).index_select(1, columns)
 
     def transpose(self) -> Matrix:
         return Matrix(self.matrix.T)

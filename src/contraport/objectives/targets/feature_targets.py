@@ -135,17 +135,17 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
     check("features" in attributes, f"features: required. Pass features= in the call, {expected}.", "missing")
     features = attributes["features"]
     views = (features,) if features.ndim == 2 else features.unbind(1)
-    return _gather_checked_features(views[::-1] if transposed else views, block)
+    return _expand_features_to_rows_and_columns(views[::-1] if transposed else views, block)
 
 
 def _gather_row_and_column_features(features: Features, block: Block) -> tuple[Tensor, Tensor]:
-    """Gather features from all processes, and return those of the rows and of the columns of a block."""
+    """Return the features of the rows and of the columns of a block, given the features of this process's items."""
     views = features if isinstance(features, tuple) else (features,)
-    return _gather_checked_features(tuple(gather(view) for view in views), block)
+    return _expand_features_to_rows_and_columns(tuple(gather(view) for view in views), block)
 
 
-def _gather_checked_features(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
-    """Return the features of the rows and of the columns of a block, one tensor if both are the same."""
+def _expand_features_to_rows_and_columns(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+    """Check features and return those of the rows and of the columns of a block, one tensor if both are the same."""
     items, same = block.pattern.num_items, block.x is block.y
     for view in views:
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items and view.shape[1] > 0

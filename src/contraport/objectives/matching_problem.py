@@ -13,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from contraport.objectives.inputs import (
     CallInputs,
     ExtraNegatives,
     check_views,
-    read_inputs,
-    read_negatives,
-    read_vector_sets,
+    mask_vector_sets,
+    parse_call_inputs,
+    parse_extra_negatives,
     unpack_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
@@ -42,6 +42,20 @@ COMPARED_OPTION_NAMES = (
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
 """Options whose types and shapes processes compare before they gather, in this order."""
+
+
+class BlockDirection(NamedTuple):
+    """One direction of a block, rows to columns, with its target plan.
+
+    Attributes:
+        block: Compared pairs, (N, M).
+        target: Target plan.
+        row_weights: Weight of each row in the loss, (N,), 0 for rows without target mass; None is 1 throughout.
+    """
+
+    block: Block
+    target: TargetPlan
+    row_weights: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,23 +154,24 @@ class MatchingProblem:
             blocks = [block for block in blocks if min(block.shape) > 0]
         if self.similarities is not None:
             blocks = [
-                replace(block, similarities=_drop_absent_similarities(self.similarities, block)) for block in blocks
+                replace(block, similarities=block.without_absent_views(self.similarities, "similarities"))
+                for block in blocks
             ]
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
         """Return the blocks without the rows and columns of absent views, given (n, views) Booleans."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
-        marked = self.layout.arrange_blocks(*present.to(torch.float32).T[:, :, None])
-        return [_drop_absent_views(block, marks) for block, marks in zip(blocks, marked, strict=True)]
+        marks_by_block = self.layout.arrange_blocks(*present.to(torch.float32).T[:, :, None])
+        remaining = []
+        for block, marks in zip(blocks, marks_by_block, strict=True):
+            rows = marks.x[:, 0].nonzero()[:, 0]
+            columns = rows if block.x is block.y else marks.y[:, 0].nonzero()[:, 0]
+            remaining.append(block.select_rows_and_columns(rows, columns))
+        return remaining
 
-    def build_weighted_directions(self, block: Block) -> list[tuple[Block, TargetPlan, Tensor | None]]:
-        """Return the one or two directions of a block, rows to columns and back, each with its target plan.
-
-        Returns:
-            For each direction its compared pairs, its target plan, and the weight of each row in the loss, (N,), 0 for
-            rows without target mass; None is 1 throughout.
-        """
+    def list_directions(self, block: Block) -> list[BlockDirection]:
+        """Return the one or two directions of a block, rows to columns and back, with the additional negatives."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
@@ -180,11 +195,11 @@ class MatchingProblem:
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
                 side = side.append_columns(embeddings, both_ids, negatives.owners)
                 target_plan = target_plan.append_columns(len(embeddings))
-            directions.append((side, target_plan, row_weights))
+            directions.append(BlockDirection(side, target_plan, row_weights))
         return directions
 
 
-def read_local_problem(
+def build_local_problem(
     layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
 ) -> MatchingProblem:
     """Check the arguments of a call on this process, without communication, and return this process's problem.
@@ -220,7 +235,7 @@ def read_local_problem(
         options["weights"] = plan_weights.item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
-        views = read_vector_sets(views, masks) if sets else views
+        views = mask_vector_sets(views, masks) if sets else views
         check_views(views, shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
@@ -229,8 +244,8 @@ def read_local_problem(
         if similarities is not None:
             views = _build_placeholder_views(layout, views, options, similarities)
         views = unpack_views(views)
-        views = read_vector_sets(views, masks) if sets else views
-    inputs = read_inputs(views, options, options.get("present"), sets=sets)
+        views = mask_vector_sets(views, masks) if sets else views
+    inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_view_items is None
         if not matched and target.positives_from_views and traits.views_are_positives:
@@ -238,7 +253,7 @@ def read_local_problem(
         target.check_inputs(inputs)
     if not traits.compares_items:
         _check_no_item_options(layout, target, inputs, options)
-    negatives = read_negatives(inputs, options)
+    negatives = parse_extra_negatives(inputs, options)
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
         check(good, "column_weights: cannot be combined with columns that are not items.", "conflict")
@@ -282,8 +297,8 @@ def describe_type_and_shape(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _describe_option_types_and_shapes(problem: MatchingProblem) -> dict[str, str]:
-    """Return the type and shape of each option as text, which must be equal on all processes."""
+def _types_and_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
+    """Return the type and shape of each option as text, by name; they must be equal on all processes."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes
@@ -314,7 +329,7 @@ def _gather_sizes_and_check_options(
     processes: Processes, problem: MatchingProblem
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the numbers of items and negatives of each process, and the longest set; raise if options differ."""
-    forms, views = _describe_option_types_and_shapes(problem), problem.inputs.views
+    forms, views = _types_and_shapes_by_option(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in COMPARED_OPTION_NAMES}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
@@ -400,17 +415,3 @@ def _normalize_row_weights(block: Block, target: TargetPlan, weights: Tensor | N
         row_weights = weights.to(mass.dtype)[block.pattern.row_items] * nonempty
     total = mass.sum() if weights is None else row_weights @ mass
     return row_weights / total.masked_fill(total == 0, 1)
-
-
-def _drop_absent_views(block: Block, presence: Block) -> Block:
-    """Return the block without the rows and columns of absent views; `presence` holds 1 or 0 for each embedding."""
-    rows = presence.x[:, 0].nonzero()[:, 0]
-    return block.select_rows_and_columns(rows, rows if block.x is block.y else presence.y[:, 0].nonzero()[:, 0])
-
-
-def _drop_absent_similarities(similarities: Tensor, block: Block) -> Tensor:
-    """Return the similarity matrix without the rows and columns of absent views."""
-    if tuple(similarities.shape) == block.shape or block.pattern.selected_indices is None:
-        return similarities
-    rows, columns = block.pattern.selected_indices
-    return similarities[rows][:, columns]
