@@ -30,7 +30,7 @@ from benchmarks.engine import machine
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.embedding import apply_in_blocks
 from contraport.encoders import Model, load_pretrained_weights
-from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS, TransformersTextEncoder
+from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS_BY_DEVICE, TransformersTextEncoder
 from contraport.training.step.batch_embedding import embed_in_chunks
 
 FIELDS = ("Description", "Tag", "Depends")
@@ -95,14 +95,14 @@ def main() -> None:
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
     apply_in_blocks(encoder, [items[:8]], model=encoder)  # warm-up
-    default, results = MAX_TOKENS_PER_PASS["cpu"], []
+    default, results = MAX_TOKENS_PER_PASS_BY_DEVICE["cpu"], []
     table = Table(
         "what", "seconds, padded", "seconds, by tokens", "ratio", "padding", "padding, by tokens", "difference"
     )
     for name, function in (("embed", embed), ("training step", step)):
-        MAX_TOKENS_PER_PASS["cpu"] = UNLIMITED
+        MAX_TOKENS_PER_PASS_BY_DEVICE["cpu"] = UNLIMITED
         padded, all_tokens, whole = measure(encoder, function)
-        MAX_TOKENS_PER_PASS["cpu"] = default
+        MAX_TOKENS_PER_PASS_BY_DEVICE["cpu"] = default
         grouped, tokens, parts = measure(encoder, function)
         own = int(lengths.sum()) if name == "embed" else 2 * int(lengths[: 2 * ITEMS].sum())  # encoded twice
         row = {

@@ -11,7 +11,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import build_encoder
-from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS, is_transformers_folder
+from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS_BY_DEVICE, is_transformers_folder
 from contraport.features import read_features
 from contraport.runs import Run, as_run_folder
 
@@ -80,7 +80,7 @@ def test_token_budgets_change_neither_features_nor_gradients(folder, monkeypatch
     )
     outcomes = []
     for tokens in (10**6, budget):
-        monkeypatch.setitem(MAX_TOKENS_PER_PASS, "cpu", tokens)
+        monkeypatch.setitem(MAX_TOKENS_PER_PASS_BY_DEVICE, "cpu", tokens)
         encoder.zero_grad()
         got = encoder(texts_to_tensor(texts))
         got.square().sum().backward()

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
-ANY_TIMM_NAME = "any timm name"
-ANY_TRANSFORMERS_NAME = "any transformers name or folder"
+ANY_TIMM_LABEL = "any timm name"
+ANY_TRANSFORMERS_LABEL = "any transformers name or folder"
 CUSTOM_ENCODER_FORMAT = "module:attribute"
 """Forms of names of encoders that are not in the table, as messages and lists show them."""
 
@@ -92,12 +92,12 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
     return (
         *ENCODERS.values(),
         EncoderEntry(
-            ANY_TIMM_NAME,
+            ANY_TIMM_LABEL,
             "a model of timm, such as resnet18 or vit_tiny_patch16_224; random weights, or pretrained with "
             "--pretrained; timm.list_models() lists all names",
         ),
         EncoderEntry(
-            ANY_TRANSFORMERS_NAME,
+            ANY_TRANSFORMERS_LABEL,
             "a transformer for texts with its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
             "NAME@first or NAME@last uses the features of that token instead of the mean; random weights, or "
             "pretrained with --pretrained",

@@ -58,7 +58,7 @@ class ObjectiveEntry:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-P = ParamSpec("P")
+BuilderParams = ParamSpec("BuilderParams")
 Choice = TypeVar("Choice")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
@@ -85,18 +85,20 @@ _DHEL_CITATION = (
 )
 
 
-def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
+def register_objective(
+    citation: str, formula: str
+) -> Callable[[Callable[BuilderParams, Loss]], Callable[BuilderParams, Loss]]:
     """Decorator that registers a builder of an objective under its own name, hyphenated.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
     """
 
-    def register(make: Callable[P, Loss]) -> Callable[P, Loss]:
+    def register(make: Callable[BuilderParams, Loss]) -> Callable[BuilderParams, Loss]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
-        def build(*args: P.args, **settings: P.kwargs) -> Loss:
+        def build(*args: BuilderParams.args, **settings: BuilderParams.kwargs) -> Loss:
             call = bind_arguments(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
                 if isinstance(signature.parameters[option].default, bool):

@@ -18,7 +18,7 @@ from contraport.data.splits import Masks, count_test_items, select_split_positio
 from contraport.data.stores import Shape, Store
 from contraport.errors import UsageError, check
 
-SIDE_VIEW_NAMES = ("row", "column")
+COUPLING_VIEW_NAMES = ("row", "column")
 """Names of the two views of a coupling."""
 
 
@@ -137,7 +137,7 @@ def from_coupling(
         num_random_test_items=count_test_items(split, len(distinct), positions) if mask is None else None,
         rows=torch.from_numpy(chosen),
         keys=keys,
-        view_names=SIDE_VIEW_NAMES,
+        view_names=COUPLING_VIEW_NAMES,
         entity_ids=entity_ids,
         entity_keys=entity_keys,
     )
@@ -153,7 +153,7 @@ def _as_single_view_dataset(argument: str, values: Any) -> Dataset:
 def get_key_positions(
     argument: str, keys: Sequence[str] | None, pair_keys: Sequence[str], *, table: object = "", pairs: object = "pairs"
 ) -> np.ndarray:
-    """Return the position of each pair's key in the keys of the rows or of the columns, int64 ``(pairs,)``.
+    """Look up the key of each pair among the keys of the rows or columns; return the positions, int64 ``(pairs,)``.
 
     Args:
         argument: name of the side, "rows" or "columns".

@@ -65,7 +65,7 @@ def _local_slice(size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """Positions of the items of a batch, with the epoch, from which transforms in worker processes derive seeds."""
+    """Positions of a batch's items, and the epoch, from which transforms in worker processes derive their seeds."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)

@@ -25,9 +25,9 @@ _MAX_CHUNK_VALUES = 4_000_000
 """Maximum number of values of a view that are fetched at a time for statistics."""
 _MAX_CHUNK_ITEMS = 500
 """Maximum number of items that are fetched at a time for statistics."""
-_FIELDS_PER_VIEW = ("stored_digests", "entity_ids")
+_PER_VIEW_FIELDS = ("stored_digests", "entity_ids")
 """Fields with one column per view, which `select_views` indexes."""
-_FIELDS_PER_ITEM = (
+_PER_ITEM_FIELDS = (
     "labels",
     "domains",
     "weights",
@@ -145,11 +145,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         items, views = len(self.store), len(self.store.shapes)
         check(items > 0, f"data: {self.name!r} has no item in its {self.split} split.", "empty")
         self.rows = torch.arange(items) if self.rows is None else self.rows
-        for argument in _FIELDS_PER_ITEM:
+        for argument in _PER_ITEM_FIELDS:
             values = getattr(self, argument)
             if values is not None:
                 shape = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
-                expected = (items, views) if argument in ("present", *_FIELDS_PER_VIEW) else (items,)
+                expected = (items, views) if argument in ("present", *_PER_VIEW_FIELDS) else (items,)
                 if shape != expected:
                     argument = "numbers" if argument == "regression_targets" else argument  # as in `from_arrays`
                     raise UsageError(f"{argument}: must have shape {expected}, got {shape}.", kind="shape")
@@ -254,7 +254,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def with_store(
         self, store: Store, view_names: tuple[str, ...] | None = None, *, keep_digests: bool = True
     ) -> Dataset:
-        """Return a dataset of the same items whose views are in another store.
+        """Return the dataset with its views read from another store.
 
         Args:
             store: the other store.
@@ -330,7 +330,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def subset_with_store(self, positions: Tensor, store: Store, *, split: str) -> Dataset:
         """Return a dataset of the items at some positions, with the views of these items taken from `store`."""
-        per_item = {name: values for name in _FIELDS_PER_ITEM if (values := getattr(self, name)) is not None}
+        per_item = {name: values for name in _PER_ITEM_FIELDS if (values := getattr(self, name)) is not None}
         chosen = {
             name: values[positions] if isinstance(values, Tensor) else [values[row] for row in positions.tolist()]
             for name, values in per_item.items()

@@ -154,7 +154,7 @@ def _number_by_first_occurrence(values: Tensor) -> Tensor:
 
 
 def draw_wrong_partners(items: Tensor, ids: Tensor | None, random: np.random.Generator, *, shift: int = 1) -> Tensor:
-    """Assign to each item the partner of another item, as a wrong pair; return the new partners, int64 ``(m,)``.
+    """Draw a wrong partner for each item, that of another item; return the new partners, int64 ``(m,)``.
 
     An item and the item whose partner it gets differ in the content of every view, and of two views no item has those
     of the new pair, as otherwise it would be a correct one. An item keeps its own partner if no such item was found.
@@ -203,7 +203,7 @@ def _build_correct_pair_test(ids: NDArray[np.int64]) -> Callable[[Codes, Codes],
 def swap_correct_pairs(
     first: Codes, second: Codes, ids: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Swap the second items of correct pairs with those of random pairs, in place; return which are still correct.
+    """Replace correct pairs by wrong ones, by random swaps in place; return the mask of pairs that are still correct.
 
     Args:
         first: items, int64 ``(m,)``.

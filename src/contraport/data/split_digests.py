@@ -98,7 +98,7 @@ class SplitDigests:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of all these digests."""
+        """Hexadecimal digest of the digests and the fingerprint."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
@@ -160,6 +160,6 @@ def _shared_content_mask(dataset: Dataset, digests: Digests) -> Tensor:
 
 
 def _have_all_digests(parts: Sequence[Dataset], digests: Digests) -> bool:
-    """Return whether some datasets contain all digests."""
+    """Return whether datasets together contain items with all these digests."""
     existing = [part.digests[_present_mask(part)].numpy() for part in parts if part.digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

@@ -84,7 +84,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedArrayStore(ArrayStore):
-    """Store of memory-mapped arrays computed from items; without digests, which the dataset keeps."""
+    """Store of memory-mapped arrays that were computed from the items, such as decoded images; it has no digests."""
 
     digests = None
 

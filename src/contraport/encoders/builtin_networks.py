@@ -17,7 +17,7 @@ from contraport._utils.formatting import describe_items_of_shape
 from contraport._utils.text_bytes import MAX_TEXT_BYTES, is_text_shape
 from contraport.errors import check, check_integer
 
-MLP_FEATURES = 256
+NUM_MLP_FEATURES = 256
 """Number of output features of the MLP."""
 MLP_HIDDEN_WIDTH = 512
 """Width of the hidden layers of the MLP."""
@@ -33,7 +33,7 @@ BLOCK_NORM_EPSILON = 0.02
 """Constant added in quadrature to a block's norm, in standard deviations of the images: faint edges count little."""
 HUE_WEIGHT = 0.5
 """Factor on the hue features relative to the edge features."""
-TCN_FEATURES = 128
+NUM_TCN_FEATURES = 128
 """Number of channels of the temporal convolutional network."""
 TCN_DILATIONS = (1, 2, 4, 8)
 """Dilation of each residual block."""
@@ -96,7 +96,7 @@ class Decoder(nn.Sequential):
 class MLP(nn.Module):
     """Multilayer perceptron with two hidden layers over vectors, flattened images or flattened time series."""
 
-    num_features = MLP_FEATURES
+    num_features = NUM_MLP_FEATURES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class MLP(nn.Module):
             nn.Flatten(),
             *build_dense_block_layers(math.prod(shape), MLP_HIDDEN_WIDTH),
             *build_dense_block_layers(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
-            nn.Linear(MLP_HIDDEN_WIDTH, MLP_FEATURES),
+            nn.Linear(MLP_HIDDEN_WIDTH, NUM_MLP_FEATURES),
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -231,14 +231,14 @@ class SmallTCN(nn.Module):
     modeling.
     """
 
-    num_features = TCN_FEATURES
+    num_features = NUM_TCN_FEATURES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         message = f"encoder: 'small-tcn' takes time series, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
         check(len(shape) == 2, message, "shape")
-        self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)
-        self.blocks = nn.Sequential(*(_ResidualBlock(TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
+        self.entry = nn.Conv1d(shape[0], NUM_TCN_FEATURES, 1)
+        self.blocks = nn.Sequential(*(_ResidualBlock(NUM_TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -281,7 +281,7 @@ def _check_image_shape(name: str, shape: tuple[int, ...]) -> None:
 
 EMBEDDING_WIDTH = 128
 """Length of the vector of a hashed word or n-gram."""
-TEXT_FEATURES = 2 * EMBEDDING_WIDTH
+NUM_TEXT_FEATURES = 2 * EMBEDDING_WIDTH
 NGRAM_SIZES = (3, 4, 5, 6)
 """Lengths of the n-grams in bytes."""
 NUM_HASH_BUCKETS = 32_749  # prime, so that the remainder depends on all bits of the hash
@@ -413,7 +413,7 @@ class SmallText(nn.Module):
     torch.Size([2, 256])
     """
 
-    num_features = TEXT_FEATURES
+    num_features = NUM_TEXT_FEATURES
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -422,7 +422,8 @@ class SmallText(nn.Module):
         self.hasher = NgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
-            *build_dense_block_layers(TEXT_FEATURES, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, TEXT_FEATURES)
+            *build_dense_block_layers(NUM_TEXT_FEATURES, MLP_HIDDEN_WIDTH),
+            nn.Linear(MLP_HIDDEN_WIDTH, NUM_TEXT_FEATURES),
         )
 
     def forward(self, texts: Tensor) -> Tensor:

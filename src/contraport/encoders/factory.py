@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
-from contraport.catalog.encoders import ANY_TIMM_NAME, CUSTOM_ENCODER_FORMAT, ENCODERS
+from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_FORMAT, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
 from contraport.errors import UsageError, check, find_similar_names, hint_on_error, unknown_name_error
 
@@ -67,7 +67,7 @@ def check_custom_code_trusted(encoder: object, where: str, *, trust_remote_code:
 
 
 def serialize_encoder(encoder: object) -> Any:
-    """Return the entry of an encoder in a saved configuration: its name, or a description of a user's module.
+    """Convert an encoder to its entry in a saved configuration: its name, or a description of a user's module.
 
     >>> serialize_encoder(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
@@ -167,7 +167,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         check(not is_transformers_folder(Path(name)), message, "shape")
         near = find_similar_names(name, timm.list_models(), 3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
-        raise UsageError(f"{unknown} Or {ANY_TIMM_NAME}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
+        raise UsageError(f"{unknown} Or {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
     message = (
         f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {default_encoder_name(shape)!r}."
     )

@@ -28,9 +28,9 @@ from contraport.encoders.factory import (
     serialize_encoder,
 )
 from contraport.encoders.tower import (
-    CONCATENATED_VIEW_FEATURES,
-    FEATURES_AND_PROJECTION,
-    PROJECTION,
+    BOTH_REPRESENTATION,
+    CONCATENATED_REPRESENTATION,
+    PROJECTION_REPRESENTATION,
     Tower,
     mapping_to_view_list,
     resolve_view_index,
@@ -115,7 +115,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection: int = 128,
         mean: Sequence[Sequence[float]] | None = None,
         std: Sequence[Sequence[float]] | None = None,
-        representation: str = CONCATENATED_VIEW_FEATURES,
+        representation: str = CONCATENATED_REPRESENTATION,
         shared: bool = False,
         projection_layers: int = 2,
         low_resolution: bool = True,
@@ -143,16 +143,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             Tower(source, shape, projection, mean, std, projection_layers, low_resolution)
             for source, shape, mean, std in zip(self.encoder_sources, inputs, means, stds, strict=True)
         )
-        parts = (CONCATENATED_VIEW_FEATURES, PROJECTION, FEATURES_AND_PROJECTION)
+        parts = (CONCATENATED_REPRESENTATION, PROJECTION_REPRESENTATION, BOTH_REPRESENTATION)
         self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
         if representation not in parts:
             view = resolve_view_index("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
-        self.representation_part = (
-            representation if representation in (PROJECTION, FEATURES_AND_PROJECTION) else CONCATENATED_VIEW_FEATURES
-        )
+        self.representation_part = representation if representation in parts else CONCATENATED_REPRESENTATION
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
-        check(projection > 0 or self.representation_part == CONCATENATED_VIEW_FEATURES, message, "no_projection")
+        check(projection > 0 or self.representation_part == CONCATENATED_REPRESENTATION, message, "no_projection")
         self.low_resolution = low_resolution
         self.dims: int | None = None
         self.num_features = sum(self.representation_sizes)
@@ -198,7 +196,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         good = isinstance(dims, int) and not isinstance(dims, bool) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
         message = "dims: cannot be combined with a representation of features and projection."
-        check(part != FEATURES_AND_PROJECTION, message, "both")
+        check(part != BOTH_REPRESENTATION, message, "both")
         self.dims, self.num_features = dims, dims * len(self.representation_views)
         self._hub_mixin_config = self.config = self.config | {"dims": dims}
 
@@ -221,7 +219,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one = copy.copy(self)
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # a new dict, as the copy shares the old one
         one.shapes, one.view_names, one.representation_views = (self.shapes[index],), (self.view_names[index],), (0,)
-        one.representation_part = PROJECTION if self.config["projection"] > 0 else CONCATENATED_VIEW_FEATURES
+        one.representation_part = (
+            PROJECTION_REPRESENTATION if self.config["projection"] > 0 else CONCATENATED_REPRESENTATION
+        )
         one.num_features = sum(one.representation_sizes)
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
@@ -268,7 +268,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _apply_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
-        """Apply to each view its tower's module, or the only one to all views at once."""
+        """Apply each tower's module to its view, or a shared module to all views at once."""
         if len(modules) == 1:
             return _apply_batched(modules[0], inputs)
         check(len(inputs) == len(modules), f"views: must be {len(modules)}, one per tower, got {len(inputs)}.", "shape")
@@ -376,7 +376,7 @@ def _list_encoder_sources(encoders: list[Any], folders: Path | Sequence[Path | N
 
 
 def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
-    """Return the encoders of a saved model: their names, or the user's modules that `encoder` passes."""
+    """Return the encoders of a saved model: their saved names, or modules of the user, given by `encoder`."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]

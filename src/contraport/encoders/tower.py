@@ -1,4 +1,4 @@
-"""Tower of one view: standardization, encoder and projector; and lookup of views by name, index or kind."""
+"""Tower of one view: standardization, encoder and projector. Lookup of views by name, index or kind."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def mapping_to_view_list(
     return result
 
 
-CONCATENATED_VIEW_FEATURES = "concatenate"  # representation: the features of the views, concatenated
-PROJECTION = "projection"  # representation: the output of the projector
-FEATURES_AND_PROJECTION = "both"  # representation: both, each normalized
+CONCATENATED_REPRESENTATION = "concatenate"  # option `representation`: the features of the views, concatenated
+PROJECTION_REPRESENTATION = "projection"  # the output of the projector
+BOTH_REPRESENTATION = "both"  # both, each normalized
 
 
 @keep_deprecated_attributes(represent_features="to_representation")
 class Tower(nn.Module):
-    """Standardization, encoder and projector for raw items of one shape.
+    """Standardization, encoder and projector for one view: maps raw items to features.
 
     Args:
         encoder: a name or a module, as in `build_encoder`; `shape` and `low_resolution` likewise.
@@ -147,15 +147,15 @@ class Tower(nn.Module):
     def representation_size(self, part: str) -> int:
         """Return the length of the output of `to_representation` for a given `part`."""
         projected = self.projection_width
-        sizes = {PROJECTION: projected, FEATURES_AND_PROJECTION: self.num_features + projected}
+        sizes = {PROJECTION_REPRESENTATION: projected, BOTH_REPRESENTATION: self.num_features + projected}
         return sizes.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: str) -> Tensor:
         """Return the representation: the features, the projection, or both (each normalized, then concatenated)."""
-        if part == PROJECTION:
+        if part == PROJECTION_REPRESENTATION:
             projected: Tensor = self.projector(features)
             return projected
-        if part == FEATURES_AND_PROJECTION:
+        if part == BOTH_REPRESENTATION:
             return torch.cat([F.normalize(features, dim=-1), F.normalize(self.projector(features), dim=-1)], dim=-1)
         return features
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
-from contraport.catalog.encoders import ANY_TRANSFORMERS_NAME, ENCODERS
+from contraport.catalog.encoders import ANY_TRANSFORMERS_LABEL, ENCODERS
 from contraport.errors import UsageError, check, check_name, import_optional, one_line_reason, unknown_name_error
 
 PIP_EXTRA = "text"
@@ -27,7 +27,7 @@ POOLINGS = ("mean", "first", "last")
 DEFAULT_MAX_TOKENS = 512
 """Maximum number of tokens of a text, for models that do not state one."""
 
-MAX_TOKENS_PER_PASS = {"cpu": 1_024}
+MAX_TOKENS_PER_PASS_BY_DEVICE = {"cpu": 1_024}
 """Maximum number of tokens, with padding, that pass through a network at a time, by type of device."""
 
 MAX_ACCELERATOR_TOKENS_PER_PASS = 16_384
@@ -90,7 +90,7 @@ class TransformersTextEncoder(nn.Module):
         device = next(self.parameters()).device
         tokens, mask = self.tokenize_with_mask(tensor_to_texts(texts))
         lengths = mask.sum(1)
-        max_tokens = MAX_TOKENS_PER_PASS.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS)
+        max_tokens = MAX_TOKENS_PER_PASS_BY_DEVICE.get(device.type, MAX_ACCELERATOR_TOKENS_PER_PASS)
         groups = group_rows_of_similar_length(lengths, max_tokens)
         pooled = []
         for rows in groups:
@@ -199,7 +199,7 @@ def build_transformers_text_encoder(
     check(is_text_shape(shape), f"encoder: {name!r} takes texts, got {describe_items_of_shape(shape)}.", "shape")
     where, pooling = _split_pooling_suffix(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
-        hint = f"Or {ANY_TRANSFORMERS_NAME}, with pip install 'contraport[{PIP_EXTRA}]'."
+        hint = f"Or {ANY_TRANSFORMERS_LABEL}, with pip install 'contraport[{PIP_EXTRA}]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
     transformers = import_optional("transformers", PIP_EXTRA, f"encoder: {name!r}")
     with _silence_transformers(transformers):

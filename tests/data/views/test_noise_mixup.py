@@ -3,7 +3,7 @@ import torch
 
 from contraport.catalog.option_parsers import parse_augment
 from contraport.data import from_arrays
-from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIXUP_WEIGHT, Mixup, Noise
+from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD, Mixup, Noise
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.views import _build_transform
 
@@ -47,7 +47,7 @@ def test_mixup_moves_towards_another_item_by_at_most_half_the_way():
     assert torch.allclose(moved.sum(dim=1), torch.ones(50))
     assert (moved >= 0).all()
     assert ((moved > 0).sum(dim=1) <= 2).all()
-    assert (moved.diagonal() >= 1 - MAX_MIXUP_WEIGHT).all()
+    assert (moved.diagonal() >= 1 - DEFAULT_MAX_MIXUP_WEIGHT).all()
     assert moved.argmax(dim=1).tolist() == list(range(50))
 
 

@@ -9,7 +9,7 @@ from tests.processes import reports_of
 from contraport.catalog.option_parsers import AUGMENTS
 from contraport.data import BatchOffset, Views, from_arrays, load
 from contraport.data.views.images import to_scaled_lab
-from contraport.data.views.numeric_views import DEFAULT_NOISE_STD, MAX_MIXUP_WEIGHT
+from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD
 
 STRENGTHS = ("weak", "standard", "strong")
 
@@ -109,7 +109,7 @@ def test_a_strength_after_the_name_is_that_of_the_change():
             made(Views(dataset, augment=augment), raw(dataset))[0] - raw(dataset)[0]
             for augment in (
                 name,
-                f"{name}:{DEFAULT_NOISE_STD if name == 'noise' else MAX_MIXUP_WEIGHT}",
+                f"{name}:{DEFAULT_NOISE_STD if name == 'noise' else DEFAULT_MAX_MIXUP_WEIGHT}",
                 f"{name}:0.01",
             )
         )

@@ -48,8 +48,7 @@ class Format:
         """
         if "columns" not in self.options:
             check_no_columns(options.get("columns"), repr(data))
-        dataset = self.read(data, split, **{name: options[name] for name in self.options})
-        return dataset.without_labels() if options.get("ignore_labels") else dataset
+        return self.read(data, split, **{name: options[name] for name in self.options})
 
 
 FORMATS: dict[str, Format] = {}

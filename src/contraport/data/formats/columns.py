@@ -249,7 +249,7 @@ def empty_row_mask(table: pa.Table) -> np.ndarray:
 
 
 def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return the values of a column without the dictionary or the extension type around them."""
+    """Convert a column of a dictionary or extension type to a column of its plain values."""
     column = table.column(name)
     while True:
         if pa.types.is_dictionary(column.type):

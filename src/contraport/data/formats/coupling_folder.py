@@ -18,7 +18,7 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_table_files(folder: str, part: str) -> list[Path]:
-    """Return the existing files of one of the tables, one for each suffix."""
+    """Return the files in a folder that hold the table of a name, such as rows.csv and rows.parquet."""
     return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{part}{suffix}").is_file()]
 
 

@@ -123,7 +123,7 @@ def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Sample(NamedTuple):
-    """Sample of a tar archive, before its members are read."""
+    """Sample of a tar archive: its key, label and domain, and where its members are."""
 
     archive_index: int
     key: str
@@ -134,7 +134,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveField(UndecodedItems):
-    """Encoded items of one field of tar archives; each access opens an archive, so that processes can share the object.
+    """Encoded members of tar archives under one suffix; each access opens an archive, so that processes can share this.
 
     Attributes:
         archive_paths: path of each archive.

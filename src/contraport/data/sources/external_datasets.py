@@ -27,7 +27,7 @@ from contraport.data.stores import ArrayStore, Shape, Store
 from contraport.data.streams import MAX_HEAD_ITEMS, ParsedItem, Stream, StreamReadError
 from contraport.errors import UsageError, check, one_line_reason
 
-_WEBDATASET_KEY = "__key__"
+_WEBDATASET_KEY_FIELD = "__key__"
 """Field of a webdataset item that holds its name."""
 _LABEL_FIELD_NAMES = (*LABEL_COLUMN_NAMES, "cls")
 """Names of the fields of a dict item that hold its label."""
@@ -263,7 +263,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
         message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
         check(len(fields) > 0, message, "no_view")
         views = [_parse_item_field(name, value, f"{where}: {name}", image_size) for name, value in fields.items()]
-        key = str(item[_WEBDATASET_KEY]) if _WEBDATASET_KEY in item else None
+        key = str(item[_WEBDATASET_KEY_FIELD]) if _WEBDATASET_KEY_FIELD in item else None
     else:
         parts = _flatten_nested(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")

@@ -1,4 +1,4 @@
-"""Random views of images of any number of channels.
+"""Random augmentation of images with any number of channels.
 
 All geometric changes (crop, flip, rotation, shift) are one affine map per image, and so one resampling; all color
 changes (brightness, contrast, saturation, hue, gray) are one linear map per image, and so one product. On two cores two
@@ -44,13 +44,13 @@ class ImageStrength:
     max_erased_fraction: float  # largest fraction of each side that an erased rectangle takes
 
 
-_STANDARD_SMALL = ImageStrength(
+_STANDARD_SMALL_STRENGTH = ImageStrength(
     crop_area=(0.7, 1), small_crop_area=(0.3, 0.7), max_aspect_ratio=4 / 3, max_degrees=15, max_shift=0.05,
     brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, gray_probability=0.2, blur_probability=0.2,
     max_noise_std=0.05, max_erased_fraction=0.2,
 )  # fmt: skip
 """Standard strength for small images."""
-_STANDARD_LARGE = ImageStrength(
+_STANDARD_LARGE_STRENGTH = ImageStrength(
     crop_area=(0.2, 1), small_crop_area=(0.05, 0.2), max_aspect_ratio=4 / 3, max_degrees=0, max_shift=0,
     brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, gray_probability=0.2, blur_probability=0.5, max_noise_std=0,
     max_erased_fraction=0,
@@ -59,23 +59,23 @@ _STANDARD_LARGE = ImageStrength(
 
 SMALL_IMAGE_STRENGTHS = {  # by the name of the augmentation
     "weak": replace(
-        _STANDARD_SMALL, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2, contrast=0.2,
-        saturation=0.2, hue=0.05, gray_probability=0, max_noise_std=0.02, max_erased_fraction=0,
+        _STANDARD_SMALL_STRENGTH, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2,
+        contrast=0.2, saturation=0.2, hue=0.05, gray_probability=0, max_noise_std=0.02, max_erased_fraction=0,
     ),
-    "standard": _STANDARD_SMALL,
+    "standard": _STANDARD_SMALL_STRENGTH,
     "strong": replace(
-        _STANDARD_SMALL, crop_area=(0.4, 1), small_crop_area=(0.15, 0.4), max_shift=0.1, brightness=0.6, contrast=0.6,
-        max_noise_std=0.1, max_erased_fraction=0.6,
+        _STANDARD_SMALL_STRENGTH, crop_area=(0.4, 1), small_crop_area=(0.15, 0.4), max_shift=0.1, brightness=0.6,
+        contrast=0.6, max_noise_std=0.1, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
 LARGE_IMAGE_STRENGTHS = {  # by the name of the augmentation
     "weak": replace(
-        _STANDARD_LARGE, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2, saturation=0.2,
-        hue=0.05, gray_probability=0, blur_probability=0,
+        _STANDARD_LARGE_STRENGTH, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2,
+        saturation=0.2, hue=0.05, gray_probability=0, blur_probability=0,
     ),
-    "standard": _STANDARD_LARGE,
+    "standard": _STANDARD_LARGE_STRENGTH,
     "strong": replace(
-        _STANDARD_LARGE, crop_area=(0.08, 1), small_crop_area=(0.03, 0.08), brightness=0.8, contrast=0.8,
+        _STANDARD_LARGE_STRENGTH, crop_area=(0.08, 1), small_crop_area=(0.03, 0.08), brightness=0.8, contrast=0.8,
         saturation=0.8, hue=0.2, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
@@ -104,7 +104,7 @@ class ImageTransform(nn.Module):
         self.flips = flips
 
     def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each image."""
+        """Return one randomly augmented view of each image."""
         views = _recolor(
             _crop_and_rotate(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws
         )
@@ -132,7 +132,7 @@ class WithUnitRange(nn.Module):
         self.register_buffer("width", most - least, persistent=False)
 
     def forward(self, images: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each image, in its original range."""
+        """Return one randomly augmented view of each image, in its original range."""
         changed: Tensor = self.transform((images - self.low) / self.width, draws)
         return changed * self.width + self.low
 

@@ -1,4 +1,4 @@
-"""Random views of vectors and time series, and noise and mixup for any numeric data."""
+"""Random augmentation of vectors and time series, and noise and mixup for any numeric data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from contraport.data.views.images import resample_affine
 from contraport.data.views.random_draws import RandomDraws
 
-MAX_MIXUP_WEIGHT = 0.5
+DEFAULT_MAX_MIXUP_WEIGHT = 0.5
 """Default maximum weight of the other item in mixup."""
-DEFAULT_NOISE_STD = MAX_MIXUP_WEIGHT * math.sqrt(2 / 3)
+DEFAULT_NOISE_STD = DEFAULT_MAX_MIXUP_WEIGHT * math.sqrt(2 / 3)
 """Default standard deviation of the noise, relative to that of the data; moves an item as far as mixup (RMS)."""
 
 
@@ -46,7 +46,7 @@ class VectorTransform(nn.Module):
         self.register_buffer("std", std, persistent=False)
 
     def forward(self, vectors: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each vector."""
+        """Return one randomly augmented view of each vector."""
         features = vectors.shape[1]
         scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, 1)
         unmasked = draws.uniform(0, 1, features) >= self.strength.mask_probability
@@ -84,7 +84,7 @@ class SeriesTransform(nn.Module):
         self.register_buffer("std", std, persistent=False)
 
     def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each series."""
+        """Return one randomly augmented view of each series."""
         channels, length = series.shape[1:]
         cropped = _crop_series(series, self.strength.min_crop_fraction, draws)
         scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, channels, 1)
@@ -140,7 +140,7 @@ class Noise(nn.Module):
         self.register_buffer("std", std, persistent=False)
 
     def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each item."""
+        """Return one randomly augmented view of each item."""
         return items + self.strength * self.std * draws.normal(*items.shape[1:])
 
 
@@ -160,11 +160,11 @@ class Mixup(nn.Module):
         strength: largest lambda, which is uniform between 0 and this.
     """
 
-    def __init__(self, strength: float = MAX_MIXUP_WEIGHT) -> None:
+    def __init__(self, strength: float = DEFAULT_MAX_MIXUP_WEIGHT) -> None:
         super().__init__()
         self.strength = strength
 
     def forward(self, items: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each item."""
+        """Return one randomly augmented view of each item."""
         share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
         return torch.lerp(items, draws.mixup_partners(items), share)

@@ -1,4 +1,4 @@
-"""Random views of texts."""
+"""Random augmentation of texts: a span of words, some of them deleted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT_STRENGTHS = {  # by the name of the augmentation
 
 
 class TextTransform(nn.Module):
-    """Random view of texts, uint8 ``(b, bytes)``: a span of words, of which some are deleted and at least one remains.
+    """Random augmentation of texts, uint8 ``(b, bytes)``: cuts a span of words and deletes some, leaving at least one.
 
     Words are separated by white space; each Chinese or Japanese character is a word.
     """
@@ -41,7 +41,7 @@ class TextTransform(nn.Module):
         self.strength = strength
 
     def forward(self, texts: Tensor, draws: RandomDraws) -> Tensor:
-        """Return one random view of each text."""
+        """Return one randomly augmented view of each text."""
         words = word_index_per_byte(texts)
         count = words.amax(1, keepdim=True) + 1
         fraction, place = draws.uniform(self.strength.min_span_fraction, 1, 1), draws.uniform(0, 1, 1)

@@ -1,4 +1,4 @@
-"""Module that makes random or unaugmented views from the stored views of a batch."""
+"""Random augmentation of batches: makes the views that contrastive losses compare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MeanAndStd = tuple[list[float], list[float]]
 
 @keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
 class Views(nn.Module):
-    """Module that makes the random views of a batch from its stored views.
+    """Random augmentation of batches: makes the views that a contrastive loss compares.
 
     Args:
         dataset: the data, whose shapes, statistics and `flips` determine the random changes.
@@ -165,7 +165,7 @@ class Views(nn.Module):
     def _apply_custom(
         self, custom: CustomTransform, views: tuple[Tensor, ...], share: BatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Make the random views by the user's transform, unless the dataset already did."""
+        """Augment a batch by the user's transform, unless the dataset already did."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], share) for source in self._sources)
@@ -185,7 +185,7 @@ class Views(nn.Module):
 
     @torch.no_grad()
     def forward(self, views: tuple[Tensor, ...], share: BatchOffset | None = None) -> tuple[Tensor, ...]:
-        """Return the random views of a batch, as floats.
+        """Return the randomly augmented views of a batch, as floats.
 
         Random numbers come from torch's global generator, so `torch.manual_seed` fixes them.
 
