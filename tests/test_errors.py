@@ -25,10 +25,10 @@ from contraport.errors import (
     check_integer,
     check_positive,
     describe_value,
-    find_similar_names,
     format_value,
     hint_on_error,
     rename_argument,
+    similar_names,
     unknown_name_error,
 )
 from tests import TIMEOUT
@@ -134,7 +134,7 @@ def test_suggests_only_similar_names() -> None:
 def test_suggests_a_synonym_or_a_longer_name_before_similar_letters(
     name: str, valid: list[str], nearest: str | None
 ) -> None:
-    assert find_similar_names(name, valid) == ([] if nearest is None else [nearest])
+    assert similar_names(name, valid) == ([] if nearest is None else [nearest])
 
 
 def test_lists_the_nearest_of_many_names() -> None:

@@ -168,8 +168,8 @@ def unknown_name_error(argument: str, name: object, valid_names: Iterable[str], 
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
     """
     names = {one.lstrip("-"): one for one in sorted(valid_names)}  # the dashes of flags do not make names similar
-    nearest = find_similar_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES, cutoff=0)
-    similar = find_similar_names(str(name).lstrip("-"), names)
+    nearest = similar_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES, cutoff=0)
+    similar = similar_names(str(name).lstrip("-"), names)
     hint = f"; did you mean {names[similar[0]]!r}?" if similar else "."
     choices = f"Known: {', '.join(names.values()) or 'none'}."
     if len(names) > MAX_LISTED_NAMES:
@@ -188,12 +188,12 @@ _NAME_BY_SYNONYM = {
 """Name of this package for other names of the field that have few letters in common with it."""
 
 
-def find_similar_names(name: str, valid_names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Find the valid names that are most similar to a name, the most similar first.
+def similar_names(name: str, valid_names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """List the valid names that are most similar to a name, the most similar first.
 
     A synonym of the field comes first, then names that begin with the given one, then names of similar letters.
 
-    >>> find_similar_names("temp", ["steps", "temperature"]), find_similar_names("tau", ["target", "temperature"])
+    >>> similar_names("temp", ["steps", "temperature"]), similar_names("tau", ["target", "temperature"])
     (['temperature'], ['temperature'])
     """
     names = list(valid_names)
@@ -212,7 +212,7 @@ def bind_arguments(
     except TypeError as error:
         parameters = list(signature.parameters)
         unexpected = next((key for key in kwargs if key not in parameters), None)
-        similar = find_similar_names(unexpected, parameters) if unexpected else []
+        similar = similar_names(unexpected, parameters) if unexpected else []
         hint = f"; did you mean {similar[0]!r}?" if similar else ""
         if unexpected and not similar and len(parameters) <= MAX_LISTED_NAMES:
             hint = f"; expected {', '.join(parameters) or 'none'}"

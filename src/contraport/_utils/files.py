@@ -63,7 +63,7 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         checksum_path(temporary).unlink(missing_ok=True)
 
 
-def find_leftover_temporary_files(folder: Path) -> Iterator[Path]:
+def iter_leftover_temporary_files(folder: Path) -> Iterator[Path]:
     """Yield the temporary files that killed processes left in a folder."""
     return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from contraport.errors import find_similar_names, report_missing_extra
+from contraport.errors import report_missing_extra, similar_names
 
 EXTRA_BY_PACKAGE = {
     "auditing": "train",
@@ -153,7 +153,7 @@ def load_public_name(name: str) -> Any:
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"
     if module is None:
-        nearest = find_similar_names(name, list_public_names())
+        nearest = similar_names(name, list_public_names())
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":

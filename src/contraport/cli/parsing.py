@@ -19,7 +19,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport._utils.spec_parser import parse_number_or_text
 from contraport.cli.docs import wrap_markdown
-from contraport.errors import UsageError, find_similar_names, unknown_name_error, unreadable_error
+from contraport.errors import UsageError, similar_names, unknown_name_error, unreadable_error
 from contraport.options import Command, Option, describe_type, replace_deprecated_options, warn_renamed
 
 _YAML_PARSER_MODE = "yaml-1.2"  # name under which jsonargparse knows the YAML loader below
@@ -152,9 +152,9 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise the `UsageError` for an error message of argparse or jsonargparse (overrides both)."""
-        raise self._translate_error(" ".join(message.split())) from ex
+        raise self._to_usage_error(" ".join(message.split())) from ex
 
-    def _translate_error(self, message: str) -> UsageError:
+    def _to_usage_error(self, message: str) -> UsageError:
         """Convert an error message of argparse or jsonargparse to a `UsageError`."""
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
             return self._build_unknown_flag_error(match[1].split("=")[0])
@@ -198,7 +198,7 @@ class _Parser(ArgumentParser):
         phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
         flag_options = [one for one in self.options_by_name.values() if not one.is_cli_positional]
         described = [one.name for one in flag_options if phrase.search(one.help)]
-        if described and not find_similar_names(name, flags):
+        if described and not similar_names(name, flags):
             nearest = min(described, key=len)  # such as --k, "Number of clusters.", for --clusters
             return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
         return unknown_name_error("option", flag, [f"--{one}" for one in flags])
@@ -260,7 +260,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
         description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
-        epilog="\n\n".join(_build_epilog(command, prog, num_hidden=len(options) - len(shown))) or None,
+        epilog="\n\n".join(_epilog_paragraphs(command, prog, num_hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_YAML_PARSER_MODE,
@@ -269,7 +269,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     parser.new_name_by_deprecated_name = {
         option.deprecated_name: name for name, option in options.items() if option.deprecated_name
     }
-    parser.command_line_types = {name: _restrict_option_type(option) for name, option in options.items()}
+    parser.command_line_types = {name: _command_line_type_of_option(option) for name, option in options.items()}
     flags = [name for name, option in options.items() if not option.is_cli_positional]
     parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)
@@ -287,7 +287,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     return parser
 
 
-def _build_epilog(command: Command[...], prog: str, *, num_hidden: int) -> list[str]:
+def _epilog_paragraphs(command: Command[...], prog: str, *, num_hidden: int) -> list[str]:
     """Build the paragraphs below the options in the help: examples, number of hidden options, documentation page."""
     examples = ["\n  ".join(["examples:", *command.examples])] if command.examples else []
     further = f"{num_hidden} more options: {prog} --help_all" if num_hidden else ""
@@ -349,14 +349,14 @@ def _parse_number_or_null(value: Any) -> Any:
     return parse_number_or_text(value)
 
 
-def _restrict_option_type(option: Option) -> Any:
+def _command_line_type_of_option(option: Option) -> Any:
     """Return the type of an option on the command line; a positional option of several values is a list of texts."""
     if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type)):
         return list[str]
-    return _restrict_type(option.type)
+    return _command_line_type(option.type)
 
 
-def _restrict_type(hint: Any) -> Any:
+def _command_line_type(hint: Any) -> Any:
     """Restrict a type to values that can be written on a command line, as ``str | Path | None`` to ``str | None``.
 
     The option itself checks the words of a Literal, as in Python.
@@ -370,5 +370,5 @@ def _restrict_type(hint: Any) -> Any:
             for part in parts
             if part in (*_SCALAR_TYPES, NoneType) or get_origin(part) in (dict, list, Sequence, Literal)
         ]
-        return Union[tuple(map(_restrict_type, writable))]  # noqa: UP007
-    return list[_restrict_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
+        return Union[tuple(map(_command_line_type, writable))]  # noqa: UP007
+    return list[_command_line_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]

@@ -21,7 +21,7 @@ from contraport._utils.lazy_imports import LazyModule, import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_FORMAT, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder, is_transformers_folder
-from contraport.errors import UsageError, check, find_similar_names, hint_on_error, unknown_name_error
+from contraport.errors import UsageError, check, hint_on_error, similar_names, unknown_name_error
 
 if TYPE_CHECKING:
     import timm
@@ -165,7 +165,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         got = describe_items_of_shape(shape)
         message = f"encoder: {name!r} takes texts, got {got}. Set it with --encoder.text or --init.text."
         check(not is_transformers_folder(Path(name)), message, "shape")
-        near = find_similar_names(name, timm.list_models(), 3)
+        near = similar_names(name, timm.list_models(), 3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
         raise UsageError(f"{unknown} Or {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown")
     message = (

@@ -37,7 +37,7 @@ log = logging.getLogger("contraport.estimators")
 MAX_COUPLING_ENTRIES = 25_000_000
 """Maximum number of entries of a coupling, rows times columns, as its plan is a dense matrix."""
 
-SIDES = ("row_features", "column_features")  # options with the features of the two sides of a coupling
+FEATURE_OPTIONS = ("row_features", "column_features")  # options with the features of the two sides of a coupling
 
 
 class LearnedCost(NamedTuple):
@@ -100,7 +100,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
         _prepare_features(side, features[side], indices, options.components)
-        for side, indices in zip(SIDES, positions, strict=True)
+        for side, indices in zip(FEATURE_OPTIONS, positions, strict=True)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the warning names another argument; see the log below
@@ -135,7 +135,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, dict[str, np.ndarray | None]]:
     """Load the coupling matrix, ``(n, m)``, and a dictionary from each feature option to its features, or to None."""
     source = options.coupling
-    features: dict[str, np.ndarray | None] = dict.fromkeys(SIDES)
+    features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTIONS)
     if isinstance(source, str | Path) and Path(source).is_dir():
         message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
         check(is_coupling_folder(str(source)), message, "no_coupling")
@@ -149,7 +149,7 @@ def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, 
         observed = np.zeros(shape)
         weights = 1.0 if dataset.weights is None else dataset.weights.numpy()
         np.add.at(observed, tuple(dataset.entity_ids.numpy().T), weights)
-        for name, side in zip(SIDES, store.side_stores, strict=True):
+        for name, side in zip(FEATURE_OPTIONS, store.side_stores, strict=True):
             if getattr(options, name) is None:
                 features[name] = extract_raw_inputs(Dataset(side, name=name, split="train"), LoaderConfig()).numpy()
     else:
@@ -158,7 +158,7 @@ def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, 
     for row, column in bad[:1]:
         message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
         raise UsageError(f"{message}; {len(bad)} in all.")
-    for name, items in zip(SIDES, observed.shape, strict=True):
+    for name, items in zip(FEATURE_OPTIONS, observed.shape, strict=True):
         if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):
                 found = as_features(source)

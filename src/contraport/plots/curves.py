@@ -66,10 +66,10 @@ def is_percent_column(column: str) -> bool:
     return column in ("plan_mass", "data_wait") if metric is None else metric.is_shown_in_percent
 
 
-def select_evenly_spaced_rows(rows: _MetricsRows, key: str) -> list[Mapping[str, Any]]:
+def evenly_spaced_rows_with_key(rows: _MetricsRows, key: str) -> list[Mapping[str, Any]]:
     """Return the rows with a value for `key`, or at most `MAX_POINTS_PER_LINE` evenly spaced ones of them.
 
-    >>> select_evenly_spaced_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
+    >>> evenly_spaced_rows_with_key([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
     """
     present = [row for row in rows if row.get(key) is not None]
@@ -108,7 +108,7 @@ def curves(
     figure, axes = create_panels(len(columns), width=width, ratio=1.45)
     for ax, key in zip(axes, columns, strict=True):
         for position, (name, rows) in enumerate(lines.items()):
-            points = select_evenly_spaced_rows(rows, key)
+            points = evenly_spaced_rows_with_key(rows, key)
             ax.plot(
                 [row["step"] for row in points],
                 [row[key] for row in points],

@@ -19,9 +19,9 @@ from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.config import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
     evenly_spaced_indices,
-    find_top_scores_and_rows,
     iter_normalized_blocks,
     normalize_rows,
+    top_scores_and_indices,
     warn_of_pooled_sets,
 )
 from contraport.similarity_search.page import (
@@ -126,7 +126,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     labels, centers = rank[labels], centers[torch.from_numpy(order)]
     members = [np.flatnonzero(labels == number) for number in range(len(order))]
     nearest = [
-        find_top_scores_and_rows(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
+        top_scores_and_indices(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
         for center, candidates in zip(centers, members, strict=True)
     ]
     clusters = [

@@ -150,7 +150,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     else:
         index = load_or_build_index(features.features, Path(options.index))
         labels, nearest = _label_groups_and_nearest_by_index(index, threshold, len(features))
-    pairs, cosines = nearest.list_nearest_pairs_and_cosines()
+    pairs, cosines = nearest.nearest_pairs_and_cosines()
     below = cosines < threshold - COSINE_ROUNDING
     pairs_below_threshold = [
         NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
@@ -263,7 +263,7 @@ class _NearestTracker:
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
 
-    def list_nearest_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
+    def nearest_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of nearest items, ``(p, 2)``, and their cosines ``(p,)``, in decreasing order."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)

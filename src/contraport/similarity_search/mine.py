@@ -71,7 +71,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
     trusted, partners = (
-        (None, None) if options.audit is None else _read_trusted_pairs_and_partners(Path(options.audit), dataset)
+        (None, None) if options.audit is None else _read_trusted_mask_and_partners(Path(options.audit), dataset)
     )
     ids = dataset.content_ids
     mined = mine_hard_negatives(
@@ -119,7 +119,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
     return dataset
 
 
-def _read_trusted_pairs_and_partners(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
+def _read_trusted_mask_and_partners(folder: Path, dataset: Dataset) -> tuple[Tensor, Tensor]:
     """Read an audit: mask of unflagged pairs, ``(n,)``, and index of the better partner or -1, ``(n,)``."""
     file = folder / "pairs.csv"
     check_existing_file("audit", file)

@@ -115,7 +115,7 @@ def iter_normalized_blocks(features: np.ndarray, device: torch.device) -> Iterat
         yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
 
 
-def find_top_scores_and_rows(
+def top_scores_and_indices(
     query: Tensor,
     features: np.ndarray,
     count: int,
@@ -134,7 +134,7 @@ def find_top_scores_and_rows(
         candidates: sorted indices of the only rows to search; default: all.
         prior: added to the similarity of each row, ``(n,)`` float32; default: nothing.
 
-    >>> find_top_scores_and_rows(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
+    >>> top_scores_and_indices(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
     """
     query = normalize(query.float()[None])[0]
@@ -157,7 +157,7 @@ class FeatureIndex:
     faiss_index: Any
     features: np.ndarray
 
-    def find_candidates(self, query: Tensor, count: int) -> np.ndarray:
+    def candidate_indices(self, query: Tensor, count: int) -> np.ndarray:
         """Return sorted indices of candidate rows, which include most of the `count` nearest to a query ``(F,)``."""
         rows = normalize_rows(query.cpu().numpy()[None], _CPU).numpy()
         _, places = self.faiss_index.search(rows, min(INDEX_CANDIDATES_PER_RESULT * count, len(self.features)))

@@ -43,9 +43,9 @@ from contraport.similarity_search.config import (
 )
 from contraport.similarity_search.nearest_rows import (
     find_kernel_of_sets,
-    find_top_scores_and_rows,
     load_or_build_index,
     log_index_recommendation,
+    top_scores_and_indices,
     warn_of_pooled_sets,
 )
 from contraport.similarity_search.page import CardSection, ItemCard, check_page_path, write_cards_page
@@ -256,8 +256,8 @@ def _find_nearest_items(
     if options.index is None:
         log_index_recommendation(features.features)
     else:
-        candidates = load_or_build_index(features.features, Path(options.index)).find_candidates(query, count)
-    similarities, places = find_top_scores_and_rows(query, features.features, count, candidates=candidates, prior=prior)
+        candidates = load_or_build_index(features.features, Path(options.index)).candidate_indices(query, count)
+    similarities, places = top_scores_and_indices(query, features.features, count, candidates=candidates, prior=prior)
     nearest = _list_neighbors(features, similarities, places)
     return [near for near in nearest if near.position != exclude][: options.top]
 

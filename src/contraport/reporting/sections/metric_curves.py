@@ -7,7 +7,7 @@ from typing import Any
 
 from contraport.metrics import Metric, collect_metrics_from_rows
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_TITLES
-from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, is_percent_column, select_evenly_spaced_rows
+from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, evenly_spaced_rows_with_key, is_percent_column
 from contraport.reporting.html_page import PageBuilder, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
@@ -68,7 +68,7 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
         builder.script_data.setdefault("along", {})[plot.element_id] = [
             positions
             for run in builder.runs
-            if (positions := _compute_positions_by_axis(run, select_evenly_spaced_rows(run.metrics_rows, key)))
+            if (positions := _compute_positions_by_axis(run, evenly_spaced_rows_with_key(run.metrics_rows, key)))
         ]
         curves.append((title, plot, COLUMN_NOTES.get(key, _ONLINE_METRIC_NOTE)))
     values_by_name = {"curves": curves, "max_points": MAX_POINTS_PER_LINE, "axes": HORIZONTAL_AXIS_TITLES}
@@ -77,7 +77,7 @@ def build_training_curves_section(builder: PageBuilder) -> Section | None:
 
 def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> Figure:
     """Draw one logged metric over the training steps, one line per run."""
-    rows = [(run, select_evenly_spaced_rows(run.metrics_rows, key)) for run in runs]
+    rows = [(run, evenly_spaced_rows_with_key(run.metrics_rows, key)) for run in runs]
     lines = [build_line_trace(run, [row["step"] for row in of], [row[key] for row in of]) for run, of in rows if of]
     x = build_axis_from_zero("step")
     return build_figure(lines, height=CURVE_HEIGHT_PIXELS, hovermode="x unified", x=x, y={"exponentformat": "power"})

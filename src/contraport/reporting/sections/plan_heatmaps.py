@@ -28,7 +28,7 @@ from contraport.reporting.plotly_figures import (
     build_heatmap_trace,
     build_line_trace,
     build_titled_axis,
-    encode_byte_matrix,
+    convert_byte_matrix_to_json,
     escape_tags,
     shorten_label,
 )
@@ -153,9 +153,10 @@ def _build_plan_template_data(
     same_target = all(np.array_equal(one.target, snapshots[0].target) for one in snapshots)
     builder.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
-        "plans": [encode_byte_matrix(quantize_masses(one.plan, scale)) for one in snapshots],
+        "plans": [convert_byte_matrix_to_json(quantize_masses(one.plan, scale)) for one in snapshots],
         "targets": [
-            encode_byte_matrix(quantize_masses(one.target, scale)) for one in snapshots[: 1 if same_target else None]
+            convert_byte_matrix_to_json(quantize_masses(one.target, scale))
+            for one in snapshots[: 1 if same_target else None]
         ],
         "onTarget": [round(one.share_on_target, 4) for one in snapshots],
         "mass": [round(one.total_mass, 4) for one in snapshots],
