@@ -131,12 +131,13 @@ def _format_missing_views_note(dataset: Dataset) -> str | None:
 
 
 def log_preflight_warnings(
-    settings: Settings, dataset: Dataset, module: TrainingModule, *, steps: int, hint_options: Mapping[str, Any] | None
+    settings: Settings, components: TrainingComponents, hint_options: Mapping[str, Any] | None
 ) -> None:
     """Log the numbers of items and steps, and warn of settings with which an encoder learns little.
 
     `hint_options` are the explicit options of the call, as a warning names others to use; None: no warnings.
     """
+    dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
     noun = dataset.item_noun
     if dataset.num_random_test_items:
         log.info("%s held out for evaluation (--test_fraction)", pluralize(dataset.num_random_test_items, noun))
@@ -237,10 +238,10 @@ def find_objective_warning(dataset: Dataset, options: Mapping[str, Any]) -> str 
     chosen = options.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection", "predict"}
     if chosen or isinstance(dataset, Stream):
         return None
-    reason = make_objective_suggestion(dataset)
-    if reason.use_case == "pairs that belong together":  # nt-xent is the baseline there
+    best = make_objective_suggestion(dataset)
+    if best.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
-    return f"objective: nt-xent, the default. Recommended is {reason.options}: {reason.text} See contraport advise."
+    return f"objective: nt-xent, the default. Recommended is {best.options}: {best.text} See contraport advise."
 
 
 def find_raw_text_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:

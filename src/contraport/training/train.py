@@ -198,10 +198,10 @@ def _log_dry_run_estimate(
 ) -> None:
     """Time a few steps and log the estimated time and memory; nothing is written."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
-    steps = settings.epochs * components.steps_per_epoch
     with console_logging(progress=settings.progress):
         log_training_description(run, settings, components)
-        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, hint_options=options)
+        log_preflight_warnings(settings, components, options)
+        steps = settings.epochs * components.steps_per_epoch
         log.info("%s", measure_training_steps(settings, components).format_estimate(steps))
 
 
@@ -214,11 +214,10 @@ def _fit_and_save_model(
     hint_options: Mapping[str, Any] | None,
 ) -> None:
     """Run the training loop in the run folder, with its log and loggers, and save the trained model."""
-    steps = settings.epochs * components.steps_per_epoch
     console = make_console(stderr=True, quiet=not (settings.progress and is_main_process()))
     with run_logging(run, console):
         log_training_description(run, settings, components)
-        log_preflight_warnings(settings, components.dataset, components.module, steps=steps, hint_options=hint_options)
+        log_preflight_warnings(settings, components, hint_options)
         if count_cached_draws(settings) > 0:
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":

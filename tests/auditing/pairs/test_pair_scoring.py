@@ -326,18 +326,9 @@ def test_statistics_without_a_shared_space(sides: PairedFeatures) -> None:
         score_pairs(sides, statistic="clsl")
 
 
-def test_rejects_unequal_infinite_and_few_features(sides: PairedFeatures) -> None:
-    x, y = sides.features
-    with raises_usage_error("data.too_few_pairs", 50, 49):
-        PairedFeatures((x[:49], y[:49]))
-    with raises_usage_error("features.shape", "view 1", "(120, d)", (119, 5)):
-        PairedFeatures((x, y[1:]))
-    with raises_usage_error("features.not_finite", "view 0", "1 rows"):
-        PairedFeatures((x.clone().index_fill_(0, torch.tensor([3]), torch.nan), y))
-    with raises_usage_error("embeddings.shape", [5, 2]):
-        PairedFeatures((x, y), (x, y[:, :2]))
+def test_rejects_a_pool_of_few_items(sides: PairedFeatures) -> None:
     with raises_usage_error("neighbor_pool.invalid", 17, 5):
-        PairedFeatures((x, y), neighbor_pool=torch.arange(5))
+        PairedFeatures(sides.features, neighbor_pool=torch.arange(5))
 
 
 def test_rounding_does_not_break_ties() -> None:

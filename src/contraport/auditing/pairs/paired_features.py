@@ -73,13 +73,13 @@ class PairedFeatures:
     """Features of `n` items in two views, normalized to unit length, with neighbors and ranks within each view.
 
     Args:
-        features: ``(n, F)`` and ``(n, G)``, each in its own space; no row of zeros.
+        features: ``(n, F)`` and ``(n, G)``, finite, each in its own space; no row of zeros.
         embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
         neighbor_pool: int64 ``(m,)``, the items that may be neighbors; default: all.
         neighbors: number of neighbors.
 
     Raises:
-        UsageError: fewer than 50 pairs, unequal numbers of rows, NaN or infinity, or too small a pool.
+        UsageError: too small a pool.
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
@@ -95,25 +95,14 @@ class PairedFeatures:
     """Features that `with_neighbor_pool` was called on; which cache values that do not depend on it; None: these do."""
 
     def __post_init__(self) -> None:
-        check_pair_count(len(self))
         normalized: dict[int, Tensor] = {}
         for name in ("features", "embeddings"):
             views = getattr(self, name)
             if views is not None:
-                for view, values in enumerate(views):
-                    good = values.ndim == 2 and len(values) == len(self)
-                    message = f"{name}: view {view} must have shape ({len(self)}, d), got {tuple(values.shape)}."
-                    check(good, message, "shape")
-                    bad = int((~values.isfinite().all(dim=1)).sum())
-                    message = f"{name}: must be finite, got NaN or infinity in {bad} rows of view {view}."
-                    check(bad == 0, message, "not_finite")
                 for values in views:
                     if id(values) not in normalized:  # the same vectors may be features and embeddings
                         normalized[id(values)] = normalize(values.float())
                 object.__setattr__(self, name, tuple(normalized[id(values)] for values in views))
-        if self.embeddings is not None:
-            widths = [values.shape[1] for values in self.embeddings]
-            check(widths[0] == widths[1], f"embeddings: both views must have one width, got {widths}.", "shape")
         self._check_pool_size()
 
     def __len__(self) -> int:
@@ -336,11 +325,6 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
 def average_gathered_rows(values: Tensor, items: Tensor) -> Tensor:
     """Return the mean of the `k` rows of `values`, ``(n, F)``, that each row of `items`, ``(p, k)``, indexes."""
     return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
-
-
-def check_pair_count(pairs: int) -> None:
-    """Raise `UsageError` if there are too few pairs for an audit."""
-    check(pairs >= MIN_PAIRS, f"data: an audit needs at least {MIN_PAIRS} pairs, got {pairs}.", "too_few_pairs")
 
 
 MAX_SCORED_VECTOR_WIDTH = 1_024

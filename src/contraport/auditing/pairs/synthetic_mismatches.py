@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices, check_pair_count
+from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import (
     draw_wrong_partners,
@@ -117,7 +117,8 @@ def check_paired_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
     message = f"data: must have all views of every item for an audit, got {lacking} items of {name} that lack a view."
     check(lacking == 0, message, "missing_views")
-    check_pair_count(len(dataset))
+    message = f"data: an audit needs at least {MIN_PAIRS} pairs, got {len(dataset)}."
+    check(len(dataset) >= MIN_PAIRS, message, "too_few_pairs")
     # A few items suffice: reading all of them could take minutes.
     some = dataset.__getitems__(torch.linspace(0, len(dataset) - 1, MIN_PAIRS).long().tolist())
     for view, values in zip(dataset.view_names, some.views, strict=True):
