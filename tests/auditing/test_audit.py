@@ -24,7 +24,7 @@ from contraport._utils.locks import lock_folder
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.crossfit import iterate_frozen_rounds
 from contraport.auditing.pairs.pair_scoring import score_pairs
-from contraport.auditing.pairs.paired_features import PairIndices, load_vector_pairs
+from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import draw_exchange_groups, rotate_partners
 from contraport.auditing.result import build_audit_from_arrays
 from contraport.cli.console import print_audit
@@ -96,7 +96,7 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
     assert second.paired is not None
     assert second.paired.neighbor_candidates.tolist() == kept.tolist()
-    among = load_vector_pairs(dataset, neighbor_pool=torch.from_numpy(kept))
+    among = PairedFeatures(whole.features, whole.embeddings, torch.from_numpy(kept))
     assert np.array_equal(second.scores, score_pairs(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
 

@@ -33,7 +33,7 @@ class Squares(nn.Module):
         self.steps: list[tuple[int, int]] = []
         self.after: list[int] = []
 
-    def forward(self, batch: Batch, step: int, part: int = 0, share: BatchOffset | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, part: int = 0, offset: BatchOffset | None = None) -> Tensor:
         self.steps.append((step, part))
         return 10 * (batch.views[0] @ self.weight).square().mean()
 

@@ -38,7 +38,7 @@ class Position(NamedTuple):
 class Trainable(Protocol):
     """Interface of a module that computes the loss of a batch, such as `TrainingModule`."""
 
-    def __call__(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None) -> Tensor:
+    def __call__(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch. Its randomness must depend on the seed, the step and the micro-batch only."""
 
     def after_step(self, step: int) -> None:
@@ -60,7 +60,7 @@ class Loop:
         grad_accum_steps: number of batches whose gradients are accumulated for one step.
         gradient_clip: maximum gradient norm; default: no clipping.
         amp: automatic mixed precision in bfloat16.
-        share: the items of a batch that this process holds; default: all of them.
+        offset: part of a batch that this process holds; default: all of it.
         callbacks: callbacks, called in this order.
 
     Attributes:
@@ -89,7 +89,7 @@ class Loop:
         grad_accum_steps: int = 1,
         gradient_clip: float | None = None,
         amp: bool = False,
-        share: BatchOffset | None = None,
+        offset: BatchOffset | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.module = module
@@ -102,7 +102,7 @@ class Loop:
         self.grad_accum_steps = grad_accum_steps
         self.gradient_clip = gradient_clip
         self.amp = amp
-        self.share = share
+        self.offset = offset
         self.callbacks = tuple(callbacks)
         self.completed_micro_batches = 0
         self.is_last_batch = False
@@ -152,7 +152,7 @@ class Loop:
         with self._gradient_sync_context(completes_step):
             # Autocast covers the forward pass only: backward runs in the dtypes that it chose.
             with record_function(_FORWARD_SECTION), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
-                loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.share)
+                loss: Tensor = self.loss_callable(batch, self.step, self.completed_micro_batches, self.offset)
             with record_function(
                 _BACKWARD_SECTION
             ):  # scaled before the sum, so that the step is the mean over its batches

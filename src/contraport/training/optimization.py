@@ -109,7 +109,7 @@ def build_loop(
         grad_accum_steps=settings.grad_accum_steps,
         gradient_clip=settings.gradient_clip,
         amp=settings.amp,
-        share=local_batch_offset(settings.batch_size),
+        offset=local_batch_offset(settings.batch_size),
         callbacks=callbacks,
     )
 

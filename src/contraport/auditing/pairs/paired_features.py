@@ -342,10 +342,10 @@ def has_vector_views(dataset: Dataset, *, widest: int | None = None) -> bool:
     return all(len(shape) == 1 and (widest is None or shape[0] <= widest) for shape in dataset.shapes)
 
 
-def load_vector_pairs(dataset: Dataset, *, neighbor_pool: Tensor | None = None) -> PairedFeatures:
+def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     """Load vector views as paired features; views of equal width are treated as one embedding space."""
     first, second = dataset.store.fetch_views(torch.arange(len(dataset)))
-    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None, neighbor_pool)
+    return PairedFeatures((first, second), (first, second) if first.shape == second.shape else None)
 
 
 def encode_pairs(

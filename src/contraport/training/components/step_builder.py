@@ -285,7 +285,7 @@ def build_training_module(
         momentum_encoder=momentum_encoder,
         predictor=predictor,
         schedules=schedules,
-        weights=plan_weights,
+        plan_weights=plan_weights,
         cache_chunk=settings.cache_chunk,
         encoder_freezer=_build_encoder_freezer(settings, model, momentum_encoder, steps_per_epoch),
         mined=mined,

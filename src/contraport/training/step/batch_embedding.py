@@ -35,7 +35,7 @@ def check_items_per_chunk(items: int, size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: EmbedFunction, network: nn.Module, views: Sequence[Tensor], size: int, share: BatchOffset | None = None
+    embed: EmbedFunction, network: nn.Module, views: Sequence[Tensor], size: int, offset: BatchOffset | None = None
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks, with the activations of at most `size` items in memory at a time.
 
@@ -49,7 +49,7 @@ def embed_in_chunks(
         network: the modules that it uses, whose buffers do not change in the second pass.
         views: views of the batch, ``(b, ...)`` each.
         size: maximum number of items per chunk; chunk sizes differ by at most one.
-        share: the items of a batch that this process holds; default: all of them.
+        offset: part of a batch that this process holds; default: all of it.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
 
@@ -61,7 +61,7 @@ def embed_in_chunks(
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _restored_buffers(network)  # of the first pass, and of the recomputation
 
-    start, total = (0, len(views[0])) if share is None else (share.start, share.global_batch_size)
+    start, total = (0, len(views[0])) if offset is None else (offset.start, offset.global_batch_size)
     count = math.ceil(total / size)
     chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [

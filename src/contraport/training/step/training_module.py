@@ -96,7 +96,7 @@ class TrainingModule(nn.Module):
         momentum_encoder: computes the keys; default: the model does.
         predictor: prediction head on the projections; keys of the model are then detached.
         schedules: schedules of the objective's properties.
-        weights: schedule of weights by the batch's plan; default: none.
+        plan_weights: function from a step to the weights by the batch's plan; default: none.
         cache_chunk: maximum number of items, over all processes, that are encoded at a time; default: the batch.
         encoder_freezer: freezes the encoders; default: they are trained.
         mined: layout of batches with mined negatives; default: they have none.
@@ -115,7 +115,7 @@ class TrainingModule(nn.Module):
         momentum_encoder: MomentumEncoder | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[LossSchedule] = (),
-        weights: Callable[[int], WeightsFromPlan] | None = None,
+        plan_weights: Callable[[int], WeightsFromPlan] | None = None,
         cache_chunk: int | None = None,
         encoder_freezer: EncoderFreezer | None = None,
         mined: MinedBatchLayout | None = None,
@@ -128,7 +128,7 @@ class TrainingModule(nn.Module):
         self.momentum_encoder = momentum_encoder
         self.predictor = predictor
         self.schedules = tuple(schedules)
-        self.weights = weights
+        self.plan_weights = plan_weights
         self.cache_chunk = cache_chunk
         self.encoder_freezer = encoder_freezer
         self.mined = mined
@@ -145,36 +145,36 @@ class TrainingModule(nn.Module):
         """Return all models that encode views: the trained model, and the momentum encoder's if there is one."""
         return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
 
-    def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch, a scalar tensor.
 
         Args:
             batch: the items of this process.
             step: number of optimizer steps done before.
             micro_batch: number of the micro-batch within the step, with gradient accumulation.
-            share: the items of the batch that this process holds; default: all of them.
+            offset: part of the batch that this process holds; default: all of it.
         """
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
-        plan_weights = None if self.weights is None else self.weights(step)
+        weights_from_plan = None if self.plan_weights is None else self.plan_weights(step)
         if self.encoder_freezer is not None:
             self.encoder_freezer.freeze_or_unfreeze(step)
         items, negative_ids = batch, tuple[Tensor, ...]()
         if self.mined is not None:
             items, batch, negative_ids = self.mined.split_mined_batch(batch)
             rows = 1 + self.mined.num_negatives_per_set
-            share = None if share is None else BatchOffset(share.start * rows, share.global_batch_size * rows)
+            offset = None if offset is None else BatchOffset(offset.start * rows, offset.global_batch_size * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
         self._seed_step_generators(step, micro_batch, 0)
-        views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, share)
+        views = draw_cached_views(batch.views) if self.uses_cached_features else self.views(batch.views, offset)
         # Dropout differs between processes, by their first item; equal masks on all would correlate their gradients.
-        self._seed_step_generators(step, micro_batch, 1, 0 if share is None else share.start)
-        embedded = self._embed_batch(batch, views, share)
+        self._seed_step_generators(step, micro_batch, 1, 0 if offset is None else offset.start)
+        embedded = self._embed_batch(batch, views, offset)
         if self.mined is not None:
             embedded = self.mined.with_extracted_negatives(embedded, items, negative_ids)
-        embedded = embedded._replace(weights_from_plan=plan_weights)
+        embedded = embedded._replace(weights_from_plan=weights_from_plan)
         self._seed_step_generators(step, micro_batch, 2)
         try:
             loss: Tensor = self.comparison(embedded)
@@ -192,23 +192,23 @@ class TrainingModule(nn.Module):
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], share: BatchOffset | None = None) -> EmbeddedBatch:
+    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], offset: BatchOffset | None = None) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
         outputs, present = self._compute_outputs_and_present_mask(
-            self.model, self._compute_features_then_projections, views, batch.present, share
+            self.model, self._compute_features_then_projections, views, batch.present, offset
         )
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._key_views]
         if self.predictor is not None:
             queries, _ = self._compute_outputs_and_present_mask(
-                self.predictor, self.predictor, projections, present, share, whole=True
+                self.predictor, self.predictor, projections, present, offset, whole=True
             )
             keys = tuple(key.detach() for key in keys)
         if self.momentum_encoder is not None:
             mask = None if batch.present is None else batch.present[:, : self._key_views]
             embed = partial(self.momentum_encoder, are_features=self.uses_cached_features)
             keys, _ = self._compute_outputs_and_present_mask(
-                self.momentum_encoder, embed, views[: self._key_views], mask, share
+                self.momentum_encoder, embed, views[: self._key_views], mask, offset
             )
         return EmbeddedBatch(batch, views, features, queries, keys, present)
 
@@ -223,7 +223,7 @@ class TrainingModule(nn.Module):
         embed: EmbedFunction,
         views: tuple[Tensor, ...],
         present: Tensor | None,
-        share: BatchOffset | None,
+        offset: BatchOffset | None,
         *,
         whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
@@ -233,7 +233,7 @@ class TrainingModule(nn.Module):
         if whole or self.cache_chunk is None:
             outputs = embed(inputs)
         else:
-            outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, share)
+            outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, offset)
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed_step_generators(self, *position: int) -> None:
